@@ -1,0 +1,102 @@
+"""One typed config per script: YAML file + command-line overrides, checked before any work starts.
+
+A config is a frozen pydantic model whose field descriptions are the ``--help`` texts. An unknown key, a wrong type or
+an impossible pair is one line: file, line, key, and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kbtrain.errors import UserError, at, did_you_mean
+
+
+class Config(BaseModel):
+    """Base of all script configs: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+C = TypeVar("C", bound=Config)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def parse_args(kind: type[C], argv: Sequence[str], description: str | None = None) -> C:
+    """A config from ``[--config FILE] [--key value ...]``; the command line wins over the file.
+
+    ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is.
+    Raises :class:`UserError`.
+    """
+    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, help="YAML file with any of the keys below")
+    for name, field in kind.model_fields.items():
+        default = "required" if field.is_required() else f"default: {field.get_default(call_default_factory=True)}"
+        text = f"{field.description or name} ({default})".replace("%", "%%")
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="VALUE", help=text)
+    known, unknown = parser.parse_known_args(argv)
+    flags = [f"--{name.replace('_', '-')}" for name in kind.model_fields] + ["--config"]
+    if unknown:
+        name = unknown[0].split("=")[0]
+        raise UserError(f"command line: unknown argument '{name}'; {did_you_mean(name, flags)}")
+    given = {k: yaml.safe_load(v) for k, v in vars(known).items() if k != "config" and v is not None}
+    return build(kind, known.config, given)
+
+
+def build(kind: type[C], path: Path | None, overrides: dict[str, Any]) -> C:
+    """Merge a YAML file with overrides and validate. Raises :class:`UserError` naming file, line and key."""
+    values, lines = _read_yaml(path) if path else ({}, {})
+    for key in values:
+        if key not in kind.model_fields:
+            hint = did_you_mean(str(key), kind.model_fields)
+            raise UserError(f"{at(path or '', lines[key])}: unknown key '{key}'; {hint}")
+    try:
+        return kind.model_validate({**values, **overrides})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        where = "command line" if key in overrides or path is None or key not in lines else at(path, lines[key])
+        message = first["msg"].removeprefix("Value error, ")
+        found = "" if first["type"] in {"missing", "value_error"} else f", found {first['input']!r:.60}"
+        subject = f"key '{key}': " if key else ""
+        raise UserError(f"{where}: {subject}{message[0].lower() + message[1:]}{found}") from None
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The mapping in a YAML file, and the line of each of its keys."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text) or {}
+    except FileNotFoundError:
+        raise UserError(f"{at(path)}: no such file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UserError(f"{at(path, mark.line + 1 if mark else None)}: broken YAML ({problem})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{at(path)}: expected 'key: value' lines, found {type(values).__name__}")
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return values, {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
+
+
+def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
+    """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
+    try:
+        main(parse_args(kind, sys.argv[1:], description))
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what was finished is kept; run the same command again to go on\n")
+        raise SystemExit(130) from None

@@ -1,0 +1,24 @@
+"""The one error that a user can cause and mend: a single line saying what, where and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class UserError(Exception):
+    """Bad input, configuration or environment. ``str(error)`` is one line; scripts print it and exit with 2."""
+
+
+def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:
+    """Where an error is, as ``file:line: field 'name'`` (parts that are unknown are left out)."""
+    place = str(path) if line is None else f"{path}:{line}"
+    return place if field is None else f"{place}: field '{field}'"
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """A hint that ends an "unknown X" message: the nearest valid name, or the whole (short) list."""
+    names = sorted(valid)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names)}"

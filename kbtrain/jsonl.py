@@ -1,0 +1,85 @@
+"""Records in and out of JSON Lines: streaming, checked field by field, each error with file, line and field."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from kbtrain.errors import UserError, at, did_you_mean
+
+R = TypeVar("R")
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def dump(record: Any) -> str:
+    """One JSON line (no newline at the end), keys in field order, non-ASCII text as it is."""
+    return json.dumps(dataclasses.asdict(record), ensure_ascii=False)
+
+
+def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
+    """A record from one line. Raises :class:`UserError` naming file, line and field."""
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{at(path, number)}: broken JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
+    known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in data:
+        if key not in known:
+            raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, known)}")
+    try:
+        record: R = _adapter(kind).validate_python(data)
+    except ValidationError as error:
+        raise UserError(f"{at(path, number)}: {one_line(error)}") from None
+    return record
+
+
+def one_line(error: ValidationError) -> str:
+    """The first problem of a pydantic error as ``field 'a.b': what (found value)``."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"field '{field}': missing"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return f"field '{field}': {message}, found {first['input']!r:.60}"
+
+
+def read(kind: type[R], path: Path | str) -> Iterator[R]:
+    """Stream the records of a file, one at a time; blank lines are skipped."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield parse(kind, line, path, number)
+    except FileNotFoundError:
+        raise UserError(f"{at(path)}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
+
+
+def write(path: Path | str, records: Iterable[Any]) -> int:
+    """Write a whole file atomically (temporary file, then rename); returns how many records it holds."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".partial")
+    count = 0
+    with open(partial, "w", encoding="utf-8") as file:
+        for record in records:
+            file.write(dump(record) + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, target)
+    return count

@@ -1,0 +1,83 @@
+"""The only place that decides what "correct" means; labels and end-to-end scores both come from here.
+
+Three rules (KBM, section 4.2): ``exact`` (NaturalQuestions, TriviaQA), ``contains`` (the rest), ``option`` (multiple
+choice). Texts are compared after :func:`normalise`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from kbtrain.records import Question
+
+NORMALISATION = "nfkc-casefold-punctuation-articles-spaces/1"
+_ARTICLES = {"a", "an", "the"}
+_CJK = re.compile(r"([\u3400-\u9fff\uf900-\ufaff])")
+_LETTER_FIRST = re.compile(r"^\W*([A-J])(?:\s*[.):,;\-]|\s*$|\s*\n)")
+_LETTER_NAMED = re.compile(r"\b(?:answer|option|choice)\s*(?:is|:)?\s*\(?([A-J])\b(?!\s+\w)", re.IGNORECASE)
+
+
+def normalise(text: str) -> str:
+    """NFKC (full to half width), case folded, punctuation and symbols to spaces, articles dropped, spaces folded.
+
+    Chinese characters become words of their own, so that "contains" is over characters there. A text that would
+    vanish (gold "A", "The The") is kept whole: an empty gold answer would match everything.
+    """
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = _CJK.sub(r" \1 ", text)
+    text = re.sub(r"(?<=\d)[,'](?=\d{3})", "", text)  # 1,000 and 1'000 are 1000
+    kept = (c if unicodedata.category(c)[0] in "LNM" or _decimal_point(text, i) else " " for i, c in enumerate(text))
+    words = "".join(kept).split()
+    without = [word for word in words if word not in _ARTICLES]
+    return " ".join(without or words) or text.strip()
+
+
+def _decimal_point(text: str, i: int) -> bool:
+    inside = 0 < i < len(text) - 1
+    return text[i] == "." and inside and text[i - 1].isdecimal() and text[i + 1].isdecimal()
+
+
+def contains(answer: str, gold: str) -> bool:
+    """Whether the gold answer's words stand in a row in the answer: "10" is not in "1066"."""
+    needle, hay = normalise(gold), normalise(answer)
+    return bool(needle) and f" {needle} " in f" {hay} "
+
+
+def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
+    """The option an answer names: "B", "B. Paris", "(b)", "the answer is B", or the text of one option; else None."""
+    letters = [chr(65 + i) for i in range(len(options))]
+    stripped = answer.strip()
+    if len(stripped) == 1 and stripped.upper() in letters:
+        return stripped.upper()
+    by_text = [letter for letter, option in zip(letters, options, strict=True) if _same(stripped, letter, option)]
+    if len(by_text) == 1:
+        return by_text[0]
+    found = _LETTER_FIRST.match(stripped) or _LETTER_NAMED.search(stripped)
+    letter = found.group(1).upper() if found else None
+    return letter if letter in letters else None
+
+
+def _same(answer: str, letter: str, option: str) -> bool:
+    return normalise(answer) in {normalise(option), normalise(f"{letter} {option}")}
+
+
+def is_correct(question: Question, answer: str) -> bool:
+    """Grade one answer by the question's own rule."""
+    if question.grading == "option":
+        return option_letter(answer, question.options) in question.answers
+    if question.grading == "exact":
+        return normalise(answer) in {normalise(gold) for gold in question.answers}
+    return any(contains(answer, gold) for gold in question.answers)
+
+
+def group_key(question: Question, answer: str) -> str:
+    """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
+    if question.grading == "option":
+        return option_letter(answer, question.options) or normalise(answer)
+    return normalise(answer)
+
+
+def is_empty(answer: str) -> bool:
+    """An answer that says nothing; counted in the labels, never dropped."""
+    return not answer.strip()

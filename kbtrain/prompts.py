@@ -1,0 +1,145 @@
+"""Every prompt, English and Chinese, and the one renderer that sampling, training and inference share.
+
+Texts are the figures of the KBM paper to the letter (spaces before line breaks included); what is ours says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from kbtrain.records import Condition, Hit, Question
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Language = Literal["en", "zh"]
+Key = Literal["mastery", "certainty", "benefit"]
+PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
+ALL_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")
+NO_REFERENCE = "None"
+_PROBE = "probe"
+
+_EVIDENCE = {"en": "Here's some background information: {evidence}\n", "zh": "这里有一些背景资料: {evidence}\n"}
+_OPEN = {  # figure 9; figure 10 adds the evidence, and in Chinese another first line and no last space
+    "en": "Given the following question, give the concise sentence/phrase/noun/entity as answer:\n"
+    "question: {query}\nanswer: ",
+    "zh": "给定以下问题,给出最简洁的短语/名词/实体作为答案:\n问题: {query}\n答案: ",
+}
+_OPEN_RAG = {
+    "en": _EVIDENCE["en"] + _OPEN["en"],
+    "zh": _EVIDENCE["zh"] + "现在给定以下问题,给出最简洁的短语/名词/实体作为答案:\n问题: {query}\n答案:",
+}
+_CHOICE = {  # figures 11 and 12
+    "en": "Given the following multiple choice questions, only output the options corresponding to the correct "
+    "answers (e.g A/B/C/D...), and do not output other content:\nquestion: {query}\nanswer: ",
+    "zh": "给定以下多项选择题, 仅输出正确答案所在的选项(A/B/C/D/E):\n问题: {query}\n答案: ",
+}
+_KBM_HEAD = {  # figure 14
+    "en": "Please assess your mastery and certainty regarding the question based on the information below.\n"
+    "Reference: {reference} \nQuestion: {query} \n",
+    "zh": "给定一个问题,评估你在此问题上的熟练度(mastery)以及确定性(certainty)\n参考资料: {reference}\n问题:{query}\n",
+}
+_KBM_ASK = {
+    "en": "Please respond: Do you fully master this question? (mastery: True/False); Are you confident in your "
+    "ability to answer this question? (certainty: True/False){benefit} \nAnswer: ",
+    "zh": "请回答: 你是否完全掌握此问题? (mastery: True/False); 你对自己能回答这个问题有信心吗? "
+    "(certainty: True/False){benefit}\n 输出: ",
+}
+_KBM_BENEFIT = {  # ours: the third key
+    "en": "; Would retrieved information improve your answer? (benefit: True/False)",
+    "zh": "; 检索到的资料会改善你的回答吗? (benefit: True/False)",
+}
+_NEED = {  # ours: the prompting baseline of section 4.2, in the form of figure 14
+    "en": "Do you need additional information to answer the question below?\nQuestion: {query} \n"
+    "Please respond: (need: True/False) \nAnswer: ",
+    "zh": "回答下面的问题, 你是否需要更多资料?\n问题:{query}\n请回答: (need: True/False)\n 输出: ",
+}
+
+
+def query_text(question: Question) -> str:
+    """The question as it stands in a prompt: its text, and for multiple choice one line per option."""
+    letters = (f"\n{chr(65 + i)}. {option}" for i, option in enumerate(question.options))
+    return question.text + "".join(letters)
+
+
+def evidence_text(hits: Sequence[Hit]) -> str:
+    """The hits joined as in the paper ("the retrieved chunks are spliced together"), best first."""
+    return "\n".join(hit.text for hit in hits)
+
+
+def answer_prompt(question: Question, condition: Condition, evidence: str | None = None) -> str:
+    """The prompt that asks for an answer: figures 9 and 11 (``llm``), 10 and 12 (``rag``, ``mask``)."""
+    query = query_text(question)
+    if (condition == "llm") != (evidence is None):
+        raise ValueError(f"condition {condition!r} {'takes no' if condition == 'llm' else 'needs'} evidence")
+    if question.form == "choice":
+        template = ("" if evidence is None else _EVIDENCE[question.language]) + _CHOICE[question.language]
+    else:
+        template = (_OPEN if evidence is None else _OPEN_RAG)[question.language]
+    # format() never looks into the inserted values, so braces in a question or passage are safe
+    return template.format(query=query, evidence=evidence)
+
+
+def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequence[Key] = PAPER_KEYS) -> str:
+    """Figure 14's prompt; with the key ``benefit`` a third question is asked in the same form (ours)."""
+    benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""
+    head = _KBM_HEAD[language].format(reference=NO_REFERENCE if reference is None else reference, query=query)
+    return head + _KBM_ASK[language].format(benefit=benefit)
+
+
+def kbm_answer(values: dict[Key, bool]) -> str:
+    """Figure 14's answer, e.g. ``{"mastery": "True", "certainty": "False"}``, keys in the order given."""
+    return "{" + ", ".join(f'"{key}": "{value}"' for key, value in values.items()) + "}"
+
+
+def need_prompt(query: str, language: Language) -> str:
+    """The prompting baseline: the untrained model is asked whether it needs more information (True/False)."""
+    return _NEED[language].format(query=query)
+
+
+def need_answer(value: bool) -> str:
+    """The baseline's answer, e.g. ``{"need": "True"}``."""
+    return f'{{"need": "{value}"}}'
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+    """The text a model reads: its chat template with ``prompt`` as the user's turn, or the prompt itself.
+
+    The date that some templates insert is fixed, so that a prompt is the same tomorrow.
+    """
+    if not tokenizer.chat_template:
+        return prompt
+    turns = [{"role": "user", "content": prompt}]
+    text: Any = tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
+    )
+    return str(text)
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Token ids of the rendered prompt. A chat template writes its own special tokens; plain text gets BOS here."""
+    plain = not tokenizer.chat_template
+    ids: list[int] = tokenizer(render_chat(tokenizer, prompt), add_special_tokens=plain)["input_ids"]
+    if plain and ids and ids[-1] == tokenizer.eos_token_id:
+        ids = ids[:-1]  # some tokenizers close plain text with EOS, after which there is nothing to say
+    return ids
+
+
+def fingerprint(tokenizer: PreTrainedTokenizerBase, *prompts: str) -> str:
+    """16 hex digits that change when a prompt's text, the chat template or its rendering changes."""
+    rendered = "\0".join(render_chat(tokenizer, prompt) for prompt in prompts)
+    return hashlib.sha256(rendered.encode()).hexdigest()[:16]
+
+
+def answer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Fingerprint of all prompts that ask for answers (figures 9-12, both languages)."""
+    texts = [table[lang] for table in (_OPEN, _OPEN_RAG, _EVIDENCE, _CHOICE) for lang in ("en", "zh")]
+    return fingerprint(tokenizer, *texts)
+
+
+def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key]) -> str:
+    """Fingerprint of figure 14's prompts and answers with these keys."""
+    prompts = [kbm_prompt(_PROBE, None, lang, keys) for lang in ("en", "zh")]
+    return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))

@@ -1,0 +1,196 @@
+"""One frozen dataclass per record that a stage hands to the next one.
+
+``Question -> Evidence -> (samples in the store) -> Label -> GateExample -> GateScore -> Outcome``.
+Every record is one JSON object a line (see :mod:`kbtrain.jsonl`); the field order here is the order in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Split = Literal["train", "dev", "test"]
+Condition = Literal["llm", "rag", "mask"]
+Form = Literal["open", "choice"]
+Grading = Literal["exact", "contains", "option"]
+Effect = Literal["beneficial", "neutral", "harmful"]
+Finish = Literal["eos", "stop", "length"]
+
+CONDITIONS: tuple[Condition, ...] = ("llm", "rag", "mask")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its accepted answers.
+
+    ``answers`` are aliases of one gold answer; for ``form == "choice"`` they are option letters ("A", "B", ...) and
+    ``options`` holds the option texts in the order of their letters. ``popularity`` is a rank share in [0, 1]
+    (1 = best known) or the data set's own number. ``entities`` are the ids by which the splits are kept apart.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+    split: Split
+    dataset: str
+    language: Literal["en", "zh"] = "en"
+    form: Form = "open"
+    grading: Grading = "contains"
+    options: tuple[str, ...] = ()
+    relation: str | None = None
+    hops: int | None = None
+    popularity: float | None = None
+    entities: tuple[str, ...] = ()
+    gold_passages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage of the retrieval corpus."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A retrieved passage with the retriever's score (higher = better), best first within an :class:`Evidence`."""
+
+    passage_id: str
+    title: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one retriever found for one question."""
+
+    question_id: str
+    retriever: str
+    query: str
+    hits: tuple[Hit, ...]
+    gold_found: bool | None = None  # is a gold passage among the hits? None: the data set names none
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generated answer. ``index`` counts samples from 0; -1 is the greedy answer.
+
+    ``logprob`` is the sum of the chosen tokens' natural log-probabilities at the sampling temperature.
+    """
+
+    index: int
+    text: str
+    n_tokens: int
+    finish: Finish
+    logprob: float
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """All stored answers of one question under one condition."""
+
+    question_id: str
+    condition: Condition
+    samples: tuple[Sample, ...]  # index 0..n-1, without the greedy one
+    greedy: Sample | None
+    prompt_tokens: int
+    evidence_cut: int = 0  # tokens of evidence cut from the tail so that the prompt fits
+
+
+@dataclass(frozen=True)
+class Indicators:
+    """Mastery and certainty of one question under one condition (KBM, section 3.2), each with a 95 % interval."""
+
+    condition: Condition
+    n: int
+    n_correct: int
+    mastery: float
+    mastery_low: float
+    mastery_high: float
+    certainty: float
+    certainty_low: float
+    certainty_high: float
+    n_groups: int
+    n_empty: int
+    greedy_correct: bool | None
+
+
+@dataclass(frozen=True)
+class Label:
+    """What sampling says about one question: soft values, hard labels and the effect of RAG.
+
+    ``known``/``certain`` are ``llm`` mastery > tau_mastery and certainty > tau_certainty; ``known_rag``/
+    ``certain_rag`` the same under ``rag``. ``benefit`` = mastery(rag) - mastery(llm), in [-1, 1].
+    """
+
+    question_id: str
+    split: Split
+    llm: Indicators
+    rag: Indicators | None
+    mask: Indicators | None
+    tau_mastery: float
+    tau_certainty: float
+    known: bool
+    certain: bool
+    known_rag: bool | None
+    certain_rag: bool | None
+    benefit: float | None
+    benefit_low: float | None
+    benefit_high: float | None
+    effect_mastery: Effect | None
+    effect_certainty: Effect | None
+    relation: str | None = None
+
+
+@dataclass(frozen=True)
+class GateExample:
+    """One training (or scoring) example of a question gate: the question, its reference and its targets.
+
+    ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
+    mastery, certainty, and benefit as (1 + B) / 2; None where the label is not known (scoring only).
+    """
+
+    id: str
+    question_id: str
+    split: Split
+    question: str
+    language: Literal["en", "zh"]
+    reference: str | None
+    mastery: bool | None = None
+    certainty: bool | None = None
+    benefit: bool | None = None
+    soft_mastery: float | None = None
+    soft_certainty: float | None = None
+    soft_benefit: float | None = None
+    relation: str | None = None
+
+
+@dataclass(frozen=True)
+class GateScore:
+    """A gate's score for one question: higher = retrieval more needed."""
+
+    question_id: str
+    gate: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happens to one question with and without retrieval: all that end-to-end evaluation needs.
+
+    ``*_correct`` grade the greedy answers; ``*_expected`` are mean masteries (expected accuracy of one sampled
+    answer, far less noisy) where samples exist. ``*_tokens`` count the greedy answer's generated tokens.
+    """
+
+    question_id: str
+    split: Split
+    relation: str | None
+    llm_correct: bool
+    rag_correct: bool
+    llm_expected: float | None
+    rag_expected: float | None
+    llm_tokens: int
+    rag_tokens: int
