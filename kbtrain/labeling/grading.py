@@ -29,7 +29,8 @@ def normalise(text: str) -> str:
     text = re.sub(r"(?<=\d)[,'](?=\d{3})", "", text)  # 1,000 and 1'000 are 1000
     kept = (c if unicodedata.category(c)[0] in "LNM" or _decimal_point(text, i) else " " for i, c in enumerate(text))
     words = "".join(kept).split()
-    without = [word for word in words if word not in _ARTICLES]
+    # an article stands before a word: the last word is none ("Vitamin A")
+    without = [word for i, word in enumerate(words) if word not in _ARTICLES or i == len(words) - 1]
     return " ".join(without or words) or text.strip()
 
 
