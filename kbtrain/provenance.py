@@ -1,0 +1,164 @@
+"""What every result must carry: ``<name>.meta.json`` beside a file says which stage, data and software made it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError, at
+
+SCHEMA = 1
+PACKAGES = (
+    "kbtrain", "torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "scikit-learn", "bm25s",
+    "numpy", "pydantic", "pyarrow", "deepspeed", "bitsandbytes", "vllm",
+)  # fmt: skip
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def write_meta(
+    path: Path,
+    *,
+    stage: str,
+    config: Mapping[str, Any] | None,
+    inputs: Sequence[Path],
+    extra: Mapping[str, Any] | None = None,
+    started: float | None = None,
+) -> None:
+    """Write ``<path>.meta.json`` atomically for a finished file or folder.
+
+    ``started`` is the stage's ``time.time()`` at its begin (``wall_seconds`` is null without it); ``extra`` adds keys
+    of the stage (seeds, model, counts) or replaces ours (``device``). Raises :class:`UserError` if an input is missing.
+    """
+    path = Path(path)
+    meta: dict[str, Any] = {
+        "schema": SCHEMA,
+        "stage": stage,
+        "config": None if config is None else dict(config),
+        "inputs": _hashes(inputs),
+        "sha256": file_sha256(path),
+        "n_records": _count_lines(path) if path.suffix == ".jsonl" else None,
+        "packages": package_versions(),
+        **git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device(),
+        "wall_seconds": None if started is None else round(time.time() - started, 3),
+        "peak_rss_mb": peak_rss_mb(),
+        **(extra or {}),
+    }
+    text = json.dumps(meta, ensure_ascii=False, indent=1, default=_plain) + "\n"
+    write_atomically(meta_path(path), text)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The meta data beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
+    source = meta_path(path)
+    try:
+        meta = json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{at(source)}: no such file; run the stage that writes {Path(path).name} again") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(f"{at(source)}: broken JSON; run the stage that writes {Path(path).name} again") from None
+    if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
+        raise UserError(f"{at(source)}: expected an object with schema {SCHEMA}; run the stage that writes it again")
+    return meta
+
+
+def meta_path(path: Path) -> Path:
+    """``F.meta.json`` for ``F``."""
+    path = Path(path)
+    return path.with_name(path.name + ".meta.json")
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes; of a folder: of its files' names and hashes, in the order of their names."""
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        lines = (f"{file.relative_to(path).as_posix()} {file_sha256(file)}\n" for file in files)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise UserError(f"{at(path)}: no such file") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small text file so that a reader sees the old one or the whole new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that can change a result, as far as they are installed."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@functools.cache
+def _git(*args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(_ROOT), *args], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of the clone this package runs from, and whether tracked files differ from it; null outside a clone."""
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != _ROOT:  # installed into an environment inside somebody else's clone
+        return {"git_commit": None, "git_dirty": None}
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return {"git_commit": _git("rev-parse", "HEAD"), "git_dirty": None if status is None else bool(status)}
+
+
+def device() -> str:
+    """Name of the GPU if torch is loaded and sees one, else "cpu"; torch is never imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name(0))
+    return "cpu"
+
+
+def peak_rss_mb() -> float:
+    """Peak resident memory of this process so far, in MiB."""
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+
+
+def _hashes(inputs: Sequence[Path]) -> dict[str, str]:
+    names = [Path(path).name for path in inputs]
+    keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, inputs, strict=True)]
+    return {key: file_sha256(path) for key, path in zip(keys, inputs, strict=True)}
+
+
+def _count_lines(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)
