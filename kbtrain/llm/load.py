@@ -1,0 +1,47 @@
+"""Opens a causal language model: an embedded one by name, a local folder, or a hub id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from kbtrain.errors import UserError
+from kbtrain.llm.precision import choose_dtype
+from kbtrain.models.embedded import is_embedded, path_of
+
+
+def resolve(model: str) -> str:
+    """The folder of an embedded model (fetched if absent), else the name as given. Raises :class:`UserError`."""
+    if is_embedded(model):
+        return str(path_of(model))
+    if not Path(model).is_dir() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+        raise UserError(f"model '{model}': no such folder")
+    return model
+
+
+def choose_device(name: str) -> str:
+    """``auto``: the GPU if there is one."""
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load_model(
+    model: str, dtype: str = "auto", device: str = "auto", trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (in eval mode, on its device) and tokenizer. One-line :class:`UserError` where it can't be opened."""
+    where = resolve(model)
+    try:
+        config = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+        place = choose_device(device)
+        chosen = choose_dtype(dtype, place, config.model_type)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            where, config=config, dtype=chosen, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"model '{model}': cannot be opened ({first[:200]})") from None
+    return loaded.to(place).eval(), tokenizer

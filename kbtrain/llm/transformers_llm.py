@@ -1,0 +1,122 @@
+"""The transformers back end: any causal language model, answers drawn with the shared-prefix sampler."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kbtrain.errors import UserError
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.batching import BatchLimits, batches, windows
+from kbtrain.llm.load import load_model
+from kbtrain.llm.sampler import GREEDY, BatchSampler, PromptRows
+from kbtrain.llm.shared_prefix_check import prefix_problem
+from kbtrain.prompts import answer_prompt, encode
+from kbtrain.records import Sample, SampleSet
+
+
+class TransformersLLM:
+    """Implements :class:`~kbtrain.llm.base.LLM`. ``shared_prefix`` says whether the fast path holds for this model."""
+
+    def __init__(
+        self,
+        name: str,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.limits = limits or BatchLimits()
+        problem = prefix_problem(model, sampling.max_prompt_tokens + sampling.max_new_tokens)
+        self.shared_prefix = problem is None
+        if problem:
+            warnings.warn(f"{name}: prompts are copied for every answer (slow): {problem}", stacklevel=2)
+        self._sampler = BatchSampler(model, tokenizer, sampling, shared=self.shared_prefix)
+
+    @classmethod
+    def load(
+        cls, name: str, sampling: Sampling, dtype: str = "auto", device: str = "auto", limits: BatchLimits | None = None
+    ) -> TransformersLLM:
+        """Open a model by embedded name, folder or hub id."""
+        model, tokenizer = load_model(name, dtype, device)
+        return cls(name, model, tokenizer, sampling, limits)
+
+    def answer(
+        self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
+        """Answer a stream of asks, one list a batch.
+
+        ``done`` are (question, condition) pairs that are stored already: a batch that is wholly done is skipped, one
+        that is partly done is computed whole and only its missing part returned, so the bytes are those of one run.
+        """
+        for window in windows(asks, self.limits.window):
+            prompts, cuts = zip(*(self._prompt(ask) for ask in window), strict=True)
+            cut = {(p.question_id, p.condition): c for p, c in zip(prompts, cuts, strict=True)}
+            for batch in batches(list(prompts), self.limits):
+                missing = [p for p in batch if (p.question_id, p.condition) not in done]
+                if missing:
+                    found = self._batch(batch)
+                    yield [self._set(p, found[i], cut) for i, p in enumerate(batch) if p in missing]
+
+    def _prompt(self, ask: Ask) -> tuple[PromptRows, int]:
+        """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
+        ids = encode(self.tokenizer, answer_prompt(ask.question, ask.condition, ask.evidence))
+        cut, evidence, room = 0, ask.evidence, self.sampling.max_prompt_tokens
+        while len(ids) > room:
+            tokens = self.tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
+            if not tokens:
+                raise UserError(
+                    f"question '{ask.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
+                )
+            drop = min(len(ids) - room, len(tokens))
+            cut += drop
+            evidence = str(self.tokenizer.decode(tokens[:-drop]))
+            ids = encode(self.tokenizer, answer_prompt(ask.question, ask.condition, evidence))
+        indices = (*([GREEDY] if ask.greedy else []), *range(ask.n))
+        return PromptRows(ask.question.id, ask.condition, tuple(ids), indices), cut
+
+    def _batch(self, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
+        """Sample a batch; when memory runs out, in two halves, down to half of one prompt's rows."""
+        try:
+            return [(len(p.ids), s) for p, s in zip(batch, self._sampler.sample(batch), strict=True)]
+        except (MemoryError, RuntimeError) as error:
+            if not is_memory_error(error):
+                raise
+        warnings.warn(f"out of memory with {sum(len(p.indices) for p in batch)} answers: halving", stacklevel=2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return self._batch(batch[:half]) + self._batch(batch[half:])
+        return [self._half_rows(batch[0])]
+
+    def _half_rows(self, prompt: PromptRows) -> tuple[int, list[Sample]]:
+        if len(prompt.indices) == 1:
+            raise UserError(f"question '{prompt.question_id}': not enough memory for one answer; shorten the prompt")
+        half = len(prompt.indices) // 2
+        parts = (prompt.indices[:half], prompt.indices[half:])
+        found = [
+            self._batch([PromptRows(prompt.question_id, prompt.condition, prompt.ids, part)])[0][1] for part in parts
+        ]
+        return len(prompt.ids), found[0] + found[1]
+
+    def _set(self, prompt: PromptRows, found: tuple[int, list[Sample]], cut: dict[tuple[str, str], int]) -> SampleSet:
+        n_tokens, samples = found
+        greedy = next((s for s in samples if s.index == GREEDY), None)
+        drawn = tuple(s for s in samples if s.index != GREEDY)
+        key = (prompt.question_id, prompt.condition)
+        return SampleSet(prompt.question_id, prompt.condition, drawn, greedy, n_tokens, cut[key])
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU."""
+    text = str(error)
+    known = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in text for k in known)
