@@ -1,0 +1,249 @@
+"""Crash-safe store of samples, keyed (run, question, condition, sample index): SQLite in WAL mode behind one class.
+
+What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from kbtrain.errors import UserError, at
+from kbtrain.records import Condition, Sample, SampleSet
+
+VERSION = 1
+GREEDY = -1  # index of the greedy answer
+_APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
+_TABLES = (
+    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL)",
+    "CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL,"
+    " UNIQUE (run, id))",
+    # one small row per finished question-condition: a resume reads these and never the samples
+    "CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL,"
+    " n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL,"
+    " PRIMARY KEY (question, condition)) WITHOUT ROWID",
+    "CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL,"
+    " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
+    " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
+)
+# CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
+_ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, samples.idx, samples.text,
+    samples.n_tokens, samples.finish, samples.logprob
+    FROM questions {scan} CROSS JOIN sets USING (question) CROSS JOIN samples USING (question, condition)
+    WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
+    ORDER BY questions.question, sets.condition, samples.idx"""
+_PROBLEMS = {
+    sqlite3.SQLITE_FULL: "disk is full; what was finished is kept, free some space and run the same command again",
+    sqlite3.SQLITE_IOERR: "disk error; what was finished is kept, check the disk and run the same command again",
+    sqlite3.SQLITE_BUSY: "another process is writing to this store; wait for it to finish",
+    sqlite3.SQLITE_READONLY: "no permission to write",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; does its folder exist, with permission to write?",
+    sqlite3.SQLITE_NOTADB: "not a sample store; name another file",
+    sqlite3.SQLITE_CORRUPT: "damaged database; restore a copy, or delete it and sample again",
+}
+
+
+class SampleStore:
+    """The samples of one or more runs in one file; a context manager.
+
+    Writers wait up to 30 s for each other; a reader never blocks a writer. Raises :class:`UserError` for a file that
+    is missing (``read_only``), is no store, has another version, or cannot be written (disk full included).
+    """
+
+    def __init__(self, path: Path | str, read_only: bool = False) -> None:
+        self.path = Path(path)
+        self.read_only = read_only
+        if read_only and not self.path.is_file():
+            raise UserError(f"{at(self.path)}: no such file")
+        if not read_only:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._user_errors():
+            self._db = self._connect(read_only)
+        try:
+            with self._user_errors():
+                self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def begin(self, run: str, meta: Mapping[str, Any]) -> None:
+        """Register a run, or continue it: then ``meta`` (JSON values: what the samples depend on) must be the same."""
+        wanted = json.loads(json.dumps(dict(meta)))
+        with self._transaction() as db:
+            text = json.dumps(wanted, ensure_ascii=False)
+            db.execute("INSERT OR IGNORE INTO runs (name, meta) VALUES (?, ?)", (run, text))
+        stored = self.run_meta(run)
+        for key in {**stored, **wanted}:
+            if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
+                before, now = (json.dumps(side.get(key), ensure_ascii=False)[:60] for side in (stored, wanted))
+                raise UserError(
+                    f"{at(self.path)}: run '{run}' was begun with {key} = {before}, now it is {now}; "
+                    "set it back or name a new run"
+                )
+
+    def run_meta(self, run: str) -> dict[str, Any]:
+        """The meta data a run was begun with. Raises :class:`UserError` for an unknown run."""
+        row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
+        if not row:
+            known = ", ".join(self.runs()) or "none yet"
+            raise UserError(f"{at(self.path)}: no run '{run}'; runs in it: {known}")
+        meta: dict[str, Any] = json.loads(row[0][0])
+        return meta
+
+    def runs(self) -> list[str]:
+        """Names of the runs, oldest first."""
+        return [name for (name,) in self._fetch("SELECT name FROM runs ORDER BY run", ())]
+
+    def done(self, run: str) -> set[tuple[str, str]]:
+        """All finished (question id, condition)."""
+        query = """SELECT id, condition FROM questions JOIN sets USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?)"""
+        return set(self._fetch(query, (run,)))
+
+    def put(self, run: str, sets: Sequence[SampleSet]) -> None:
+        """Store finished question-conditions in one transaction, durable when this returns.
+
+        Raises ``ValueError`` for one that is already stored or has no answer at all (then none of ``sets`` is
+        stored), and :class:`UserError` when the disk is full.
+        """
+        for made in sets:
+            _check(made)
+        with self._transaction() as db:
+            row = db.execute("SELECT run FROM runs WHERE name = ?", (run,)).fetchone()
+            if row is None:
+                raise ValueError(f"run {run!r} was not begun")
+            for made in sets:
+                self._insert(db, row[0], made)
+
+    def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
+        """One question-condition, or None if it is not stored."""
+        query = _ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
+        rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
+        return _sample_set(rows) if rows else None
+
+    def iterate(self, run: str, condition: Condition | None = None) -> Iterator[SampleSet]:
+        """Stream a run in the order (question as first put, condition by name); memory holds one set at a time.
+
+        It is a snapshot: what is put meanwhile does not appear. Raises :class:`UserError` for an unknown run.
+        """
+        self.run_meta(run)
+        where = "" if condition is None else "AND sets.condition = :condition"
+        with self._user_errors(), contextlib.closing(self._connect(read_only=True)) as db:
+            rows = db.execute(_ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
+            for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
+                yield _sample_set(list(group))
+
+    def close(self) -> None:
+        """Close the file; a writer folds the write-ahead log into it."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
+        mode = "ro" if read_only else "rwc"
+        wal = self.path.with_name(self.path.name + "-wal")
+        if read_only and not wal.exists() and not os.access(self.path.parent, os.W_OK):
+            mode = "ro&immutable=1"  # a finished store on a read-only disk: there is no place for the log
+        uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+        db.execute("PRAGMA synchronous = FULL")  # the default of WAL mode in some builds loses the last puts
+        return db
+
+    def _prepare(self) -> None:
+        """Create the tables in a new file; check that an old one is ours and of this version."""
+        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not tables and not self.read_only:
+            self._create()
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if application != _APPLICATION:
+            raise UserError(f"{at(self.path)}: not a sample store; name another file")
+        if version != VERSION:
+            raise UserError(
+                f"{at(self.path)}: store of version {version}, this kbtrain reads {VERSION}; "
+                "use the kbtrain that wrote it or sample into a new file"
+            )
+
+    def _create(self) -> None:
+        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise UserError(f"{at(self.path)}: its file system has no shared memory (WAL); use a local disk")
+        with self._transaction() as db:
+            if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return  # another process was faster
+            for statement in _TABLES:
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _insert(self, db: sqlite3.Connection, run: int, made: SampleSet) -> None:
+        db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, made.question_id))
+        find = "SELECT question FROM questions WHERE run = ? AND id = ?"
+        key = (db.execute(find, (run, made.question_id)).fetchone()[0], made.condition)
+        answers = [*([made.greedy] if made.greedy else []), *made.samples]
+        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in answers]
+        try:
+            row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut)
+            db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?)", row)
+            db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        except sqlite3.IntegrityError as error:
+            place = f"{made.question_id!r} under {made.condition!r}"
+            raise ValueError(f"cannot store {place}: already there or not a number ({error})") from None
+
+    def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        with self._user_errors():
+            return self._db.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self.read_only:
+            raise ValueError(f"{self.path} was opened read-only")
+        with self._user_errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            finally:  # also for Ctrl-C; SQLite has rolled back by itself when the disk is full
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _user_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            problem = None if code is None else _PROBLEMS.get(code & 0xFF)  # the low byte is the primary code
+            if problem is None:
+                raise
+            raise UserError(f"{at(self.path)}: {problem}") from None
+
+
+def _check(made: SampleSet) -> None:
+    """Refuse what could not be read back as it was."""
+    place = f"{made.question_id!r} under {made.condition!r}"
+    if [sample.index for sample in made.samples] != list(range(len(made.samples))):
+        raise ValueError(f"samples of {place} are not numbered 0, 1, 2, ...")
+    if made.greedy is not None and made.greedy.index != GREEDY:
+        raise ValueError(f"greedy answer of {place} has index {made.greedy.index}, not {GREEDY}")
+    if made.greedy is None and not made.samples:
+        raise ValueError(f"{place} has neither samples nor a greedy answer")
+
+
+def _sample_set(rows: Sequence[tuple[Any, ...]]) -> SampleSet:
+    question_id, condition, prompt_tokens, evidence_cut = rows[0][:4]
+    samples = [Sample(*row[4:]) for row in rows]
+    greedy = samples.pop(0) if samples[0].index == GREEDY else None
+    return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
