@@ -1,0 +1,91 @@
+"""How well scores tell the questions that need retrieval from the others: threshold and ranking metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Metrics of the positive class ``positive`` among ``n`` questions; None where undefined, with the reason.
+
+    ``fdr`` = 1 - precision (share of the retrievals made in vain). ``average_precision`` and ``auroc`` look at the
+    scores, the others at the decisions.
+    """
+
+    positive: str
+    n: int
+    n_positive: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    fdr: float | None
+    auroc: float | None
+    average_precision: float | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
+    """Compare scores and decisions (both: higher / True = retrieve) with ``truth``, via scikit-learn."""
+    from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
+
+    p, r, f, _ = precision_recall_fscore_support(truth, retrieved, average="binary", zero_division=np.nan)
+    precision, recall, f1 = _number(p), _number(r), _number(f)
+    ranked = 0 < int(truth.sum()) < len(truth)
+    return Classification(
+        positive=positive,
+        n=len(truth),
+        n_positive=int(truth.sum()),
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        fdr=None if precision is None else 1 - precision,
+        auroc=float(roc_auc_score(truth, scores)) if ranked else None,
+        average_precision=float(average_precision_score(truth, scores)) if ranked else None,
+        reasons=_reasons(truth, retrieved),
+    )
+
+
+def expected_at_random(positive: str, truth: Bools, ratio: float) -> Classification:
+    """What retrieving this ratio of the questions at random gives: precision is the share of positives, recall the
+    ratio; the ranking metrics are those of equal scores."""
+    share = float(truth.mean())
+    ranked = 0 < share < 1
+    total = share + ratio
+    return Classification(
+        positive=positive,
+        n=len(truth),
+        n_positive=int(truth.sum()),
+        precision=share if ratio else None,
+        recall=ratio if share else None,
+        f1=2 * share * ratio / total if total else None,
+        fdr=1 - share if ratio else None,
+        auroc=0.5 if ranked else None,
+        average_precision=share if ranked else None,
+        reasons=_reasons(truth, np.array([ratio > 0])),
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _reasons(truth: Bools, retrieved: Bools) -> dict[str, str]:
+    """Why a metric is None."""
+    reasons: dict[str, str] = {}
+    if not truth.any() or truth.all():
+        text = "no question is positive" if not truth.any() else "every question is positive"
+        reasons |= dict.fromkeys(("auroc", "average_precision"), text)
+    if not truth.any():
+        reasons["recall"] = "no question is positive"
+    if not retrieved.any():
+        reasons |= dict.fromkeys(("precision", "fdr"), "no question is retrieved")
+    if not truth.any() and not retrieved.any():
+        reasons["f1"] = "no question is positive or retrieved"
+    return reasons

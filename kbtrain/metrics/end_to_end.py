@@ -1,0 +1,144 @@
+"""Gates end to end, from stored outcomes alone: accuracy, retrieval ratio, random at that ratio, oracle, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kbtrain.metrics import outcomes as oc
+from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
+from kbtrain.metrics.curves import normalised_area, retrieval_curve
+from kbtrain.metrics.decisions import Decision, GateInput, by_all_rules, decide
+from kbtrain.metrics.outcomes import AccuracyKind, Answers
+from kbtrain.metrics.points import Measured, compare, measure
+from kbtrain.metrics.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
+from kbtrain.metrics.thresholds import Rule, Threshold
+from kbtrain.records import Outcome
+
+GRID = np.linspace(0.0, 1.0, 101)
+BASELINES = ("relation_only", "prompt")  # what a learnt gate is compared with
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``kind``: the accuracy of the flat figures; ``tau_mastery``: mastery above it is known (see ``Label``)."""
+
+    tau_mastery: float
+    rule: Rule = "ratio"
+    target_ratio: float = 0.5
+    kind: AccuracyKind = "greedy"
+    bootstrap_draws: int = 10_000
+    random_draws: int = 1_000
+    seed: int = 0
+
+
+def evaluate(
+    dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], settings: Settings
+) -> tuple[list[GateResult], list[Comparison]]:
+    """All gates on the ``test`` outcomes, thresholds chosen on ``dev``. Raises :class:`UserError` (see ``choose``)."""
+    s = settings
+    chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind) for gate in gates]
+    others = [by_all_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
+    flat = chosen + [decision for group in others for decision in group]
+    kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
+    kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first
+    tables = [oc.answers(test, kind) for kind in kinds]
+    measured = [
+        measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
+    ]
+    results, rest = [], iter(measured[0][len(chosen) :])
+    for i, (decision, group) in enumerate(zip(chosen, others, strict=True)):
+        rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
+        points = [kind[i].point for kind in measured]
+        results.append(replace(_result(decision, points, tables, test, s.tau_mastery), rules=rules))
+    return results, _comparisons(chosen, measured[0])
+
+
+def _result(
+    decision: Decision, points: Sequence[Point], tables: Sequence[Answers], test: Sequence[Outcome], tau: float
+) -> GateResult:
+    main, threshold = points[0], decision.threshold
+    needed = _classify("needed", oc.needed(test), decision, tables[0])
+    rankings = [_ranking(decision, table) for table in tables]
+    no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
+    return GateResult(
+        gate=decision.gate.name,
+        n=len(test),
+        threshold=threshold.value if threshold else decision.gate.fixed,
+        threshold_rule=threshold.rule if threshold else None,
+        n_dev=threshold.n_dev if threshold else 0,
+        accuracy_kind=main.accuracy_kind,
+        accuracy=main.accuracy,
+        retrieval_ratio=main.retrieval_ratio,
+        random_accuracy=main.random_accuracy,
+        delta_vs_random=main.delta_vs_random,
+        delta_vs_llm_only=main.delta_vs_llm_only,
+        delta_vs_all_rag=main.delta_vs_all_rag,
+        random_draws=main.random_draws,
+        beats_random=main.delta_vs_random.above_zero,
+        auroc=needed.auroc,
+        average_precision=needed.average_precision,
+        precision=needed.precision,
+        recall=needed.recall,
+        f1=needed.f1,
+        fdr=needed.fdr,
+        oracle_normalised_area=rankings[0].oracle_normalised_area,
+        cost=_cost(decision, tables[0], test),
+        needed=needed,
+        unmastered=_classify(*oc.unmastered(test, tau), decision, tables[0]),
+        curve=rankings[0],
+        other_accuracy=list(points[1:]),
+        other_area=rankings[1:],
+        reasons=needed.reasons | ({} if rankings[0].oracle_normalised_area is not None else no_area),
+    )
+
+
+def _classify(positive: str, truth: Bools, decision: Decision, answers: Answers) -> Classification:
+    retrieve = decision.under(answers)
+    if decision.gate.name == "random":
+        return expected_at_random(positive, truth, float(retrieve[0]))
+    return classify(positive, truth, decision.scores(answers), retrieve > 0.5)
+
+
+def _ranking(decision: Decision, answers: Answers) -> Ranking:
+    scores = decision.scores(answers)
+    curve = retrieval_curve(scores, answers.llm, answers.rag)
+    area = normalised_area(scores, answers.llm, answers.rag)
+    return Ranking(area, [round(float(r), 2) for r in GRID], [float(a) for a in curve.at(GRID)])
+
+
+def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost:
+    retrieve = decision.under(answers)
+    tokens = np.array([(o.llm_tokens, o.rag_tokens) for o in test], dtype=np.float64)
+    used = float(((1 - retrieve) * tokens[:, 0] + retrieve * tokens[:, 1]).sum())
+    return Cost(
+        searches=round(float(retrieve.sum())),
+        llm_requests=len(test) + decision.gate.gate_requests,
+        gate_requests=decision.gate.gate_requests,
+        generated_tokens=round(used),
+        gate_seconds=decision.gate.gate_seconds,
+    )
+
+
+def _rule_point(threshold: Threshold, point: Point) -> RulePoint:
+    return RulePoint(
+        rule=threshold.rule,
+        threshold=threshold.value,
+        accuracy=point.accuracy,
+        retrieval_ratio=point.retrieval_ratio,
+        random_accuracy=point.random_accuracy,
+        delta_vs_random=point.delta_vs_random,
+    )
+
+
+def _comparisons(chosen: Sequence[Decision], measured: Sequence[Measured]) -> list[Comparison]:
+    """Every scored gate against each baseline that is there."""
+    by_name = {d.gate.name: m for d, m in zip(chosen, measured, strict=False) if d.gate.learnt}
+    return [
+        compare(name, other, by_name[name], by_name[other])
+        for name in by_name
+        for other in BASELINES
+        if other in by_name and name not in BASELINES
+    ]

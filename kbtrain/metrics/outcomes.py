@@ -1,0 +1,90 @@
+"""From stored answers to outcomes, and from outcomes to the arrays that metrics work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.labeling.grading import is_correct
+from kbtrain.records import Outcome, Question, SampleSet
+
+Floats = NDArray[np.float64]
+AccuracyKind = Literal["greedy", "expected"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Correctness of each question without (``llm``) and with retrieval (``rag``), in [0, 1].
+
+    ``greedy``: 1 if the greedy answer is right; ``expected``: share of the sampled answers that are right.
+    """
+
+    kind: AccuracyKind
+    llm: Floats
+    rag: Floats
+
+
+def mean_mastery(question: Question, stored: SampleSet) -> float | None:
+    """Share of the sampled answers that are right; None without samples."""
+    if not stored.samples:
+        return None
+    return sum(is_correct(question, sample.text) for sample in stored.samples) / len(stored.samples)
+
+
+def outcome(question: Question, llm: SampleSet, rag: SampleSet) -> Outcome:
+    """Grade what is stored for one question. Raises ValueError if a greedy answer is missing."""
+    if llm.greedy is None or rag.greedy is None:
+        raise ValueError(f"question {question.id!r} has no greedy answer")
+    return Outcome(
+        question_id=question.id,
+        split=question.split,
+        relation=question.relation,
+        llm_correct=is_correct(question, llm.greedy.text),
+        rag_correct=is_correct(question, rag.greedy.text),
+        llm_expected=mean_mastery(question, llm),
+        rag_expected=mean_mastery(question, rag),
+        llm_tokens=llm.greedy.n_tokens,
+        rag_tokens=rag.greedy.n_tokens,
+    )
+
+
+def has_expected(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every question was sampled under both conditions."""
+    return all(o.llm_expected is not None and o.rag_expected is not None for o in outcomes) and len(outcomes) > 0
+
+
+def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Answers:
+    """Arrays in the order of the outcomes."""
+    if kind == "greedy":
+        pairs = [(float(o.llm_correct), float(o.rag_correct)) for o in outcomes]
+    else:
+        pairs = [(_sampled(o, o.llm_expected), _sampled(o, o.rag_expected)) for o in outcomes]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return Answers(kind, table[:, 0], table[:, 1])
+
+
+def _sampled(outcome: Outcome, value: float | None) -> float:
+    if value is None:
+        raise ValueError(f"question {outcome.question_id!r} has no samples, so no expected accuracy")
+    return value
+
+
+def needed(outcomes: Sequence[Outcome]) -> NDArray[np.bool_]:
+    """Retrieval is needed: right with it and wrong without (greedy answers)."""
+    return np.array([o.rag_correct and not o.llm_correct for o in outcomes], dtype=bool)
+
+
+def unmastered(outcomes: Sequence[Outcome], tau_mastery: float) -> tuple[str, NDArray[np.bool_]]:
+    """Retrieval is needed by the KBM paper's definition: mastery without retrieval is not above tau.
+
+    Returns the definition's name and the truth values. Without samples for every question: the greedy answer without
+    retrieval is wrong, and the name says so.
+    """
+    masteries = [o.llm_expected for o in outcomes]
+    if any(m is None for m in masteries) or not outcomes:
+        return "llm_greedy_wrong", np.array([not o.llm_correct for o in outcomes], dtype=bool)
+    return "unmastered", np.array([m is not None and m <= tau_mastery for m in masteries], dtype=bool)

@@ -1,0 +1,74 @@
+"""Decisions measured: accuracy, the random gate at the same ratio, and paired intervals for the differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.metrics.decisions import Decision
+from kbtrain.metrics.outcomes import Answers
+from kbtrain.metrics.results import Comparison, Point, RandomDraws
+from kbtrain.metrics.significance import Delta, delta, random_gates, resampled_means
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A decision's figures, and its accuracy and gain over random: as observed first, then in each resample."""
+
+    point: Point
+    accuracy: Floats
+    gain: Floats
+
+
+def measure(
+    answers: Answers, decisions: Sequence[Decision], *, draws: int, random_draws: int, seed: int
+) -> list[Measured]:
+    """All decisions on the same questions and the same resamples.
+
+    In each resample the random accuracy is recomputed from the resampled questions at the resampled ratio.
+    """
+    retrieve = [decision.under(answers) for decision in decisions]
+    columns = [answers.llm, answers.rag]
+    for p in retrieve:
+        columns += [(1 - p) * answers.llm + p * answers.rag, p]
+    table = np.stack(columns, axis=1)
+    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed)])
+    searches = [round(float(p.sum())) for p in retrieve]
+    random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
+    return [
+        _measured(answers, decision, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]], random[:, i])
+        for i, decision in enumerate(decisions)
+    ]
+
+
+def _measured(answers: Answers, decision: Decision, means: Floats, random: Floats) -> Measured:
+    llm, rag, accuracy, ratio = means.T
+    chance = (1 - ratio) * llm + ratio * rag
+    low, high = (float(q) for q in np.quantile(random, [0.025, 0.975]))
+    point = Point(
+        accuracy_kind=answers.kind,
+        accuracy=float(accuracy[0]),
+        retrieval_ratio=float(ratio[0]),
+        random_accuracy=float(chance[0]),
+        delta_vs_random=_delta(accuracy - chance),
+        delta_vs_llm_only=_delta(accuracy - llm),
+        delta_vs_all_rag=_delta(accuracy - rag),
+        random_draws=RandomDraws(len(random), float(random.mean()), low, high),
+    )
+    if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
+        point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
+    return Measured(point, accuracy, accuracy - chance)
+
+
+def compare(name: str, other: str, a: Measured, b: Measured) -> Comparison:
+    """Paired differences a - b, see :class:`Comparison`."""
+    return Comparison(name, other, _delta(a.accuracy - b.accuracy), _delta(a.gain - b.gain))
+
+
+def _delta(values: Floats) -> Delta:
+    return delta(float(values[0]), values[1:])
