@@ -1,0 +1,76 @@
+"""One question's stored samples -> its label (KBM, section 3.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from kbtrain.labeling import grading
+from kbtrain.labeling.certainty import certainty, certainty_interval
+from kbtrain.labeling.effect import benefit, effect
+from kbtrain.labeling.intervals import wilson
+from kbtrain.labeling.mastery import Graded, grade
+from kbtrain.records import Condition, Indicators, Label, Question, SampleSet
+
+MIN_SAMPLES = 2  # one answer has no entropy
+
+
+def indicators(question: Question, made: SampleSet) -> tuple[Indicators, Graded]:
+    """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples."""
+    graded = grade(question, (sample.text for sample in made.samples))
+    mastery_low, mastery_high = wilson(graded.n_correct, graded.n)
+    certainty_low, certainty_high = certainty_interval(graded.groups)
+    found = Indicators(
+        condition=made.condition,
+        n=graded.n,
+        n_correct=graded.n_correct,
+        mastery=graded.n_correct / graded.n,
+        mastery_low=mastery_low,
+        mastery_high=mastery_high,
+        certainty=certainty(graded.groups),
+        certainty_low=certainty_low,
+        certainty_high=certainty_high,
+        n_groups=len(graded.groups),
+        n_empty=graded.n_empty,
+        greedy_correct=None if made.greedy is None else grading.is_correct(question, made.greedy.text),
+    )
+    return found, graded
+
+
+def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery: float, tau_certainty: float) -> Label:
+    """The label of a question from its indicators; ``found`` must have ``llm``, and may have ``rag`` and ``mask``."""
+    llm, rag = found["llm"], found.get("rag")
+    gain, (gain_low, gain_high) = (None, (None, None)) if rag is None else benefit(llm, rag)
+    made = Label(
+        question_id=question.id,
+        split=question.split,
+        llm=llm,
+        rag=rag,
+        mask=found.get("mask"),
+        tau_mastery=tau_mastery,
+        tau_certainty=tau_certainty,
+        known=False,
+        certain=False,
+        known_rag=None,
+        certain_rag=None,
+        benefit=gain,
+        benefit_low=gain_low,
+        benefit_high=gain_high,
+        effect_mastery=None if rag is None else effect(llm.mastery, rag.mastery),
+        effect_certainty=None if rag is None else effect(llm.certainty, rag.certainty),
+        relation=question.relation,
+    )
+    return with_taus(made, tau_mastery, tau_certainty)
+
+
+def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
+    """The same label with its hard parts decided anew: known iff mastery > tau, certain iff certainty > tau."""
+    return dataclasses.replace(
+        made,
+        tau_mastery=tau_mastery,
+        tau_certainty=tau_certainty,
+        known=made.llm.mastery > tau_mastery,
+        certain=made.llm.certainty > tau_certainty,
+        known_rag=None if made.rag is None else made.rag.mastery > tau_mastery,
+        certain_rag=None if made.rag is None else made.rag.certainty > tau_certainty,
+    )

@@ -1,0 +1,37 @@
+"""Mastery (KBM, section 3.2, the paper's confidence): the share of a question's sampled answers that are correct."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kbtrain.labeling import grading
+from kbtrain.records import Question
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A question's sampled answers after grading; ``groups`` are the sizes of the answer groups, largest first."""
+
+    n: int
+    n_correct: int
+    n_empty: int
+    n_unparsed: int  # multiple choice: answers, not empty, that name no option (they count as wrong)
+    groups: tuple[int, ...]
+
+
+def grade(question: Question, answers: Iterable[str]) -> Graded:
+    """Grade and group answers; each distinct text is looked at once."""
+    correct = empty = unparsed = 0
+    groups: Counter[str] = Counter()
+    texts = Counter(answers)
+    for text, times in texts.items():
+        is_empty = grading.is_empty(text)
+        empty += times * is_empty
+        correct += times * grading.is_correct(question, text)
+        if question.grading == "option" and not is_empty:
+            unparsed += times * (grading.option_letter(text, question.options) is None)
+        groups[grading.group_key(question, text)] += times
+    sizes = tuple(sorted(groups.values(), reverse=True))
+    return Graded(texts.total(), correct, empty, unparsed, sizes)
