@@ -60,7 +60,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _get(args: argparse.Namespace) -> None:
-    folder = embedded.path_of(args.name, say=lambda message: print_step(message))
+    folder = embedded.path_of(args.name, say=_step)
     sys.stdout.write(f"{args.name} is in {folder}\n")
 
 
@@ -71,7 +71,7 @@ def _path(args: argparse.Namespace) -> None:
     sys.stdout.write(f"{folder}\n")
 
 
-def print_step(message: str) -> None:
+def _step(message: str) -> None:
     """One line of progress on stderr (stdout is for results)."""
     sys.stderr.write(f"{message} ...\n")
     sys.stderr.flush()

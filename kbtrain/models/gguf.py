@@ -7,9 +7,10 @@ machine starts from the same 16 bits, whatever precision it computes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import io
+from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 
 def convert(gguf: Path, folder: Path, max_length: int) -> None:
@@ -17,14 +18,15 @@ def convert(gguf: Path, folder: Path, max_length: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    place = {"gguf_file": gguf.name, "local_files_only": True}
-    with _no_progress_bars():
-        model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.bfloat16, **place)
+    model: Any
+    with redirect_stderr(io.StringIO()):  # progress bars that cannot be turned off; what goes wrong is raised
+        model = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, local_files_only=True
+        )
         # the weights are plain numbers now; saved as "quantised", the folder could not be opened
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
-        model.config._name_or_path = ""
-        model.save_pretrained(folder)
+        model.to(torch.bfloat16).save_pretrained(folder)
         _save_tokenizer(gguf, folder, max_length)
 
 
@@ -38,17 +40,6 @@ def _save_tokenizer(gguf: Path, folder: Path, max_length: int) -> None:
     digits = pre_tokenizers.Digits(individual_digits=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
     tokenizer.model_max_length = max_length
+    for key in ("is_local", "local_files_only"):  # how this file was read, not what it is
+        tokenizer.init_kwargs.pop(key, None)
     tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

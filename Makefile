@@ -1,0 +1,58 @@
+# On a fresh machine every target sets up what it needs: `make demo` alone suffices.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+MODEL ?= smollm2-135m-instruct
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-full test lint format bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model (again: nothing to do)
+	@$(PY) -m kbtrain.cli models get $(MODEL)
+
+demo: setup  ## the whole chain on the atlas, at most 15 minutes on 2 cores
+	$(PY) -c "raise SystemExit('the demo is not here yet')"
+
+demo-full: setup  ## the same on the whole atlas, at most 60 minutes
+	$(PY) -c "raise SystemExit('the demo is not here yet')"
+
+# one thread a process: on tiny models threads cost more than they give
+test: setup  ## the test suite
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -n $(WORKERS) --dist loadscope
+
+lint: $(INSTALLED)  ## ruff and mypy, as in CI
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(INSTALLED)  ## let ruff mend what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: setup  ## the sampler beside its public peers, in one run
+	$(PY) benchmarks/sampling.py
+
+clean:  ## remove caches and build products (not .venv, not runs/)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# On Linux a plain `pip install torch` takes a CUDA build of several GB. Without an NVIDIA GPU the CPU build of the
+# pinned version is taken instead: from the configured index if it has one, else from PyTorch's own CPU index.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
+	  { echo "error: kbtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@if [ "$$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
+	  cpu="$(PY) -m pip install --quiet --no-deps torch==$(TORCH)+cpu"; \
+	  $$cpu 2>/dev/null || $$cpu --extra-index-url $(TORCH_CPU_INDEX) --timeout 15 --retries 1 2>/dev/null || \
+	  echo "warning: no CPU build of torch $(TORCH) found ($(TORCH_CPU_INDEX)); taking the index's own, a large download" >&2; \
+	fi
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
