@@ -1,0 +1,150 @@
+"""Facts that can be asked about: one per (relation, subject), with where it is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kbtrain.questions.atlas_build.entities import City, Country, Element, State
+from kbtrain.questions.atlas_build.tables import NAME_WITHIN_OTHER, WORDS
+from kbtrain.records import Split
+
+
+@dataclass(frozen=True)
+class Fact:
+    """``via`` says how a two-hop question reaches its subject; ``region`` is where hard distractors come from.
+
+    ``entities`` are all entities the fact is about, the answer included if it is one; ``open_safe`` is False where
+    the answer is also an everyday word, so that free text cannot be searched for it.
+    """
+
+    relation: str
+    subject: str  # as it stands in the question
+    answers: tuple[str, ...]
+    kind: str  # country, state, city, element: with `relation`, which wordings fit
+    subject_id: str
+    entities: tuple[str, ...]
+    gold: tuple[str, ...]
+    popularity: float
+    split: Split
+    region: str
+    hops: int = 1
+    open_safe: bool = True
+
+    @property
+    def key(self) -> str:
+        """Readable and stable: ``capital/BO``, ``continent/city/3903987``."""
+        kind, name = self.subject_id.split(":", 1)
+        return f"{self.relation}/{kind}/{name}" + ("/2" if self.hops == 2 else "")
+
+
+def country_facts(land: Country, capital: City | None) -> Iterator[Fact]:
+    """What is asked about a country itself."""
+
+    def fact(relation: str, answers: tuple[str, ...], gold: str, other: str | None = None, safe: bool = True) -> Fact:
+        entities = (land.id, other) if other else (land.id,)
+        return Fact(
+            relation, land.said, answers, "country", land.id, entities, (gold,), land.popularity, land.split,
+            land.continent, open_safe=safe,
+        )  # fmt: skip
+
+    money = f"{land.id}:money"
+    if land.capital and capital and land.capital[0] != land.name:
+        yield fact("capital", land.capital, land.id, capital.id)
+    if land.continent:
+        names = (land.continent, "Australia") if land.code == "AU" else (land.continent,)
+        yield fact("continent", names, land.id)
+    if land.language:
+        yield fact("language", land.language, land.id)
+    if land.currency:
+        yield fact("currency", land.currency, money)
+        yield fact("currency_code", (land.currency_code,), money)
+    if land.calling_code:
+        yield fact("calling_code", (land.calling_code,), money)
+    yield fact("internet_domain", (land.domain,), money, safe=land.domain.strip(".") not in WORDS)
+
+
+def capital_facts(land: Country, capital: City) -> Iterator[Fact]:
+    """What is asked about a capital, and through a country about its capital."""
+    both = (land.id, capital.id)
+    if capital.unique and land.code not in NAME_WITHIN_OTHER and land.capital[0] != land.name:
+        yield Fact(
+            "country", capital.name, land.names, "capital", capital.id, both, (capital.id,), capital.popularity,
+            land.split, land.continent,
+        )  # fmt: skip
+    for relation, answers in (("population", (f"{capital.population:,}",)), ("time_zone", (capital.time_zone,))):
+        yield Fact(
+            relation, land.said, answers, "country", land.id, both, (land.id, capital.id), land.popularity,
+            land.split, land.continent, hops=2,
+        )  # fmt: skip
+
+
+def city_facts(city: City, home: Country | State) -> Iterator[Fact]:
+    """What is asked about a city, and through it about its country."""
+    region = home.continent if isinstance(home, Country) else "United States"
+    both = (city.id, home.id)
+
+    def fact(relation: str, answers: tuple[str, ...], gold: tuple[str, ...], hops: int = 1) -> Fact:
+        return Fact(
+            relation, city.name, answers, "city", city.id, both, gold, city.popularity, city.split, region, hops
+        )
+
+    yield fact("population", (f"{city.population:,}",), (city.id,))
+    yield fact("time_zone", (city.time_zone,), (city.id,))
+    if isinstance(home, State):
+        yield fact("state", home.names, (city.id,))
+    elif not city.is_capital:
+        if home.code not in NAME_WITHIN_OTHER:
+            yield fact("country", home.names, (city.id,))
+        if home.capital:
+            yield fact("capital", home.capital, (city.id, home.id), 2)
+        if home.continent:
+            yield fact("continent", (home.continent,), (city.id, home.id), 2)
+        if home.currency:
+            yield fact("currency", home.currency, (city.id, f"{home.id}:money"), 2)
+        if home.language:
+            yield fact("language", home.language, (city.id, home.id), 2)
+
+
+def state_facts(state: State) -> Iterator[Fact]:
+    """What is asked about a state of the United States."""
+    safe = state.code.casefold() not in WORDS
+    for relation, answers, ok in (("capital", state.capital, True), ("state_code", (state.code,), safe)):
+        yield Fact(
+            relation, state.name, answers, "state", state.id, (state.id,), (state.id,), state.popularity, state.split,
+            "United States", open_safe=ok,
+        )  # fmt: skip
+
+
+def element_facts(element: Element) -> Iterator[Fact]:
+    """What is asked about a chemical element, by its name and by its symbol."""
+
+    def fact(relation: str, subject: str, answers: tuple[str, ...], kind: str = "element", safe: bool = True) -> Fact:
+        return Fact(
+            relation, subject, answers, kind, element.id, (element.id,), (element.id,), element.popularity,
+            element.split, str(element.period), open_safe=safe,
+        )  # fmt: skip
+
+    yield fact("symbol", element.name, (element.symbol,), safe=element.symbol.casefold() not in WORDS)
+    yield fact("element", element.symbol, element.names, "symbol")
+    yield fact("atomic_number", element.name, (str(element.number),))
+    if element.family:
+        yield fact("family", element.name, element.family)
+
+
+def all_facts(
+    lands: list[Country], parts: list[State], places: list[City], elements: list[Element]
+) -> Iterator[Fact]:
+    homes: Mapping[str, Country | State] = {home.id: home for home in (*lands, *parts)}
+    seats = {city.home: city for city in places if city.is_capital}
+    for land in lands:
+        yield from country_facts(land, seats.get(land.id))
+        if land.id in seats:
+            yield from capital_facts(land, seats[land.id])
+    for part in parts:
+        yield from state_facts(part)
+    for city in places:
+        if city.unique:
+            yield from city_facts(city, homes[city.home])
+    for element in elements:
+        yield from element_facts(element)
