@@ -1,0 +1,52 @@
+"""The paired bootstrap and the random gates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kbtrain.metrics import significance
+from kbtrain.metrics.significance import delta, random_gates, resampled_means
+
+
+def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
+    columns = np.random.default_rng(0).random((7, 3))
+    rng = np.random.default_rng(5)
+    picked = rng.integers(7, size=(20, 7))
+    assert resampled_means(columns, 20, seed=5) == pytest.approx(np.stack([columns[row].mean(axis=0) for row in picked]))
+
+
+def test_the_result_does_not_depend_on_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = np.random.default_rng(0).random((50, 2))
+    whole = resampled_means(columns, 100, seed=1)
+    monkeypatch.setattr(significance, "_CELLS", 70)
+    assert resampled_means(columns, 100, seed=1) == pytest.approx(whole)
+
+
+def test_columns_stay_paired() -> None:
+    column = np.random.default_rng(0).random(50)
+    drawn = resampled_means(np.stack([column, column + 1], axis=1), 100, seed=0)
+    assert drawn[:, 1] - drawn[:, 0] == pytest.approx(1)
+
+
+def test_intervals_cover_the_truth_about_95_times_in_100() -> None:
+    rng = np.random.default_rng(11)
+    hits = 0
+    for trial in range(300):
+        gains = rng.choice([-1.0, 0, 1], p=[0.1, 0.6, 0.3], size=150)  # true mean 0.2
+        found = delta(gains.mean(), resampled_means(gains[:, None], 500, seed=trial)[:, 0])
+        hits += found.low <= 0.2 <= found.high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_random_gates_have_the_expected_mean_and_the_exact_ends() -> None:
+    rng = np.random.default_rng(3)
+    llm, rag = (rng.random((2, 200)) < [[0.3], [0.6]]).astype(float)
+    drawn = random_gates(llm, rag, [0, 60, 200], 1000, seed=0)
+    assert drawn.shape == (1000, 3)
+    assert (drawn[:, 0] == llm.mean()).all()
+    assert drawn[:, 2] == pytest.approx(rag.mean())
+    assert drawn[:, 1].mean() == pytest.approx(0.7 * llm.mean() + 0.3 * rag.mean(), abs=0.003)
+    # hypergeometric spread of the sum of 60 gains drawn from 200 without replacement
+    expected = np.sqrt(60 * (rag - llm).var() * (140 / 199)) / 200
+    assert drawn[:, 1].std() == pytest.approx(expected, rel=0.1)

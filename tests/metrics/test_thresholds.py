@@ -1,0 +1,75 @@
+"""Threshold rules against trying every cut; ties; what can not be chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from kbtrain.errors import UserError
+from kbtrain.metrics.thresholds import Dev, choose
+
+
+def _dev(seed: int, n: int = 40, levels: int = 12) -> Dev:
+    rng = np.random.default_rng(seed)
+    llm, rag = (rng.random((2, n)) < [[0.4], [0.6]]).astype(float)
+    return Dev(rng.integers(0, levels, n) / levels, llm, rag, ((rag > llm) * 1.0))
+
+
+def _every_cut(dev: Dev) -> list[float]:
+    return [-9.0, *(float(v) for v in np.unique(dev.scores))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_best_f1_equals_trying_every_cut(seed: int) -> None:
+    dev = _dev(seed)
+    chosen = choose("best_f1", dev)
+    best = max(f1_score(dev.needed, dev.scores > cut) for cut in _every_cut(dev))
+    assert f1_score(dev.needed, dev.scores > chosen.value) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_best_accuracy_equals_trying_every_cut_with_the_fewest_retrievals(seed: int) -> None:
+    dev = _dev(seed)
+    chosen = choose("best_accuracy", dev)
+    tried = [(np.where(dev.scores > c, dev.rag, dev.llm).mean(), -(dev.scores > c).mean()) for c in _every_cut(dev)]
+    best = max(round(accuracy, 9) for accuracy, _ in tried)
+    fewest = max(ratio for accuracy, ratio in tried if round(accuracy, 9) == best)
+    assert (chosen.dev_accuracy, -chosen.dev_ratio) == pytest.approx((best, fewest))
+
+
+@pytest.mark.parametrize("target", [0.0, 0.2, 0.5, 0.77, 1.0])
+def test_ratio_takes_the_nearest_attainable_ratio(target: float) -> None:
+    dev = _dev(3, levels=4)
+    chosen = choose("ratio", dev, target)
+    assert abs(chosen.dev_ratio - target) == pytest.approx(
+        min(abs((dev.scores > cut).mean() - target) for cut in _every_cut(dev))
+    )
+    assert chosen.n_dev == 40
+
+
+def test_equal_scores_share_one_fate_and_the_cut_lies_between() -> None:
+    dev = Dev(np.array([0.2, 0.2, 0.6, 0.6]), np.zeros(4), np.ones(4), np.ones(4))
+    assert choose("ratio", dev, 0.6).value == pytest.approx(0.4)
+    assert choose("ratio", dev, 0.9).value == pytest.approx(-0.8)  # everything
+    assert choose("ratio", dev, 0.1).value == pytest.approx(1.6)  # nothing
+
+
+def test_neighbouring_floats_are_still_parted() -> None:
+    low, high = 0.5, float(np.nextafter(0.5, 1))
+    dev = Dev(np.array([low, high]), np.zeros(2), np.ones(2), np.ones(2))
+    assert choose("ratio", dev, 0.5).dev_ratio == 0.5
+
+
+def test_the_fixed_rule_does_not_look_at_dev() -> None:
+    empty = Dev(*(np.zeros(0) for _ in range(4)))
+    assert choose("0.5", empty).value == 0.5
+    assert choose("0.5", _dev(1), midpoint=0.0).value == 0.0
+    with pytest.raises(UserError, match="no dev question"):
+        choose("ratio", empty)
+
+
+def test_best_f1_without_a_positive_is_refused() -> None:
+    dev = Dev(np.array([0.1, 0.2]), np.ones(2), np.zeros(2), np.zeros(2))
+    with pytest.raises(UserError, match="no dev question needs retrieval"):
+        choose("best_f1", dev)
