@@ -1,0 +1,86 @@
+"""A gate's folder: safetensors weights, tokenizer, model card, and ``gate.json``, which says what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.jsonl import one_line
+from kbtrain.prompts import Key
+from kbtrain.provenance import write_atomically
+
+if TYPE_CHECKING:
+    from kbtrain.gates.kbm import KBM
+
+CARD = "gate.json"
+ADAPTER = "adapter"
+KINDS = ("kbm",)
+
+
+class Threshold(BaseModel):
+    """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    threshold: float
+    rule: str
+    dev_file_sha256: str
+    n_dev: int
+
+
+class GateCard(BaseModel):
+    """The content of ``gate.json``. ``train_sha256``, ``label_rule`` and ``run`` say what it was trained from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    schema_version: Literal[1] = 1
+    kind: str
+    base_model: str
+    keys: tuple[Key, ...]
+    prompt_fingerprint: str
+    max_length: int
+    dtype: str  # of the weights
+    method: Literal["full", "lora"]
+    labels: Literal["hard", "soft"]
+    merged: bool = True  # False: the folder holds an adapter only, and base_model is needed to open it
+    thresholds: dict[str, Threshold] = {}
+    label_rule: dict[str, Any] = {}
+    run: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+def write_card(folder: Path, card: GateCard) -> None:
+    """Write ``gate.json`` atomically."""
+    write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+
+
+def read_card(folder: Path | str) -> GateCard:
+    """Raises :class:`UserError` for a folder that holds no gate, a broken file or an unknown kind."""
+    path = Path(folder) / CARD
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{at(path)}: broken JSON ({error})") from None
+    if isinstance(data, dict) and data.get("kind") not in KINDS:
+        raise UserError(f"{at(path)}: unknown kind {data.get('kind')!r}; {did_you_mean(str(data.get('kind')), KINDS)}")
+    try:
+        return GateCard.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{at(path)}: {one_line(error)}") from None
+
+
+def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
+    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``."""
+    card = read_card(folder)
+    write_card(Path(folder), card.model_copy(update={"thresholds": {**card.thresholds, gate: threshold}}))
+
+
+def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> KBM:
+    """Open any gate's folder. ``dtype`` auto: as it was saved. Raises :class:`UserError`."""
+    from kbtrain.gates.kbm import KBM
+
+    return KBM.load(path, dtype, device)
