@@ -58,11 +58,16 @@ def one_line(error: ValidationError) -> str:
 
 def read(kind: type[R], path: Path | str) -> Iterator[R]:
     """Stream the records of a file, one at a time; blank lines are skipped."""
+    return (record for _, record in read_numbered(kind, path))
+
+
+def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
+    """As :func:`read`, each record with the number of its line (from 1)."""
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield parse(kind, line, path, number)
+                    yield number, parse(kind, line, path, number)
     except FileNotFoundError:
         raise UserError(f"{at(path)}: no such file") from None
     except UnicodeDecodeError as error:
