@@ -1,4 +1,4 @@
-"""Effect of retrieval on a question (KBM, section 3.3): the three classes, and benefit as their soft form."""
+"""Effect of retrieval on a question (KBM, section 3.2): the three classes, and benefit as their soft form."""
 
 from __future__ import annotations
 
