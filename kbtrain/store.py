@@ -16,39 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
+from kbtrain import store_schema as schema
 from kbtrain.errors import UserError, at
 from kbtrain.records import Condition, Sample, SampleSet
 
-VERSION = 1
 GREEDY = -1  # index of the greedy answer
-_APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
-_TABLES = (
-    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL)",
-    "CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL,"
-    " UNIQUE (run, id))",
-    # one small row per finished question-condition: a resume reads these and never the samples
-    "CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL,"
-    " n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL,"
-    " PRIMARY KEY (question, condition)) WITHOUT ROWID",
-    "CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL,"
-    " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
-    " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
-)
-# CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
-_ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, samples.idx, samples.text,
-    samples.n_tokens, samples.finish, samples.logprob
-    FROM questions {scan} CROSS JOIN sets USING (question) CROSS JOIN samples USING (question, condition)
-    WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
-    ORDER BY questions.question, sets.condition, samples.idx"""
-_PROBLEMS = {
-    sqlite3.SQLITE_FULL: "disk is full; what was finished is kept, free some space and run the same command again",
-    sqlite3.SQLITE_IOERR: "disk error; what was finished is kept, check the disk and run the same command again",
-    sqlite3.SQLITE_BUSY: "another process is writing to this store; wait for it to finish",
-    sqlite3.SQLITE_READONLY: "no permission to write",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened; does its folder exist, with permission to write?",
-    sqlite3.SQLITE_NOTADB: "not a sample store; name another file",
-    sqlite3.SQLITE_CORRUPT: "damaged database; restore a copy, or delete it and sample again",
-}
 
 
 class SampleStore:
@@ -65,11 +37,13 @@ class SampleStore:
             raise UserError(f"{at(self.path)}: no such file")
         if not read_only:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._user_errors():
+        with schema.user_errors(self.path):
             self._db = self._connect(read_only)
         try:
-            with self._user_errors():
-                self._prepare()
+            with schema.user_errors(self.path):
+                if not read_only:
+                    schema.create(self._db, self.path)
+                schema.check(self._db, self.path)
         except BaseException:
             self._db.close()
             raise
@@ -108,6 +82,12 @@ class SampleStore:
             WHERE run = (SELECT run FROM runs WHERE name = ?)"""
         return set(self._fetch(query, (run,)))
 
+    def counts(self, run: str) -> dict[str, int]:
+        """Number of finished questions under each condition."""
+        query = """SELECT condition, count(*) FROM questions JOIN sets USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY condition"""
+        return dict(self._fetch(query, (run,)))
+
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
 
@@ -125,7 +105,7 @@ class SampleStore:
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
         """One question-condition, or None if it is not stored."""
-        query = _ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
+        query = schema.ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
         rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
         return _sample_set(rows) if rows else None
 
@@ -136,8 +116,8 @@ class SampleStore:
         """
         self.run_meta(run)
         where = "" if condition is None else "AND sets.condition = :condition"
-        with self._user_errors(), contextlib.closing(self._connect(read_only=True)) as db:
-            rows = db.execute(_ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
+        with schema.user_errors(self.path), contextlib.closing(self._connect(read_only=True)) as db:
+            rows = db.execute(schema.ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
             for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
                 yield _sample_set(list(group))
 
@@ -161,33 +141,6 @@ class SampleStore:
         db.execute("PRAGMA synchronous = FULL")  # the default of WAL mode in some builds loses the last puts
         return db
 
-    def _prepare(self) -> None:
-        """Create the tables in a new file; check that an old one is ours and of this version."""
-        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not tables and not self.read_only:
-            self._create()
-        application = self._db.execute("PRAGMA application_id").fetchone()[0]
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if application != _APPLICATION:
-            raise UserError(f"{at(self.path)}: not a sample store; name another file")
-        if version != VERSION:
-            raise UserError(
-                f"{at(self.path)}: store of version {version}, this kbtrain reads {VERSION}; "
-                "use the kbtrain that wrote it or sample into a new file"
-            )
-
-    def _create(self) -> None:
-        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise UserError(f"{at(self.path)}: its file system has no shared memory (WAL); use a local disk")
-        with self._transaction() as db:
-            if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                return  # another process was faster
-            for statement in _TABLES:
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {VERSION}")
-
     def _insert(self, db: sqlite3.Connection, run: int, made: SampleSet) -> None:
         db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, made.question_id))
         find = "SELECT question FROM questions WHERE run = ? AND id = ?"
@@ -203,14 +156,14 @@ class SampleStore:
             raise ValueError(f"cannot store {place}: already there or not a number ({error})") from None
 
     def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        with self._user_errors():
+        with schema.user_errors(self.path):
             return self._db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         if self.read_only:
             raise ValueError(f"{self.path} was opened read-only")
-        with self._user_errors():
+        with schema.user_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -218,17 +171,6 @@ class SampleStore:
             finally:  # also for Ctrl-C; SQLite has rolled back by itself when the disk is full
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-
-    @contextlib.contextmanager
-    def _user_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", None)
-            problem = None if code is None else _PROBLEMS.get(code & 0xFF)  # the low byte is the primary code
-            if problem is None:
-                raise
-            raise UserError(f"{at(self.path)}: {problem}") from None
 
 
 def _check(made: SampleSet) -> None:

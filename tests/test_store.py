@@ -18,6 +18,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.records import Condition, Sample, SampleSet
 from kbtrain.store import SampleStore
+from kbtrain.store_schema import ROWS
 
 
 def made(
@@ -46,6 +47,7 @@ def test_a_set_comes_back_exactly_as_it_was_put(tmp_path: Path) -> None:
         assert store.get("other", "q1", "llm") is None
         assert store.done("main") == {(item.question_id, item.condition) for item in sets}
         assert store.done("other") == set()
+        assert store.counts("main") == {"llm": 2, "mask": 1, "rag": 1}
 
 
 def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path: Path) -> None:
@@ -67,11 +69,9 @@ def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path: Pa
 
 
 def test_iterating_sorts_nothing(tmp_path: Path) -> None:
-    from kbtrain import store as module
-
     with SampleStore(tmp_path / "s.db") as store:
         for scan, where in [("NOT INDEXED", ""), ("NOT INDEXED", "AND sets.condition = :condition")]:
-            query = "EXPLAIN QUERY PLAN " + module._ROWS.format(scan=scan, where=where)
+            query = "EXPLAIN QUERY PLAN " + ROWS.format(scan=scan, where=where)
             plan = [row[3] for row in store._db.execute(query, {"run": "main", "condition": "llm"})]
             assert not any("TEMP B-TREE" in step for step in plan), plan
             assert sum("SEARCH" in step and "PRIMARY KEY" in step for step in plan) == 2, plan
