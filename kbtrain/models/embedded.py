@@ -75,7 +75,7 @@ def is_ready(name: str) -> bool:
     """Whether the converted model is in the cache and was made from the pinned file."""
     try:
         return bool(json.loads((folder_of(name) / PROVENANCE).read_text()) == _provenance(EMBEDDED[name]))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return False
 
 

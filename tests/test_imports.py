@@ -1,0 +1,50 @@
+"""Importing kbtrain, its records, prompts and configs stays light: nothing that needs torch is loaded."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import kbtrain
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "sklearn",
+    "matplotlib",
+    "datasets",
+    "numba",
+    "pandas",
+    "pyarrow",
+}
+LIGHT = ("records", "errors", "jsonl", "config", "prompts", "provenance", "labeling.grading", "models.embedded", "cli")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level packages in a fresh interpreter after ``statement``."""
+    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_importing_kbtrain_loads_nothing_heavy_not_even_pydantic():
+    assert loaded_by("import kbtrain") & (HEAVY | {"numpy", "pydantic", "yaml"}) == set()
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_module_loads_nothing_heavy(module):
+    assert loaded_by(f"import kbtrain.{module}") & HEAVY == set()
+
+
+def test_load_gate_is_found_when_it_is_asked_for():
+    from kbtrain.gates.folder import load_gate
+
+    assert kbtrain.load_gate is load_gate
+
+
+def test_an_unknown_attribute_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="load_gates"):
+        _ = kbtrain.load_gates
