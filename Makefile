@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install -qq --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -48,11 +49,12 @@ clean:  ## remove caches and build products (not .venv, not runs/)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: kbtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
-	  cpu="$(PY) -m pip install --quiet --no-deps torch==$(TORCH)+cpu"; \
+	  cpu="$(PIP) --no-deps torch==$(TORCH)+cpu"; \
 	  $$cpu 2>/dev/null || $$cpu --extra-index-url $(TORCH_CPU_INDEX) --timeout 15 --retries 1 2>/dev/null || \
 	  echo "warning: no CPU build of torch $(TORCH) found ($(TORCH_CPU_INDEX)); taking the index's own, a large download" >&2; \
 	fi
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing the pinned packages into $(VENV) (2 to 4 minutes)"
+	@$(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@
