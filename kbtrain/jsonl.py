@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.errors import UserError, at, did_you_mean
 
 R = TypeVar("R")
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @functools.cache
@@ -63,11 +65,16 @@ def read(kind: type[R], path: Path | str) -> Iterator[R]:
 
 def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
     """As :func:`read`, each record with the number of its line (from 1)."""
+    return ((number, parse(kind, line, path, number)) for number, line in lines(path))
+
+
+def lines(path: Path | str) -> Iterator[tuple[int, str]]:
+    """Stream (number from 1, text) of a file's lines that are not blank. Raises :class:`UserError`."""
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield number, parse(kind, line, path, number)
+                    yield number, line
     except FileNotFoundError:
         raise UserError(f"{at(path)}: no such file") from None
     except UnicodeDecodeError as error:
@@ -75,16 +82,25 @@ def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
 
 
 def write(path: Path | str, records: Iterable[Any]) -> int:
-    """Write a whole file atomically (temporary file, then rename); returns how many records it holds."""
+    """Write a whole file atomically (temporary file, then rename); returns how many records it holds.
+
+    Raises :class:`UserError` when the disk is full; then, as after any error, an older file stays as it was.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
-    count = 0
-    with open(partial, "w", encoding="utf-8") as file:
-        for record in records:
-            file.write(dump(record) + "\n")
-            count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, target)
+    try:
+        with open(partial, "w", encoding="utf-8") as file:
+            count = 0
+            for record in records:
+                count += 1
+                file.write(dump(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            raise UserError(f"{at(target)}: disk is full; free some space and run the same command again") from None
+        raise
     return count

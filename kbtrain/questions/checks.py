@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kbtrain import jsonl
@@ -12,11 +12,16 @@ from kbtrain.records import Question
 
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
-    """Stream (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an
+    """Stream (line number, question) of a file in our own format, checked by :func:`checked`."""
+    yield from checked(jsonl.read_numbered(Question, path), path)
+
+
+def checked(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
+    """Pass on (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an
     empty text, missing or empty answers, and for multiple choice an answer that is no option's letter.
     """
     with FirstSeen() as ids:
-        for number, question in jsonl.read_numbered(Question, path):
+        for number, question in numbered:
             problem = problem_of(question)
             if problem is not None:
                 field, what = problem

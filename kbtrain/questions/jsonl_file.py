@@ -8,30 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError, at
 from kbtrain.records import Question
 
 _OTHER_NAMES = {"question": "text", "answer": "answers"}
 
 
-def jsonl_questions(path: Path | None) -> Iterator[Question]:
-    """Stream a file of questions.
+def jsonl_questions(path: Path) -> Iterator[tuple[int, Question]]:
+    """Stream (line number, question).
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
     :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` test, ``dataset`` = file
     name, and with ``options`` form ``choice`` graded by ``option``. Raises :class:`UserError` with file, line, field.
     """
-    if path is None:
-        raise UserError("data set 'jsonl' needs a path to a file of questions")
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield jsonl.parse(Question, _complete(line, path, number), path, number)
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
+    for number, line in jsonl.lines(path):
+        yield number, jsonl.parse(Question, _complete(line, path, number), path, number)
 
 
 def _complete(line: str, path: Path, number: int) -> str:

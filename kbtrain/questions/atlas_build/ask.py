@@ -37,7 +37,9 @@ def choice_questions(facts: Sequence[Fact]) -> Iterator[Question]:
         wrong = _distractors(fact, pools[fact.relation, fact.kind, fact.split])
         if len(wrong) == 3:
             others = tuple(e for other in wrong if other.answers != fact.answers for e in _answer_entity(other))
-            yield _choice(_question(fact, f"{fact.key}/choice", ()), fact.answers[0], [w.answers[0] for w in wrong], others)
+            yield _choice(
+                _question(fact, f"{fact.key}/choice", ()), fact.answers[0], [w.answers[0] for w in wrong], others
+            )
 
 
 def _answer_entity(fact: Fact) -> tuple[str, ...]:
@@ -110,7 +112,9 @@ def comparisons(lands: Sequence[Country], places: Sequence[City]) -> Iterator[Qu
         here = [c for c in places if c.split == split and c.unique]
         ground = [land for land in lands if land.split == split and land.area_km2 > 0]
         yield from _largest("most_people", here, part, lambda c: c.population, "", "Which of these has the most people")
-        yield from _largest("largest_area", ground, part, lambda x: x.area_km2, ":land", "Which of these has the largest area")
+        yield from _largest(
+            "largest_area", ground, part, lambda x: x.area_km2, ":land", "Which of these has the largest area"
+        )
         yield from _borders(ground, part)
 
 

@@ -132,9 +132,7 @@ def element_facts(element: Element) -> Iterator[Fact]:
         yield fact("family", element.name, element.family)
 
 
-def all_facts(
-    lands: list[Country], parts: list[State], places: list[City], elements: list[Element]
-) -> Iterator[Fact]:
+def all_facts(lands: list[Country], parts: list[State], places: list[City], elements: list[Element]) -> Iterator[Fact]:
     homes: Mapping[str, Country | State] = {home.id: home for home in (*lands, *parts)}
     seats = {city.home: city for city in places if city.is_capital}
     for land in lands:

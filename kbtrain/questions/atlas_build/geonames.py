@@ -68,7 +68,9 @@ def countries(raw: Mapping[str, Raw], cities: Mapping[str, list[Raw]]) -> tuple[
     return [_country(raw[code], capitals.get(code), split, rank, set(codes)) for code in order], capitals
 
 
-def _country(raw: Raw, capital: Raw | None, split: Mapping[str, Any], rank: Mapping[str, float], all_: set[str]) -> Country:
+def _country(
+    raw: Raw, capital: Raw | None, split: Mapping[str, Any], rank: Mapping[str, float], all_: set[str]
+) -> Country:
     code: str = raw["iso"]
     identity = f"country:{code}"
     name = tables.COUNTRY_NAMES.get(code, raw["name"])

@@ -272,7 +272,9 @@ LANGUAGE_ALIASES = {
     "my": ("Myanmar language",),
 }
 # several languages on an equal footing, or a change of late
-NO_LANGUAGE = set("AF AG BA BE BF BI CD CF CH CY DJ ER ET FJ HT IE IQ KM LK LU MG ML MR MT NE NZ PH PY SG SO".split()) | set(
+NO_LANGUAGE = set(
+    "AF AG BA BE BF BI CD CF CH CY DJ ER ET FJ HT IE IQ KM LK LU MG ML MR MT NE NZ PH PY SG SO".split()
+) | set(
     "AU DZ GB KE MA ME MU MX SD US BO BY KZ KG MK PE PG PW RW SC SS SZ TD TL TO TV TZ UA VU WS ZA ZW NR FM MH KI BW LS MW NA ZM UG CM CA IN PK".split()
 )
 # answers that are also English words (or begin sentences) cannot be looked for in free text
