@@ -33,7 +33,11 @@ class Classification:
 
 def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
     """Compare scores and decisions (both: higher / True = retrieve) with ``truth``, via scikit-learn."""
-    from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
+    from sklearn.metrics import (  # type: ignore[import-untyped]
+        average_precision_score,
+        precision_recall_fscore_support,
+        roc_auc_score,
+    )
 
     p, r, f, _ = precision_recall_fscore_support(truth, retrieved, average="binary", zero_division=np.nan)
     precision, recall, f1 = _number(p), _number(r), _number(f)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kbtrain.errors import UserError
 from kbtrain.metrics import outcomes as oc
 from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
 from kbtrain.metrics.curves import normalised_area, retrieval_curve
@@ -38,6 +39,8 @@ def evaluate(
     dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], settings: Settings
 ) -> tuple[list[GateResult], list[Comparison]]:
     """All gates on the ``test`` outcomes, thresholds chosen on ``dev``. Raises :class:`UserError` (see ``choose``)."""
+    if not test:
+        raise UserError("no question with stored answers to evaluate")
     s = settings
     chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind) for gate in gates]
     others = [by_all_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
@@ -106,7 +109,7 @@ def _ranking(decision: Decision, answers: Answers) -> Ranking:
     scores = decision.scores(answers)
     curve = retrieval_curve(scores, answers.llm, answers.rag)
     area = normalised_area(scores, answers.llm, answers.rag)
-    return Ranking(area, [round(float(r), 2) for r in GRID], [float(a) for a in curve.at(GRID)])
+    return Ranking(area, [round(float(r), 2) for r in GRID], [round(float(a), 6) for a in curve.at(GRID)])
 
 
 def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost:
@@ -118,7 +121,7 @@ def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost
         llm_requests=len(test) + decision.gate.gate_requests,
         gate_requests=decision.gate.gate_requests,
         generated_tokens=round(used),
-        gate_seconds=decision.gate.gate_seconds,
+        gate_seconds=round(decision.gate.gate_seconds, 3),
     )
 
 

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.labeling.grading import is_correct
+from kbtrain.labeling import mastery
+from kbtrain.labeling.grading import is_correct, is_empty
 from kbtrain.records import Outcome, Question, SampleSet
 
 Floats = NDArray[np.float64]
@@ -28,27 +29,47 @@ class Answers:
     rag: Floats
 
 
-def mean_mastery(question: Question, stored: SampleSet) -> float | None:
-    """Share of the sampled answers that are right; None without samples."""
-    if not stored.samples:
-        return None
-    return sum(is_correct(question, sample.text) for sample in stored.samples) / len(stored.samples)
+@dataclass(frozen=True)
+class ConditionOutcome:
+    """One question under one condition: is the greedy answer right, and which share of the sampled ones (mastery)?
+
+    None where there is no such answer. ``empty`` and ``cut_off`` (token limit) are of the greedy answer.
+    """
+
+    correct: bool | None
+    mastery: float | None
+    tokens: int
+    empty: bool
+    cut_off: bool
 
 
-def outcome(question: Question, llm: SampleSet, rag: SampleSet) -> Outcome:
-    """Grade what is stored for one question. Raises ValueError if a greedy answer is missing."""
-    if llm.greedy is None or rag.greedy is None:
+def grade(question: Question, stored: SampleSet) -> ConditionOutcome:
+    """Grade stored answers."""
+    greedy = stored.greedy
+    sampled = mastery.grade(question, (sample.text for sample in stored.samples))
+    return ConditionOutcome(
+        correct=None if greedy is None else is_correct(question, greedy.text),
+        mastery=sampled.n_correct / sampled.n if sampled.n else None,
+        tokens=0 if greedy is None else greedy.n_tokens,
+        empty=greedy is not None and is_empty(greedy.text),
+        cut_off=greedy is not None and greedy.finish == "length",
+    )
+
+
+def outcome(question: Question, llm: ConditionOutcome, rag: ConditionOutcome) -> Outcome:
+    """Raises ValueError if a greedy answer is missing."""
+    if llm.correct is None or rag.correct is None:
         raise ValueError(f"question {question.id!r} has no greedy answer")
     return Outcome(
         question_id=question.id,
         split=question.split,
         relation=question.relation,
-        llm_correct=is_correct(question, llm.greedy.text),
-        rag_correct=is_correct(question, rag.greedy.text),
-        llm_expected=mean_mastery(question, llm),
-        rag_expected=mean_mastery(question, rag),
-        llm_tokens=llm.greedy.n_tokens,
-        rag_tokens=rag.greedy.n_tokens,
+        llm_correct=llm.correct,
+        rag_correct=rag.correct,
+        llm_expected=llm.mastery,
+        rag_expected=rag.mastery,
+        llm_tokens=llm.tokens,
+        rag_tokens=rag.tokens,
     )
 
 

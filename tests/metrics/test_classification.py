@@ -29,7 +29,9 @@ def test_auroc_counts_ties_as_half() -> None:
     assert classify("x", truth, scores, scores > 2).auroc == pytest.approx(np.mean(pairs))
 
 
-@pytest.mark.parametrize(("value", "reason"), [(True, "every question is positive"), (False, "no question is positive")])
+@pytest.mark.parametrize(
+    ("value", "reason"), [(True, "every question is positive"), (False, "no question is positive")]
+)
 def test_a_single_class_gives_none_and_the_reason(value: bool, reason: str) -> None:
     found = classify("x", np.array([value] * 4), np.arange(4.0), np.arange(4) > 1)
     assert found.auroc is None

@@ -37,9 +37,7 @@ def test_tied_blocks_are_the_mean_over_all_orders_within_them() -> None:
     scores = np.array([2.0, 1, 1, 1, 0])
     llm, rag = np.array([0.0, 1, 0, 1, 0]), np.array([1.0, 0, 1, 1, 0])
     orders = [(0, *middle, 4) for middle in itertools.permutations((1, 2, 3))]
-    accuracies = [
-        [np.where(np.isin(range(5), order[:k]), rag, llm).mean() for k in range(6)] for order in orders
-    ]
+    accuracies = [[np.where(np.isin(range(5), order[:k]), rag, llm).mean() for k in range(6)] for order in orders]
     curve = retrieval_curve(scores, llm, rag)
     assert curve.at(np.arange(6) / 5) == pytest.approx(np.mean(accuracies, axis=0))
 

@@ -13,7 +13,9 @@ def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
     columns = np.random.default_rng(0).random((7, 3))
     rng = np.random.default_rng(5)
     picked = rng.integers(7, size=(20, 7))
-    assert resampled_means(columns, 20, seed=5) == pytest.approx(np.stack([columns[row].mean(axis=0) for row in picked]))
+    assert resampled_means(columns, 20, seed=5) == pytest.approx(
+        np.stack([columns[row].mean(axis=0) for row in picked])
+    )
 
 
 def test_the_result_does_not_depend_on_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""Evaluate all gates end to end from what is stored: no model runs here.
+
+Reads questions.jsonl, samples.db, labels.jsonl and scores.jsonl of the run folder; writes outcomes.jsonl and
+results.json. Thresholds are chosen on dev questions only, and noted in the KBM's gate.json.
+
+Examples:
+  python eval/end_to_end.py --run runs/demo
+  python eval/end_to_end.py --config eval/configs/end_to_end.yaml --threshold-rule best_accuracy
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.metrics import gate_inputs
+from kbtrain.metrics.conditions import summarise
+from kbtrain.metrics.end_to_end import Settings, evaluate
+from kbtrain.metrics.outcomes import AccuracyKind, has_expected
+from kbtrain.metrics.stored import check_missing, read_labels, read_scores, read_stored
+from kbtrain.metrics.thresholds import Rule
+from kbtrain.provenance import read_meta, write_meta
+from kbtrain.records import Question, Split
+from kbtrain.report.provenance import note_thresholds, result_meta
+from kbtrain.report.results import Results, save
+from kbtrain.report.summary import text_summary
+from kbtrain.store import SampleStore
+
+SPLITS: tuple[Split, Split] = ("dev", "test")  # thresholds, figures
+
+
+class EndToEndConfig(Config):
+    """Settings of this script."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
+    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")
+    accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
+    tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
+    allow_missing: bool = Field(False, description="evaluate although stored answers are missing, and say how many")
+    bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
+    random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
+    seed: int = Field(0, description="of the resamples and the random gates")
+
+    @field_validator("threshold_rule", mode="before")
+    @classmethod
+    def _half(cls, value: object) -> object:
+        return "0.5" if value == 0.5 else value  # YAML reads it as a number
+
+
+def main(config: EndToEndConfig) -> None:
+    """Grade, decide, measure, write, say."""
+    started = time.time()
+    files = {n: config.run / n for n in ("questions.jsonl", "samples.db", "labels.jsonl", "scores.jsonl")}
+    first, labels = read_labels(files["labels.jsonl"])
+    with SampleStore(files["samples.db"], read_only=True) as store:
+        questions = list(jsonl.read(Question, files["questions.jsonl"]))
+        sampling = store.run_meta(config.sampling_run)
+        dev, test = (read_stored(store, config.sampling_run, questions, split) for split in SPLITS)
+    missing = check_missing([*dev.missing, *test.missing], files["samples.db"], config.allow_missing)
+    scores = read_scores(files["scores.jsonl"])
+    gates = gate_inputs.baselines(dev, test, labels, config.seed)
+    gates += gate_inputs.scored(scores, read_meta(files["scores.jsonl"]), dev, test, files["scores.jsonl"])
+    if config.accuracy == "expected" and not has_expected(test.outcomes):
+        raise UserError("accuracy 'expected': not every test question was sampled; use 'greedy'")
+    settings = Settings(
+        tau_mastery=first.tau_mastery if config.tau_mastery is None else config.tau_mastery,
+        rule=config.threshold_rule,
+        target_ratio=config.target_ratio,
+        kind=config.accuracy,
+        bootstrap_draws=config.bootstrap_draws,
+        random_draws=config.random_draws,
+        seed=config.seed,
+    )
+    found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
+    meta = result_meta(config.run, settings, dev, test, sampling, started)
+    conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
+    results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons)
+    outcomes, out = config.run / "outcomes.jsonl", config.run / "results.json"
+    jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
+    save(out, results)
+    for path in (outcomes, out):
+        write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=list(files.values()),
+                   started=started)  # fmt: skip
+    note_thresholds(config.run / "kbm", config.run / "examples" / "dev.jsonl", found)
+    print(text_summary(results, missing))
+    print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {time.time() - started:.0f} s -> {out}")
+
+
+if __name__ == "__main__":
+    run_script(main, EndToEndConfig, __doc__)

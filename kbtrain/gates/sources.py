@@ -1,0 +1,58 @@
+"""Gates that run a model, as things to be opened when there is something to score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbtrain.gates.folder import read_card
+from kbtrain.provenance import file_sha256
+from kbtrain.records import GateExample
+
+Score = Callable[[Sequence[GateExample]], dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The gates that one forward pass serves: their names, what their scores depend on, and how to open the model."""
+
+    names: tuple[str, ...]
+    depends: str
+    open: Callable[[], Score]
+
+
+def prompt_source(model: str, dtype: str = "auto", device: str = "auto") -> Source:
+    """The prompt baseline on an embedded model, folder or hub id."""
+
+    def opened() -> Score:
+        from kbtrain.gates.prompt import Prompt
+
+        gate = Prompt.load(model, dtype, device)
+        return lambda examples: {gate.name: gate.score(examples)}
+
+    return Source(("prompt",), model, opened)
+
+
+def kbm_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
+    """All keys of a KBM's folder. Raises :class:`UserError` if it holds no gate.
+
+    Its scores depend on the weights and on the card, but not on the thresholds noted there.
+    """
+    card = read_card(folder)
+    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
+    depends = ":".join([card.model_dump_json(exclude={"thresholds"}), *weights])
+
+    def opened() -> Score:
+        from kbtrain.gates.kbm import KBM
+
+        model = KBM.load(folder, dtype, device)
+        gates = [model.gate(key) for key in model.keys]
+
+        def score(examples: Sequence[GateExample]) -> dict[str, list[float]]:
+            found = model.probabilities(examples)
+            return {gate.name: gate.from_probabilities(found[gate.key]) for gate in gates}
+
+        return score
+
+    return Source(tuple(f"kbm_{key}" for key in card.keys), depends, opened)

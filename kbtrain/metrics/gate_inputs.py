@@ -1,0 +1,66 @@
+"""The gates of an evaluation in their order: the baselines that need no model, then those that were scored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbtrain.gates.always import Always, Never
+from kbtrain.gates.base import Gate
+from kbtrain.gates.oracle import Oracle
+from kbtrain.gates.random import Random
+from kbtrain.gates.relation_only import NEUTRAL, RelationOnly
+from kbtrain.labeling.examples import example
+from kbtrain.metrics.decisions import GateInput
+from kbtrain.metrics.stored import Stored, in_order
+from kbtrain.records import Label
+
+ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "kbm_mastery", "kbm_certainty",
+         "kbm_benefit")  # fmt: skip
+
+
+def baselines(dev: Stored, test: Stored, labels: Iterable[Label], seed: int) -> list[GateInput]:
+    """LLM-only, All-RAG, random, oracle and relation-only. Raises :class:`UserError` (see :class:`RelationOnly`)."""
+    oracle = Oracle([*dev.outcomes, *test.outcomes])
+    relation = RelationOnly(labels)
+    return [
+        _input(Never(), dev, test, fixed=0.5),
+        _input(Always(), dev, test, fixed=0.5),
+        _input(Random(seed), dev, test),
+        _input(oracle, dev, test, fixed=0.5),
+        _input(relation, dev, test, midpoint=NEUTRAL),
+    ]
+
+
+def _input(gate: Gate, dev: Stored, test: Stored, midpoint: float = 0.5, fixed: float | None = None) -> GateInput:
+    plain = [[example(question, None) for question in part.questions] for part in (dev, test)]
+    begin = time.perf_counter()
+    scores = np.array(gate.score(plain[1]), dtype=np.float64)
+    seconds = time.perf_counter() - begin
+    return GateInput(gate.name, np.array(gate.score(plain[0])), scores, seconds, midpoint=midpoint, fixed=fixed)
+
+
+def scored(
+    scores: Mapping[str, Mapping[str, float]], meta: Mapping[str, Any], dev: Stored, test: Stored, path: Path
+) -> list[GateInput]:
+    """The gates of ``scores.jsonl``; ``meta`` is its meta data. Raises :class:`UserError` for a missing score."""
+    seconds = meta.get("seconds_per_question", {})
+    return [
+        GateInput(
+            name,
+            np.array(in_order(name, by_question, dev.outcomes, path)),
+            np.array(in_order(name, by_question, test.outcomes, path)),
+            gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test.outcomes),
+            gate_requests=len(test.outcomes),  # one forward pass each
+        )
+        for name, by_question in scores.items()
+    ]
+
+
+def in_report_order(gates: Sequence[GateInput]) -> list[GateInput]:
+    """As in :data:`ORDER`, further gates behind them by name."""
+    return sorted(gates, key=lambda gate: (ORDER.index(gate.name) if gate.name in ORDER else len(ORDER), gate.name))

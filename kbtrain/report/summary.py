@@ -1,0 +1,67 @@
+"""The result of an evaluation in a few lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbtrain.metrics.results import GateResult
+from kbtrain.metrics.significance import Delta
+from kbtrain.report.results import Results
+from kbtrain.report.text_table import aligned, number, signed
+
+HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area")
+KIND = {
+    "greedy": "accuracy of greedy answers",
+    "expected": "expected accuracy (mean share of right sampled answers)",
+}
+
+
+def row(gate: GateResult) -> list[str]:
+    """The cells under :data:`HEAD`."""
+    area = gate.oracle_normalised_area
+    return [
+        gate.gate,
+        number(gate.accuracy),
+        f"{100 * gate.retrieval_ratio:.1f}%",
+        number(gate.random_accuracy),
+        signed(gate.delta_vs_random.mean),
+        interval(gate.delta_vs_random),
+        number(gate.auroc),
+        number(gate.average_precision),
+        number(gate.f1),
+        number(gate.fdr),
+        number(area),
+    ]
+
+
+def interval(delta: Delta) -> str:
+    """``[+.010, +.052]``."""
+    return f"[{signed(delta.low)}, {signed(delta.high)}]"
+
+
+def caption(results: Results) -> str:
+    """What the numbers of the table are."""
+    meta = results.meta
+    return (
+        f"{meta['split']} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}; thresholds chosen on "
+        f"{meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
+        + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
+    )
+
+
+def verdicts(results: Results) -> list[str]:
+    """Which scored gates beat random, and which do not, in plain words."""
+    scored = [gate for gate in results.gates if gate.threshold_rule is not None]
+    lines = []
+    for beats, text in ((True, "Better than random at their own retrieval ratio"), (False, "NOT better than random")):
+        names = [gate.gate for gate in scored if gate.beats_random is beats]
+        if names:
+            end = "interval above 0" if beats else "interval reaches 0 or lies below"
+            lines.append(f"{text} ({end}): {', '.join(names)}.")
+    return lines
+
+
+def text_summary(results: Results, extra: Sequence[str] = ()) -> str:
+    """Table, caption and verdicts for a terminal."""
+    table = aligned(HEAD, [row(gate) for gate in results.gates])
+    return "\n".join([table, caption(results), *verdicts(results), *extra])

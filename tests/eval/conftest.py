@@ -1,0 +1,118 @@
+"""A small run folder as the stages before leave it: made-up questions whose boundary the made-up KBM half knows."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.labeling.examples import example
+from kbtrain.labeling.label import indicators, label
+from kbtrain.provenance import write_meta
+from kbtrain.records import (
+    Condition,
+    Evidence,
+    GateScore,
+    Hit,
+    Label,
+    Question,
+    Sample,
+    SampleSet,
+    Split,
+)
+from kbtrain.store import SampleStore
+
+EVAL = Path(__file__).resolve().parents[2] / "eval"
+SIZES: dict[Split, int] = {"train": 60, "dev": 80, "test": 200}
+EVIL = "Which <script>alert('x')</script> & \"city\"?"
+
+
+@pytest.fixture
+def script() -> Callable[[str], ModuleType]:
+    """Load a script of eval/ by its name."""
+
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"eval_{name}", EVAL / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # pydantic looks its annotations up there
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def made_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder; copy it before changing it (``run_folder``)."""
+    return make_run(tmp_path_factory.mktemp("made") / "run")
+
+
+@pytest.fixture
+def run_folder(made_run: Path, tmp_path: Path) -> Path:
+    """A copy of the folder, to be changed at will."""
+    import shutil
+
+    return Path(shutil.copytree(made_run, tmp_path / "run"))
+
+
+def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple[Split, ...] = ("train",)) -> Path:
+    """Questions, store, labels, examples, evidence and scores; 30 answers for the ``sampled`` splits."""
+    rng = random.Random(0)
+    questions = list(_questions(sizes or SIZES))
+    chances = {q.id: (rng.random() ** 2, 0.25 + 0.6 * rng.random()) for q in questions}
+    labels: list[Label] = []
+    with SampleStore(folder / "samples.db") as store:
+        store.begin("main", {"model": "made-up", "seed": 0, "prompt_fingerprint": "0123456789abcdef"})
+        for question in questions:
+            n = 30 if question.split in sampled else 0
+            sets = {c: _sets(rng, question, c, chances[question.id], n) for c in ("llm", "rag", "mask")}
+            store.put("main", list(sets.values()))
+            if n:
+                found = {c: indicators(question, made)[0] for c, made in sets.items()}
+                labels.append(label(question, found, 0.2, 0.5))
+    jsonl.write(folder / "questions.jsonl", questions)
+    jsonl.write(folder / "labels.jsonl", labels)
+    hit = Hit("p1", "A town", "Some text.", 1.0)
+    jsonl.write(folder / "evidence.jsonl", (Evidence(q.id, "made-up", q.text, (hit,), True) for q in questions))
+    for split in ("train", "dev", "test"):
+        rows = [example(q, None) for q in questions if q.split == split]
+        jsonl.write(folder / "examples" / f"{split}.jsonl", rows)
+    jsonl.write(folder / "scores.jsonl", _scores(rng, questions, chances))
+    for name in ("questions.jsonl", "labels.jsonl", "scores.jsonl"):
+        write_meta(folder / name, stage="made-up", config={"seed": 0}, inputs=[], started=time.time())
+    return folder
+
+
+def _questions(sizes: dict[Split, int]) -> Iterator[Question]:
+    for split, size in sizes.items():
+        for i in range(size):
+            text = EVIL if i == 0 else f"What is fact {i} of {split}?"
+            yield Question(f"{split}-{i}", text, ("yes",), split, "made-up", relation=f"relation{i % 4}")
+
+
+def _sets(
+    rng: random.Random, question: Question, condition: Condition, chances: tuple[float, float], n: int
+) -> SampleSet:
+    chance = {"llm": chances[0], "rag": chances[1], "mask": 0.8 * chances[0]}[condition]
+    answers = ["yes" if rng.random() < chance else rng.choice(["no", "<b>none</b>", "maybe"]) for _ in range(n + 1)]
+    samples = tuple(Sample(i, text, 3, "eos", -1.0) for i, text in enumerate(answers[1:]))
+    return SampleSet(question.id, condition, samples, Sample(-1, answers[0], 4, "eos", -1.0), 20)
+
+
+def _scores(
+    rng: random.Random, questions: list[Question], chances: dict[str, tuple[float, float]]
+) -> Iterator[GateScore]:
+    evaluated = [q for q in questions if q.split != "train"]
+    for gate in ("prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"):
+        for question in evaluated:
+            llm, rag = chances[question.id]
+            truth = {"prompt": 0.5, "kbm_benefit": (1 + rag - llm) / 2}.get(gate, 1 - llm)
+            yield GateScore(question.id, gate, min(1.0, max(0.0, truth + rng.gauss(0, 0.1))))

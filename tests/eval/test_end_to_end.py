@@ -1,0 +1,127 @@
+"""eval/end_to_end.py on a made-up run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.records import GateScore, Outcome
+from kbtrain.report.results import check, load
+from kbtrain.store import SampleStore
+
+Script = Callable[[str], ModuleType]
+NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "kbm_mastery", "kbm_certainty",
+         "kbm_benefit"]  # fmt: skip
+
+
+def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:
+    module = script("end_to_end")
+    module.main(build(module.EndToEndConfig, None, {"run": str(folder), "bootstrap_draws": 500, **settings}))
+    document: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return document
+
+
+def test_results_hold_all_gates_and_follow_the_schema(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = evaluate(script, run_folder)
+    check(document)
+    assert [gate["gate"] for gate in document["gates"]] == NAMES
+    assert {gate["n"] for gate in document["gates"]} == {200}
+    assert set(document["conditions"]) == {"llm", "rag", "mask"}
+    said = capsys.readouterr().out
+    assert all(name in said for name in NAMES)
+    assert "accuracy of greedy answers" in said
+    assert load(run_folder / "results.json").meta["sampling"]["model"] == "made-up"
+
+
+def test_the_numbers_are_those_of_the_outcomes(script: Script, run_folder: Path) -> None:
+    gates = {gate["gate"]: gate for gate in evaluate(script, run_folder)["gates"]}
+    outcomes = [o for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl") if o.split == "test"]
+    llm = sum(o.llm_correct for o in outcomes) / 200
+    rag = sum(o.rag_correct for o in outcomes) / 200
+    mended = [o for o in outcomes if o.rag_correct and not o.llm_correct]
+    assert gates["llm_only"]["accuracy"] == llm
+    assert gates["all_rag"]["accuracy"] == pytest.approx(rag)
+    assert gates["random"]["accuracy"] == pytest.approx((llm + rag) / 2)
+    assert gates["oracle"]["accuracy"] == pytest.approx(llm + len(mended) / 200)
+    assert gates["oracle"]["cost"]["searches"] == len(mended)
+    assert gates["oracle"]["oracle_normalised_area"] == pytest.approx(1)
+    kbm = gates["kbm_benefit"]
+    scores = {
+        s.question_id: s.score for s in jsonl.read(GateScore, run_folder / "scores.jsonl") if s.gate == kbm["gate"]
+    }
+    retrieved = [scores[o.question_id] > kbm["threshold"] for o in outcomes]
+    right = [o.rag_correct if r else o.llm_correct for o, r in zip(outcomes, retrieved, strict=True)]
+    assert kbm["accuracy"] == pytest.approx(sum(right) / 200)
+    ratio = sum(retrieved) / 200
+    assert kbm["retrieval_ratio"] == pytest.approx(ratio)
+    assert kbm["random_accuracy"] == pytest.approx((1 - ratio) * llm + ratio * rag)
+    assert kbm["delta_vs_random"]["mean"] == pytest.approx(kbm["accuracy"] - kbm["random_accuracy"])
+    assert kbm["precision"] == pytest.approx(
+        sum(r and o in mended for o, r in zip(outcomes, retrieved, strict=True)) / sum(retrieved)
+    )
+    assert kbm["beats_random"] and not gates["prompt"]["beats_random"]
+    assert kbm["unmastered"]["positive"] == "llm_greedy_wrong"
+
+
+def test_thresholds_come_from_dev_only(script: Script, run_folder: Path) -> None:
+    before = {g["gate"]: g["threshold"] for g in evaluate(script, run_folder, threshold_rule="best_f1")["gates"]}
+    scores = list(jsonl.read(GateScore, run_folder / "scores.jsonl"))
+    changed = [GateScore(s.question_id, s.gate, 0.5) if s.question_id.startswith("test") else s for s in scores]
+    jsonl.write(run_folder / "scores.jsonl", changed)
+    after = {g["gate"]: g["threshold"] for g in evaluate(script, run_folder, threshold_rule="best_f1")["gates"]}
+    assert after == before
+
+
+def test_the_ratio_is_met_on_dev_and_0_5_may_be_a_number(script: Script, run_folder: Path) -> None:
+    gates = {g["gate"]: g for g in evaluate(script, run_folder, target_ratio=0.3)["gates"]}
+    assert abs(gates["kbm_mastery"]["retrieval_ratio"] - 0.3) < 0.12
+    gates = {g["gate"]: g for g in evaluate(script, run_folder, threshold_rule=0.5)["gates"]}
+    assert gates["kbm_mastery"]["threshold"] == 0.5
+    assert gates["relation_only"]["threshold"] == 0.0
+    assert {r["rule"] for r in gates["kbm_mastery"]["rules"]} == {"0.5", "best_f1", "best_accuracy", "ratio"}
+
+
+def test_missing_answers_are_refused_or_counted(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = (run_folder / "questions.jsonl").read_text().replace('"id": "test-7"', '"id": "new"')
+    (run_folder / "questions.jsonl").write_text(questions)
+    with pytest.raises(UserError, match=r"is stored for 1 question \(new\)"):
+        evaluate(script, run_folder)
+    document = evaluate(script, run_folder, allow_missing=True)
+    assert document["meta"]["excluded"] == {"without_stored_answers": 1}
+    assert document["gates"][0]["n"] == 199
+    assert "1 question (new)" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
+    scores = (run_folder / "scores.jsonl").read_text().splitlines()
+    (run_folder / "scores.jsonl").write_text("\n".join(scores[:-1]) + "\n")
+    with pytest.raises(UserError, match=r"gate 'kbm_benefit' has no score for 1 question \(test-199\)"):
+        evaluate(script, run_folder)
+    (run_folder / "scores.jsonl").write_text("\n".join([*scores, scores[0]]) + "\n")
+    with pytest.raises(UserError, match=r"scores.jsonl:\d+: second score of gate 'prompt' for question 'dev-0'"):
+        evaluate(script, run_folder)
+    (run_folder / "scores.jsonl").write_text("\n".join(scores) + "\n")
+    with pytest.raises(UserError, match="use 'greedy'"):
+        evaluate(script, run_folder, accuracy="expected")
+    (run_folder / "labels.jsonl").write_text("")
+    with pytest.raises(UserError, match="no label in it"):
+        evaluate(script, run_folder)
+
+
+def test_the_store_is_only_read(script: Script, run_folder: Path) -> None:
+    (run_folder / "samples.db").chmod(0o444)
+    evaluate(script, run_folder)
+    with SampleStore(run_folder / "samples.db", read_only=True) as store:
+        assert store.runs() == ["main"]
