@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -42,7 +42,7 @@ def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
         if key not in known:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, known)}")
     try:
-        record: R = _adapter(kind).validate_python(data)
+        record: R = _adapter(cast(Any, kind)).validate_python(data)
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
     return record

@@ -69,7 +69,7 @@ class Distribution:
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and means: over all labels, by split and by relation; histograms of ten bins, the last closed."""
-        groups = {kind: {} for kind in ("all", "split", "relation")}  # type: dict[str, dict[str, Any]]
+        groups: dict[str, dict[str, Any]] = {kind: {} for kind in ("all", "split", "relation")}
         for (kind, name), group in sorted(self._groups.items()):
             groups[kind][name] = group.as_dict()
         return {
@@ -79,6 +79,29 @@ class Distribution:
             "histograms": {key: list(bins) for key, bins in sorted(self._bins.items())},
             "answers": dict(sorted(self._answers.items())),
         }
+
+    def lines(self) -> list[str]:
+        """The same as a table to print: histograms of mastery, then one line for each relation."""
+        made = self.as_dict()
+        lines = [
+            f"{'mastery':<16}"
+            + "".join(f"{'<= 1' if i == BINS - 1 else f'< {(i + 1) / BINS:g}':>7}" for i in range(BINS))
+        ]
+        for key, bins in made["histograms"].items():
+            if key.startswith("mastery_"):
+                lines.append(f"{key.removeprefix('mastery_'):<16}" + "".join(f"{n:>7}" for n in bins))
+        lines.append(f"{'relation':<24}{'n':>6}{'llm':>7}{'rag':>7}{'known':>7}{'certain':>9}  helps/same/harms")
+        for name, group in {**made["by_relation"], "all": made["labels"]}.items():
+            lines.append(_group_line(name or "-", group))
+        return lines
+
+
+def _group_line(name: str, group: dict[str, Any]) -> str:
+    n = group["n"]
+    llm, rag = (f"{group[key]:.2f}" if key in group else "-" for key in ("mean_mastery_llm", "mean_mastery_rag"))
+    effects = "/".join(str(count) for count in group.get("effect_mastery", {}).values()) or "-"
+    known, certain = f"{group['known'] / n:.0%}", f"{group['certain'] / n:.0%}"
+    return f"{name:<24}{n:>6}{llm:>7}{rag:>7}{known:>7}{certain:>9}  {effects}"
 
 
 def _indicators(label: Label) -> list[Indicators]:

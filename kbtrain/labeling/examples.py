@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TypeVar
-
-from kbtrain import jsonl
-from kbtrain.errors import UserError, at
 from kbtrain.prompts import query_text
-from kbtrain.records import Evidence, GateExample, Label, Question
-
-R = TypeVar("R", Label, Evidence)
+from kbtrain.records import GateExample, Label, Question
 
 
 def example(question: Question, label: Label | None, tau_benefit: float = 0.0) -> GateExample:
@@ -56,24 +48,3 @@ def reference_example(question: Question, label: Label | None, reference: str) -
         soft_certainty=None if rag is None else rag.certainty,
         relation=question.relation,
     )
-
-
-def join(questions: Iterable[Question], kind: type[R], path: Path | str) -> Iterator[tuple[Question, R | None]]:
-    """Each question with its record of a file that stands in the same order and may leave questions out.
-
-    Raises :class:`UserError` if a record's question is not among those that follow (order, repeats, another file).
-    """
-    records = jsonl.read_numbered(kind, path)
-    number, record = next(records, (0, None))
-    for question in questions:
-        if record is None or record.question_id != question.id:
-            yield question, None
-            continue
-        if isinstance(record, Label) and record.split != question.split:
-            what = f"question '{question.id}' is in {question.split} now, the label says {record.split}"
-            raise UserError(f"{at(path, number, 'split')}: {what}; run data_gen/label.py again")
-        yield question, record
-        number, record = next(records, (0, None))
-    if record is not None:
-        what = f"question '{record.question_id}' is missing, repeated or out of order against the questions file"
-        raise UserError(f"{at(path, number, 'question_id')}: {what}; run the stage that wrote this file again")

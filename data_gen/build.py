@@ -1,0 +1,95 @@
+"""Build the examples a gate is trained on and scores from questions and their labels.
+
+Reads RUN/questions.jsonl and RUN/labels.jsonl (and RUN/evidence.jsonl for references), writes
+RUN/examples/{train,dev,test}.jsonl. Dev and test questions without labels become examples without targets, for
+scoring. A training question that also stands in dev or test stops the build.
+
+Examples:
+  python data_gen/build.py --run runs/demo
+  python data_gen/build.py --run runs/demo --keys '[mastery, certainty]' --with-reference true
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.labeling.aligned import side_by_side
+from kbtrain.labeling.examples import example, reference_example
+from kbtrain.labeling.targets import Targets
+from kbtrain.prompts import Key, evidence_text
+from kbtrain.provenance import read_meta, write_meta
+from kbtrain.questions.leaks import find_leaks, refuse_leaks
+from kbtrain.records import GateExample, Split
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+class BuildConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and labels.jsonl")
+    keys: tuple[Key, ...] = Field(("mastery", "certainty", "benefit"), description="targets a training example needs")
+    tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
+    with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
+    on_leak: Literal["fail", "drop"] = Field("fail", description="training questions that stand in dev or test")
+
+    @model_validator(mode="after")
+    def _possible(self) -> BuildConfig:
+        if not self.keys or len(set(self.keys)) < len(self.keys):
+            raise ValueError("keys must name one target or more, each once")
+        if self.with_reference and "benefit" in self.keys:
+            raise ValueError("with_reference needs keys without benefit: retrieval cannot help where it has been done")
+        return self
+
+
+def examples(
+    config: BuildConfig, split: Split, leaked: set[str], targets: Targets, left_out: Counter[str]
+) -> Iterator[GateExample]:
+    run, found = config.run, config.run / "evidence.jsonl" if config.with_reference else None
+    for question, label, evidence in side_by_side(run / "questions.jsonl", run / "labels.jsonl", found):
+        if question.split != split or question.id in leaked:
+            continue
+        made = [example(question, label, config.tau_benefit)]
+        if evidence is not None:
+            made.append(reference_example(question, label, evidence_text(evidence.hits)))
+        elif config.with_reference:
+            left_out[f"{split} references without evidence"] += 1
+        wanted = [item for item in made if split != "train" or targets.complete(item)]
+        left_out["train examples without all targets"] += len(made) - len(wanted)
+        yield from wanted
+    if split == "train":
+        targets.check()
+
+
+def main(config: BuildConfig) -> None:
+    started = time.time()
+    files = ["questions.jsonl", "labels.jsonl", *(["evidence.jsonl"] if config.with_reference else [])]
+    inputs = [config.run / name for name in files]
+    rule = read_meta(inputs[1]).get("label_rule", {}) | {"tau_benefit": config.tau_benefit}
+    if config.on_leak == "fail":
+        refuse_leaks(inputs[0])
+    leaked = {leak.id for leak in find_leaks(inputs[0])} if config.on_leak == "drop" else set()
+    targets, left_out = Targets(config.keys), Counter({"leaked training questions": len(leaked)})
+    outputs = {split: config.run / "examples" / f"{split}.jsonl" for split in SPLITS}
+    sizes = {
+        split: jsonl.write(out, examples(config, split, leaked, targets, left_out))
+        for split, out in tqdm(outputs.items(), desc="build", unit="split")
+    }
+    extra = {"label_rule": rule, "train_classes": targets.as_dict(), "left_out": dict(left_out)}
+    settings = config.model_dump(mode="json")
+    for out in outputs.values():
+        write_meta(out, stage="build", config=settings, inputs=inputs, extra=extra, started=started)
+    lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
+    made = ", ".join(f"{n} {split}" for split, n in sizes.items())
+    print(f"{made} examples; left out: {lost}; {time.time() - started:.0f} s -> {config.run / 'examples'}")
+
+
+if __name__ == "__main__":
+    run_script(main, BuildConfig, __doc__)

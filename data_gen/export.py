@@ -1,0 +1,38 @@
+"""Export a sampling run from the store to Parquet (one row an answer) or JSON Lines (one question-condition a line).
+
+Examples:
+  python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.parquet
+  python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.jsonl --sampling main
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.provenance import write_meta
+from kbtrain.store import SampleStore
+from kbtrain.store_export import export
+
+
+class ExportConfig(Config):
+    store: Path = Field(Path("runs/demo/samples.db"), description="the sample store")
+    output: Path = Field(Path("runs/demo/samples.parquet"), description="file to write, .parquet or .jsonl")
+    sampling: str = Field("main", description="name of the sampling run in the store")
+
+
+def main(config: ExportConfig) -> None:
+    started = time.time()
+    with SampleStore(config.store, read_only=True) as store:
+        n = export(store, config.sampling, config.output)
+        extra = {"sampling": store.run_meta(config.sampling), "n_records": n}
+    write_meta(config.output, stage="export", config=config.model_dump(mode="json"), inputs=[config.store], extra=extra,
+               started=started)  # fmt: skip
+    print(f"{n} records in {time.time() - started:.0f} s -> {config.output}")
+
+
+if __name__ == "__main__":
+    run_script(main, ExportConfig, __doc__)

@@ -1,0 +1,94 @@
+"""Turn stored samples into labels: mastery, certainty, benefit and the effect of retrieval, each with an interval.
+
+Reads RUN/questions.jsonl and RUN/samples.db, writes RUN/labels.jsonl. tau is a number or a quantile of the training
+questions' values; dev and test never take part in choosing it. The distribution is printed and kept in
+RUN/labels.jsonl.meta.json. Labelling starts afresh each time: a number of samples more may change every label.
+
+Examples:
+  python data_gen/label.py --run runs/demo --tau-mastery 0.2
+  python data_gen/label.py --config data_gen/configs/label_paper.yaml --run runs/qwen2_7b
+  python data_gen/label.py --run runs/demo --tau-mastery '{quantile: 0.7}' --tau-certainty '{quantile: 0.5}'
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
+from kbtrain.labeling import certainty, grading
+from kbtrain.labeling.distribution import Distribution
+from kbtrain.labeling.label import with_taus
+from kbtrain.labeling.stored import Tally, labels
+from kbtrain.labeling.tau import Quantile, Tau, choose_tau
+from kbtrain.provenance import write_meta
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Label, Question
+from kbtrain.store import SampleStore
+
+
+class LabelConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
+    sampling: str = Field("main", description="name of the sampling run in the store")
+    tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
+    tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
+
+
+def questions(path: Path) -> Iterator[Question]:
+    total = sum(1 for _ in jsonl.lines(path))
+    with tqdm(total=total, desc="label", unit="question") as bar:
+        for _, question in read_questions(path):
+            yield question
+            bar.update()
+
+
+def decided(draft: Path, tau_mastery: float, tau_certainty: float, seen: Distribution) -> Iterator[Label]:
+    for drafted in jsonl.read(Label, draft):
+        label = with_taus(drafted, tau_mastery, tau_certainty)
+        seen.add(label)
+        yield label
+
+
+def main(config: LabelConfig) -> None:
+    started = time.time()
+    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
+    draft, tally, seen = out.with_name(out.name + ".draft"), Tally(), Distribution()
+    with SampleStore(store_path, read_only=True) as store:
+        made_by = store.run_meta(config.sampling)
+        n = jsonl.write(draft, labels(store, config.sampling, questions(source), tally))
+    try:
+        if not n:
+            raise UserError(f"{at(store_path)}: holds no samples under 'llm' for {source}; run data_gen/sample.py")
+        tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
+        tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
+        jsonl.write(out, decided(draft, tau_mastery, tau_certainty, seen))
+    finally:
+        draft.unlink()
+    rule: dict[str, Any] = {
+        "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
+        "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
+        "normalisation": grading.NORMALISATION,
+        "bootstrap": {"draws": certainty.DRAWS, "seed": certainty.SEED},
+    }
+    extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
+    inputs = [source, store_path]
+    write_meta(out, stage="label", config=config.model_dump(mode="json"), inputs=inputs, extra=extra, started=started)
+    print("\n".join(seen.lines()))
+    skipped = tally.counts["questions_without_llm_samples"]
+    print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
+          f"{skipped} questions without samples, {time.time() - started:.0f} s -> {out}")  # fmt: skip
+
+
+def _rule(setting: float | Quantile) -> str:
+    return f"quantile {setting.quantile} of train" if isinstance(setting, Quantile) else "number"
+
+
+if __name__ == "__main__":
+    run_script(main, LabelConfig, __doc__)

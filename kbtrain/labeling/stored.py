@@ -1,0 +1,67 @@
+"""All labels of a sampling run, one question at a time: memory does not grow with the number of questions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kbtrain.labeling.label import MIN_SAMPLES, indicators, label
+from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question
+from kbtrain.store import SampleStore
+
+
+@dataclass
+class Tally:
+    """What labelling met. ``mastery`` and ``certainty`` count the training questions' ``llm`` values (few distinct)."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    mastery: Counter[float] = field(default_factory=Counter)
+    certainty: Counter[float] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, int]:
+        return dict(sorted(self.counts.items()))
+
+
+def labels(store: SampleStore, run: str, questions: Iterable[Question], tally: Tally) -> Iterator[Label]:
+    """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
+
+    tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
+    """
+    counts, stored = tally.counts, Counter(store.counts(run))
+    for question in questions:
+        counts["questions"] += 1
+        found = _found(store, run, question, tally, stored)
+        llm = found.get("llm")
+        if llm is None:
+            counts["questions_without_llm_samples"] += 1
+            continue
+        counts["labels"] += 1
+        counts["labels_without_rag_samples"] += "rag" not in found
+        counts["labels_with_unequal_n"] += "rag" in found and found["rag"].n != llm.n
+        if question.split == "train":
+            tally.mastery[llm.mastery] += 1
+            tally.certainty[llm.certainty] += 1
+        yield label(question, found, 0.0, 0.0)
+    for condition, left in stored.items():
+        counts[f"stored_{condition}_of_unknown_questions"] = left
+
+
+def _found(
+    store: SampleStore, run: str, question: Question, tally: Tally, stored: Counter[str]
+) -> dict[Condition, Indicators]:
+    """Indicators under each condition with enough samples; ``stored`` is counted down by what was read."""
+    found: dict[Condition, Indicators] = {}
+    for condition in CONDITIONS:
+        made = store.get(run, question.id, condition)
+        if made is None:
+            continue
+        stored[condition] -= 1
+        if len(made.samples) < MIN_SAMPLES:
+            tally.counts[f"{condition}_greedy_only" if not made.samples else f"{condition}_single_sample"] += 1
+            continue
+        found[condition], graded = indicators(question, made)
+        tally.counts[f"{condition}_answers"] += graded.n
+        tally.counts[f"{condition}_empty_answers"] += graded.n_empty
+        tally.counts[f"{condition}_answers_without_option"] += graded.n_unparsed
+    return found
