@@ -64,9 +64,9 @@ def main(config: EndToEndConfig) -> None:
         sampling = store.run_meta(config.sampling_run)
         dev, test = (read_stored(store, config.sampling_run, questions, split) for split in SPLITS)
     missing = check_missing([*dev.missing, *test.missing], files["samples.db"], config.allow_missing)
-    scores = read_scores(files["scores.jsonl"])
+    scores, meta = read_scores(files["scores.jsonl"]), read_meta(files["scores.jsonl"])
     gates = gate_inputs.baselines(dev, test, labels, config.seed)
-    gates += gate_inputs.scored(scores, read_meta(files["scores.jsonl"]), dev, test, files["scores.jsonl"])
+    gates += gate_inputs.scored(scores, meta, dev.outcomes, test.outcomes, files["scores.jsonl"])
     if config.accuracy == "expected" and not has_expected(test.outcomes):
         raise UserError("accuracy 'expected': not every test question was sampled; use 'greedy'")
     settings = Settings(

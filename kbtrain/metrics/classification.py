@@ -33,7 +33,7 @@ class Classification:
 
 def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
     """Compare scores and decisions (both: higher / True = retrieve) with ``truth``, via scikit-learn."""
-    from sklearn.metrics import (  # type: ignore[import-untyped]
+    from sklearn.metrics import (
         average_precision_score,
         precision_recall_fscore_support,
         roc_auc_score,

@@ -17,7 +17,7 @@ from kbtrain.gates.relation_only import NEUTRAL, RelationOnly
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.decisions import GateInput
 from kbtrain.metrics.stored import Stored, in_order
-from kbtrain.records import Label
+from kbtrain.records import Label, Outcome
 
 ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "kbm_mastery", "kbm_certainty",
          "kbm_benefit")  # fmt: skip
@@ -45,17 +45,21 @@ def _input(gate: Gate, dev: Stored, test: Stored, midpoint: float = 0.5, fixed: 
 
 
 def scored(
-    scores: Mapping[str, Mapping[str, float]], meta: Mapping[str, Any], dev: Stored, test: Stored, path: Path
+    scores: Mapping[str, Mapping[str, float]],
+    meta: Mapping[str, Any],
+    dev: Sequence[Outcome],
+    test: Sequence[Outcome],
+    path: Path,
 ) -> list[GateInput]:
     """The gates of ``scores.jsonl``; ``meta`` is its meta data. Raises :class:`UserError` for a missing score."""
     seconds = meta.get("seconds_per_question", {})
     return [
         GateInput(
             name,
-            np.array(in_order(name, by_question, dev.outcomes, path)),
-            np.array(in_order(name, by_question, test.outcomes, path)),
-            gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test.outcomes),
-            gate_requests=len(test.outcomes),  # one forward pass each
+            np.array(in_order(name, by_question, dev, path)),
+            np.array(in_order(name, by_question, test, path)),
+            gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test),
+            gate_requests=len(test),  # one forward pass each
         )
         for name, by_question in scores.items()
     ]

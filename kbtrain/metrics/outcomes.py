@@ -99,13 +99,17 @@ def needed(outcomes: Sequence[Outcome]) -> NDArray[np.bool_]:
     return np.array([o.rag_correct and not o.llm_correct for o in outcomes], dtype=bool)
 
 
+def greedy_wrong(outcomes: Sequence[Outcome]) -> tuple[str, NDArray[np.bool_]]:
+    """The definition's name and its truth values: the greedy answer without retrieval is wrong."""
+    return "llm_greedy_wrong", np.array([not o.llm_correct for o in outcomes], dtype=bool)
+
+
 def unmastered(outcomes: Sequence[Outcome], tau_mastery: float) -> tuple[str, NDArray[np.bool_]]:
     """Retrieval is needed by the KBM paper's definition: mastery without retrieval is not above tau.
 
-    Returns the definition's name and the truth values. Without samples for every question: the greedy answer without
-    retrieval is wrong, and the name says so.
+    Without samples for every question: :func:`greedy_wrong`, and the name says so.
     """
     masteries = [o.llm_expected for o in outcomes]
     if any(m is None for m in masteries) or not outcomes:
-        return "llm_greedy_wrong", np.array([not o.llm_correct for o in outcomes], dtype=bool)
+        return greedy_wrong(outcomes)
     return "unmastered", np.array([m is not None and m <= tau_mastery for m in masteries], dtype=bool)

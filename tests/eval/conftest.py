@@ -56,6 +56,12 @@ def made_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def sampled_run(tmp_path: Path) -> Path:
+    """A smaller folder with 30 answers for every question of every split."""
+    return make_run(tmp_path / "run", {"train": 20, "dev": 40, "test": 60}, ("train", "dev", "test"))
+
+
+@pytest.fixture
 def run_folder(made_run: Path, tmp_path: Path) -> Path:
     """A copy of the folder, to be changed at will."""
     import shutil

@@ -125,3 +125,20 @@ def test_the_store_is_only_read(script: Script, run_folder: Path) -> None:
     evaluate(script, run_folder)
     with SampleStore(run_folder / "samples.db", read_only=True) as store:
         assert store.runs() == ["main"]
+
+
+def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script: Script, sampled_run: Path) -> None:
+    gates = {gate["gate"]: gate for gate in evaluate(script, sampled_run)["gates"]}
+    outcomes = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "test"]
+    expected = [(o.llm_expected or 0.0, o.rag_expected or 0.0) for o in outcomes]
+    assert gates["all_rag"]["accuracy_kind"] == "greedy"
+    other = {name: gate["other_accuracy"][0] for name, gate in gates.items()}
+    assert {point["accuracy_kind"] for point in other.values()} == {"expected"}
+    assert other["all_rag"]["accuracy"] == pytest.approx(sum(rag for _, rag in expected) / 60)
+    assert other["oracle"]["accuracy"] == pytest.approx(sum(map(max, expected)) / 60)
+    assert gates["oracle"]["other_area"][0]["oracle_normalised_area"] == pytest.approx(1)
+    assert gates["kbm_mastery"]["unmastered"]["positive"] == "unmastered"
+    assert gates["kbm_mastery"]["unmastered"]["n_positive"] == sum(llm <= 0.2 for llm, _ in expected)
+    turned = {gate["gate"]: gate for gate in evaluate(script, sampled_run, accuracy="expected")["gates"]}
+    assert turned["all_rag"]["accuracy"] == other["all_rag"]["accuracy"]
+    assert turned["all_rag"]["other_accuracy"][0]["accuracy"] == gates["all_rag"]["accuracy"]

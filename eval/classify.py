@@ -1,0 +1,79 @@
+"""Classification table: how well each gate's scores tell the questions that need retrieval from the others.
+
+Reads scores.jsonl and outcomes.jsonl (written by end_to_end.py) of the run folder; writes classify.json.
+
+Examples:
+  python eval/classify.py --run runs/demo
+  python eval/classify.py --run runs/demo --threshold-rule best_f1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.metrics.classify_scores import GateClassification, classify_gates
+from kbtrain.metrics.gate_inputs import in_report_order, scored
+from kbtrain.metrics.stored import read_labels, read_scores
+from kbtrain.metrics.thresholds import Rule
+from kbtrain.provenance import read_meta, write_atomically, write_meta
+from kbtrain.records import Outcome
+from kbtrain.report.text_table import aligned, number
+
+
+class ClassifyConfig(Config):
+    """Settings of this script."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder")
+    scores: Path | None = Field(None, description="another score file; without it RUN/scores.jsonl")
+    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
+    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
+    tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
+
+    @field_validator("threshold_rule", mode="before")
+    @classmethod
+    def _half(cls, value: object) -> object:
+        return "0.5" if value == 0.5 else value  # YAML reads it as a number
+
+
+def main(config: ClassifyConfig) -> None:
+    """Read, classify, write, show."""
+    started = time.time()
+    scores = config.scores or config.run / "scores.jsonl"
+    inputs = [scores, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
+    outcomes = list(jsonl.read(Outcome, inputs[1]))
+    dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
+    if not test:
+        raise UserError(f"{inputs[1]}: no test question; run eval/end_to_end.py first")
+    tau = read_labels(inputs[2])[0].tau_mastery if config.tau_mastery is None else config.tau_mastery
+    gates = in_report_order(scored(read_scores(scores), read_meta(scores), dev, test, scores))
+    rule, target = config.threshold_rule, config.target_ratio
+    found = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
+    document = {"schema": 1, "tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in found]}
+    out = config.run / "classify.json"
+    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_meta(out, stage="classify", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print(table(found))
+    print(f"classified {len(test)} test questions by {len(found)} gates, thresholds by rule '{rule}' on dev -> {out}")
+
+
+def table(found: list[GateClassification]) -> str:
+    """One row per gate and definition of "retrieval needed"."""
+    head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP")
+    rows = []
+    for gate in found:
+        for d in gate.definitions:
+            values = (d.n_positive / d.n, gate.retrieval_ratio, d.precision, d.recall, d.f1, d.fdr, d.auroc)
+            rows.append([gate.gate, d.positive, *map(number, (*values, d.average_precision))])
+    return aligned(head, rows)
+
+
+if __name__ == "__main__":
+    run_script(main, ClassifyConfig, __doc__)

@@ -1,0 +1,48 @@
+"""Classification of one split by each gate's scores, for every definition of "retrieval needed"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbtrain.metrics import outcomes as oc
+from kbtrain.metrics.classification import Classification, classify
+from kbtrain.metrics.decisions import GateInput, decide
+from kbtrain.metrics.thresholds import Rule
+from kbtrain.records import Outcome
+
+
+@dataclass(frozen=True)
+class GateClassification:
+    """One gate at the threshold chosen on dev."""
+
+    gate: str
+    threshold: float
+    threshold_rule: Rule
+    retrieval_ratio: float
+    definitions: list[Classification]
+
+
+def classify_gates(
+    dev: Sequence[Outcome],
+    test: Sequence[Outcome],
+    gates: Sequence[GateInput],
+    *,
+    tau_mastery: float,
+    rule: Rule,
+    target_ratio: float,
+) -> list[GateClassification]:
+    """``needed``, ``llm_greedy_wrong``, and ``unmastered`` where all test questions were sampled."""
+    truths = [("needed", oc.needed(test)), oc.unmastered(test, tau_mastery)]
+    if truths[1][0] == "unmastered":
+        truths.insert(1, oc.greedy_wrong(test))
+    found = []
+    for gate in gates:
+        decision = decide(gate, dev, rule, target_ratio)
+        if decision.threshold is None:
+            raise ValueError(f"gate {gate.name!r} has no threshold to choose")
+        retrieved = decision.retrieve > 0.5
+        definitions = [classify(name, truth, gate.test, retrieved) for name, truth in truths]
+        ratio = float(retrieved.mean())
+        found.append(GateClassification(gate.name, decision.threshold.value, rule, ratio, definitions))
+    return found

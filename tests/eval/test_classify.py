@@ -1,0 +1,51 @@
+"""eval/classify.py: each definition of "retrieval needed", against scikit-learn on the same outcomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from kbtrain import jsonl
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.records import GateScore, Outcome
+
+
+def test_the_table_equals_scikit_learn_for_each_definition(
+    script: Callable[[str], ModuleType], sampled_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate, classify = script("end_to_end"), script("classify")
+    evaluate.main(build(evaluate.EndToEndConfig, None, {"run": sampled_run, "bootstrap_draws": 100}))
+    capsys.readouterr()
+    classify.main(build(classify.ClassifyConfig, None, {"run": sampled_run}))
+    assert capsys.readouterr().out.count("unmastered") == 4
+    document = json.loads((sampled_run / "classify.json").read_text())
+    gate = next(g for g in document["gates"] if g["gate"] == "kbm_mastery")
+    outcomes = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "test"]
+    scores = {
+        s.question_id: s.score for s in jsonl.read(GateScore, sampled_run / "scores.jsonl") if s.gate == gate["gate"]
+    }
+    values = [scores[o.question_id] for o in outcomes]
+    truths = {
+        "needed": [o.rag_correct and not o.llm_correct for o in outcomes],
+        "llm_greedy_wrong": [not o.llm_correct for o in outcomes],
+        "unmastered": [(o.llm_expected or 0) <= 0.2 for o in outcomes],
+    }
+    assert [d["positive"] for d in gate["definitions"]] == list(truths)
+    for found in gate["definitions"]:
+        truth = truths[found["positive"]]
+        assert found["n_positive"] == sum(truth)
+        assert found["auroc"] == pytest.approx(roc_auc_score(truth, values))
+        assert found["average_precision"] == pytest.approx(average_precision_score(truth, values))
+        assert found["fdr"] == pytest.approx(1 - found["precision"])
+
+
+def test_it_says_what_to_run_first(script: Callable[[str], ModuleType], run_folder: Path) -> None:
+    classify = script("classify")
+    with pytest.raises(UserError, match=r"outcomes.jsonl: no such file"):
+        classify.main(build(classify.ClassifyConfig, None, {"run": run_folder}))

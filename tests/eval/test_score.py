@@ -1,0 +1,117 @@
+"""eval/score.py with a scripted model: resumes, repeats nothing, and notices changed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.gates.sources import Source
+from kbtrain.provenance import read_meta
+from kbtrain.records import GateExample, GateScore
+
+Script = Callable[[str], ModuleType]
+
+
+class Scripted:
+    """Scores by the question's length; can be interrupted after some calls."""
+
+    def __init__(self, stop_after: int = 10**9, depends: str = "weights-1") -> None:
+        self.calls = 0
+        self.opened = 0
+        self.stop_after = stop_after
+        self.depends = depends
+
+    def source(self) -> Source:
+        return Source(("kbm_mastery", "kbm_benefit"), self.depends, self._open)
+
+    def _open(self) -> Callable[[Sequence[GateExample]], dict[str, list[float]]]:
+        self.opened += 1
+        return self._score
+
+    def _score(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+        if self.calls == self.stop_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        shares = [len(e.question) / 100 for e in examples]
+        return {"kbm_mastery": shares, "kbm_benefit": [1 - s for s in shares]}
+
+
+def run(script: Script, folder: Path, model: Scripted, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    module = script("score")
+    monkeypatch.setattr(module, "gates", lambda config: [model.source()])
+    module.main(build(module.ScoreConfig, None, {"run": folder, "chunk": 32, **settings}))
+
+
+def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = run_folder / "scores.jsonl"
+    scores.unlink()
+    run(script, run_folder, Scripted(), monkeypatch)
+    undisturbed = scores.read_bytes()
+    scores.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        run(script, run_folder, Scripted(stop_after=4), monkeypatch)
+    with open(scores, "a") as file:
+        file.write('{"question_id": "dev-1", "ga')  # killed while writing
+    again = Scripted()
+    run(script, run_folder, again, monkeypatch)
+    assert scores.read_bytes() == undisturbed
+    assert again.calls == 10 - 4  # 80 dev and 200 test questions: 3 + 7 chunks
+    idle = Scripted()
+    run(script, run_folder, idle, monkeypatch)
+    assert (idle.opened, scores.read_bytes()) == (0, undisturbed)
+
+
+def test_a_chunk_cut_in_half_is_completed_without_duplicates(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(script, run_folder, Scripted(), monkeypatch)
+    scores = run_folder / "scores.jsonl"
+    lines = scores.read_text().splitlines(keepends=True)
+    scores.write_text("".join(lines[:-20]))
+    run(script, run_folder, Scripted(), monkeypatch)
+    assert scores.read_text() == "".join(lines)
+
+
+def test_other_weights_mean_scoring_afresh(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(script, run_folder, Scripted(), monkeypatch)
+    model = Scripted(depends="weights-2")
+    run(script, run_folder, model, monkeypatch)
+    assert model.calls == 10
+    assert "scores of other inputs were replaced" in capsys.readouterr().out
+    assert len(list(jsonl.read(GateScore, run_folder / "scores.jsonl"))) == 2 * 280
+
+
+def test_seconds_per_question_are_noted_for_each_gate(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(script, run_folder, Scripted(), monkeypatch)
+    seconds = read_meta(run_folder / "scores.jsonl")["seconds_per_question"]
+    assert set(seconds) == {"kbm_mastery", "kbm_benefit"}
+    assert seconds["kbm_mastery"] == seconds["kbm_benefit"]
+    assert seconds["kbm_mastery"]["test"] > 0
+
+
+def test_bad_input_is_refused_before_a_model_is_opened(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = script("score")
+    with pytest.raises(UserError, match="nothing to score"):
+        module.main(build(module.ScoreConfig, None, {"run": run_folder}))
+    dev = run_folder / "examples" / "dev.jsonl"
+    dev.write_text(dev.read_text().replace('"dev"', '"test"', 1))
+    with pytest.raises(UserError, match="is of split 'test', expected 'dev'"):
+        run(script, run_folder, Scripted(), monkeypatch)
+    dev.write_text("")
+    with pytest.raises(UserError, match="no example without a reference"):
+        run(script, run_folder, Scripted(), monkeypatch)

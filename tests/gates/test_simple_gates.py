@@ -1,0 +1,77 @@
+"""The gates that need no model."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.gates.always import Always, Never
+from kbtrain.gates.base import Gate
+from kbtrain.gates.oracle import Oracle
+from kbtrain.gates.random import Random
+from kbtrain.gates.relation_only import RelationOnly
+from kbtrain.records import GateExample, Indicators, Label, Outcome, Split
+
+
+def _example(question_id: str, relation: str | None = None) -> GateExample:
+    return GateExample(question_id, question_id, "test", "Where?", "en", None, relation=relation)
+
+
+def _label(question_id: str, relation: str | None, benefit: float | None, split: Split = "train") -> Label:
+    llm = Indicators("llm", 30, 15, 0.5, 0.3, 0.7, 0.5, 0.3, 0.7, 3, 0, True)
+    return Label(
+        question_id, split, llm, None, None, 0.8, 0.8, False, False, None, None, benefit, None, None, None, None, relation
+    )  # fmt: skip
+
+
+def _outcome(question_id: str, llm: bool, rag: bool) -> Outcome:
+    return Outcome(question_id, "test", None, llm, rag, None, None, 1, 1)
+
+
+def test_always_and_never_score_1_and_0() -> None:
+    examples = [_example("a"), _example("b")]
+    assert Always().score(examples) == [1.0, 1.0]
+    assert Never().score(examples) == [0.0, 0.0]
+
+
+def test_random_is_uniform_repeatable_and_independent_of_the_batch() -> None:
+    examples = [_example(f"q{i}") for i in range(4000)]
+    scores = Random(seed=3).score(examples)
+    assert scores == [Random(seed=3).score([example])[0] for example in examples]
+    assert scores != Random(seed=4).score(examples)
+    for ratio in (0.1, 0.5, 0.9):  # four standard deviations
+        assert abs(sum(s > 1 - ratio for s in scores) / 4000 - ratio) < 4 * (ratio * (1 - ratio) / 4000) ** 0.5
+    assert 0 <= min(scores) and max(scores) < 1
+
+
+def test_the_oracle_retrieves_exactly_where_retrieval_mends() -> None:
+    outcomes = [_outcome("mended", False, True), _outcome("broken", True, False), _outcome("known", True, True)]
+    scores = Oracle(outcomes).score([_example("known"), _example("mended"), _example("broken")])
+    assert scores == [0.0, 1.0, -1.0]
+    with pytest.raises(KeyError):
+        Oracle(outcomes).score([_example("new")])
+
+
+def test_relation_only_is_the_mean_benefit_of_the_relation_in_the_training_set() -> None:
+    labels = [
+        _label("a", "capital", 0.2),
+        _label("b", "capital", 0.4),
+        _label("c", "symbol", -0.3),
+        _label("d", None, 0.5),
+        _label("e", "symbol", 1.0, split="dev"),  # not read
+        _label("f", "symbol", None),  # was not sampled with retrieval
+    ]
+    gate = RelationOnly(labels)
+    scores = gate.score([_example("x", "capital"), _example("y", "symbol"), _example("z", "new"), _example("w")])
+    assert scores == pytest.approx([0.3, -0.3, 0.2, 0.2])
+
+
+def test_relation_only_without_a_benefit_says_what_to_do() -> None:
+    with pytest.raises(UserError, match="sample condition 'rag'"):
+        RelationOnly([_label("a", "capital", None), _label("b", "capital", 0.5, split="test")])
+
+
+def test_they_are_gates_that_need_nothing() -> None:
+    gates: list[Gate] = [Always(), Never(), Random(), Oracle([]), RelationOnly([_label("a", "b", 0.0)])]
+    assert [gate.name for gate in gates] == ["all_rag", "llm_only", "random", "oracle", "relation_only"]
+    assert not any(gate.needs_samples or gate.needs_evidence for gate in gates)
