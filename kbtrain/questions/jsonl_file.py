@@ -31,7 +31,7 @@ def _complete(line: str, path: Path, number: int) -> str:
         return line  # parse() names the place
     if not isinstance(data, dict):
         return line
-    row: dict[str, Any] = {_OTHER_NAMES.get(key, key): value for key, value in data.items()}
+    row: dict[str, Any] = {_OTHER_NAMES.get(str(key), str(key)): value for key, value in data.items()}
     if isinstance(row.get("answers"), str):
         row["answers"] = [row["answers"]]
     defaults: dict[str, Any] = {"id": f"{path.stem}-{number}", "split": "test", "dataset": path.stem}

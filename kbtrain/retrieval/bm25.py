@@ -6,6 +6,7 @@ query are no hits, and k may exceed the corpus.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ class BM25:
         rows = sorted(({"id": p.id, "title": p.title, "text": p.text} for p in passages), key=lambda row: row["id"])
         if not rows:
             raise UserError("no passages to search: the corpus is empty")
-        for earlier, later in zip(rows, rows[1:], strict=False):
+        for earlier, later in itertools.pairwise(rows):
             if earlier["id"] == later["id"]:
                 raise UserError(f"two passages have the id '{later['id']}'")
         index = bm25s.BM25(backend=backend or ("numba" if len(rows) >= NUMBA_FROM else "numpy"))

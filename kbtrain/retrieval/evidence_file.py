@@ -32,7 +32,7 @@ class EvidenceFile:
         if not same:
             self._partial.unlink(missing_ok=True)
             self._key_file.write_text(self._key, encoding="utf-8")
-        self._file = open(self._partial, "a+b")  # noqa: SIM115  # closed in __exit__
+        self._file = open(self._partial, "a+b")  # closed in __exit__
         self._file.truncate(self._whole_lines())
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -36,9 +36,9 @@ class Tokens:
             return kept
         return [str(word) for word in _stemmer(self.stemmer).stemWords(kept)]
 
-    def known(self, text: str, vocabulary: Iterable[str]) -> list[str]:
-        """The words that the vocabulary (a set or mapping) has: BM25 can only look for these."""
-        return [word for word in self.words(text) if word in vocabulary]  # type: ignore[operator]
+    def known(self, text: str, vocabulary: Container[str]) -> list[str]:
+        """The words that the vocabulary has: BM25 can only look for these."""
+        return [word for word in self.words(text) if word in vocabulary]
 
     def save(self, path: Path) -> None:
         data = {**asdict(self), "stop_words": sorted(self.stop_words)}

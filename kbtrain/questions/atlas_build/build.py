@@ -6,7 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from kbtrain.questions.atlas_build import chemistry, geonames
-from kbtrain.questions.atlas_build.ask import balanced, choice_questions, comparisons, open_questions
+from kbtrain.questions.atlas_build.ask import balanced, choice_questions, open_questions
+from kbtrain.questions.atlas_build.compare import comparisons
 from kbtrain.questions.atlas_build.entities import Country
 from kbtrain.questions.atlas_build.facts import all_facts
 from kbtrain.questions.atlas_build.hashing import share

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from kbtrain.questions.atlas_build.element_tables import COMMON_ELEMENTS, FAMILIES, NO_FAMILY
 from kbtrain.questions.atlas_build.entities import Element
 from kbtrain.questions.atlas_build.splits import assign, ranks
-from kbtrain.questions.atlas_build.tables import COMMON_ELEMENTS, FAMILIES, NO_FAMILY
 
 _OTHER_NAMES = {"Al": ("aluminium",), "S": ("sulphur",), "Cs": ("caesium",)}
 

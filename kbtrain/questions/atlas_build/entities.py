@@ -48,7 +48,7 @@ class State(Entity):
 
 @dataclass(frozen=True)
 class City(Entity):
-    """``home`` is the country's id, in the United States the state's. ``unique``: no other place of note has the name."""
+    """``home`` is the id of the country or US state; ``unique``: no other place of note has this name."""
 
     home: str
     is_capital: bool

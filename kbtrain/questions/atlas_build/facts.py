@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbtrain.questions.atlas_build.entities import City, Country, Element, State
@@ -133,7 +133,8 @@ def element_facts(element: Element) -> Iterator[Fact]:
 
 
 def all_facts(lands: list[Country], parts: list[State], places: list[City], elements: list[Element]) -> Iterator[Fact]:
-    homes: Mapping[str, Country | State] = {home.id: home for home in (*lands, *parts)}
+    homes: dict[str, Country | State] = {land.id: land for land in lands}
+    homes.update((part.id, part) for part in parts)
     seats = {city.home: city for city in places if city.is_capital}
     for land in lands:
         yield from country_facts(land, seats.get(land.id))

@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from kbtrain.questions.atlas_build import tables
+from kbtrain.questions.atlas_build import languages, tables
+from kbtrain.questions.atlas_build.currencies import CURRENCIES
 from kbtrain.questions.atlas_build.entities import City, Country, State
 from kbtrain.questions.atlas_build.hashing import shuffled
 from kbtrain.questions.atlas_build.splits import assign, ranks
+from kbtrain.questions.atlas_build.us_states import STATE_CAPITALS
 
 Raw = dict[str, Any]
 _PLAIN_NAME = re.compile(r"[A-Za-zÀ-ÖØ-öø-ÿ][A-Za-zÀ-ÖØ-öø-ÿ' .-]{2,24}")
@@ -48,7 +50,7 @@ def _likeness(a: str, b: str) -> float:
 
 def _capital(raw: Raw, cities: list[Raw]) -> Raw | None:
     """GeoNames' record of a country's capital: the most populous place of that name there."""
-    wanted = {fold(raw["capital"]), fold(tables.CAPITALS.get(raw["iso"], raw["capital"]))}
+    wanted = {fold(raw["capital"]), fold(tables.CAPITALS.get(str(raw["iso"]), str(raw["capital"])))}
     found = [c for c in cities if fold(c["name"]) in wanted or wanted & {fold(a) for a in c["alternatenames"]}]
     exact = [c for c in found if fold(c["name"]) in wanted]
     return max(exact or found, key=lambda c: (c["population"], c["name"]), default=None)
@@ -73,12 +75,12 @@ def _country(
 ) -> Country:
     code: str = raw["iso"]
     identity = f"country:{code}"
-    name = tables.COUNTRY_NAMES.get(code, raw["name"])
-    seat = tables.CAPITALS.get(code, raw["capital"])
+    name = tables.COUNTRY_NAMES.get(code, str(raw["name"]))
+    seat = tables.CAPITALS.get(code, str(raw["capital"]))
     spelled = _spellings(seat, [] if capital is None else [capital["name"], *capital["alternatenames"]])
     names = tuple(dict.fromkeys([*spelled, *tables.CAPITAL_ALIASES.get(code, ())]))
-    languages = [tag.split("-")[0] for tag in raw["languages"].split(",")]
-    tongue = "" if code in tables.NO_LANGUAGE else tables.LANGUAGES.get(languages[0], "")
+    first = raw["languages"].split(",")[0].split("-")[0]
+    tongue = "" if code in languages.NO_LANGUAGE else languages.LANGUAGES.get(first, "")
     return Country(
         id=identity,
         names=(name, *tables.COUNTRY_ALIASES.get(code, ())),
@@ -89,10 +91,10 @@ def _country(
         continent="" if code in tables.TWO_CONTINENTS else tables.CONTINENTS[raw["continentcode"]],
         capital=() if code in tables.NO_CAPITAL else names,
         currency_code="" if code in tables.NO_CURRENCY else raw["currencycode"],
-        currency=() if code in tables.NO_CURRENCY else tuple(tables.CURRENCIES[raw["currencycode"]].split("|")),
+        currency=() if code in tables.NO_CURRENCY else tuple(CURRENCIES[raw["currencycode"]].split("|")),
         calling_code=raw["phone"] if re.fullmatch(r"\d\d+", raw["phone"]) else "",
         domain=raw["tld"],
-        language=(tongue, *tables.LANGUAGE_ALIASES.get(languages[0], ())) if tongue else (),
+        language=(tongue, *languages.LANGUAGE_ALIASES.get(first, ())) if tongue else (),
         area_km2=int(raw["areakm2"]),
         neighbours=tuple(f"country:{c}" for c in sorted(raw["neighbours"].split(",")) if c in all_),
     )
@@ -103,13 +105,13 @@ def states(raw: Mapping[str, Raw], cities: list[Raw]) -> list[State]:
     people: dict[str, int] = defaultdict(int)
     for city in cities:
         people[city["admin1code"]] += city["population"]
-    order = sorted(tables.STATE_CAPITALS, key=lambda code: (-people[code], code))
+    order = sorted(STATE_CAPITALS, key=lambda code: (-people[code], code))
     ids = [f"state:{code}" for code in order]
     split, rank = assign(ids), ranks(ids)
     return [
         State(
             id=i, names=(raw[code]["name"],), popularity=rank[i], split=split[i], code=code,
-            capital=tuple(tables.STATE_CAPITALS[code].split("|")),
+            capital=tuple(STATE_CAPITALS[code].split("|")),
         )
         for i, code in zip(ids, order, strict=True)
     ]  # fmt: skip

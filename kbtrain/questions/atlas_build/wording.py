@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kbtrain.records import Split
+
 # (relation, kind, hops) -> wordings
 WORDINGS: dict[tuple[str, str, int], tuple[str, ...]] = {
     ("capital", "country", 1): ("What is the capital of {x}?", "Which city is the capital of {x}?"),
@@ -57,6 +59,6 @@ SHARES: dict[tuple[str, str, int], tuple[float, float]] = {
     ("atomic_number", "element", 1): (0.5, 0.2),
     ("family", "element", 1): (0.6, 0.4),
 }
-# comparisons: how many questions a split gets for each share of 1 (multiplied by the split's share)
+# comparisons: how many questions, shared out among the splits
 COMPARISONS = {"most_people": 90, "largest_area": 60, "borders": 70}
-SPLIT_SHARES = {"train": 0.6, "dev": 0.12, "test": 0.28}
+SPLIT_SHARES: dict[Split, float] = {"train": 0.6, "dev": 0.12, "test": 0.28}
