@@ -19,9 +19,8 @@ def _example(question_id: str, relation: str | None = None) -> GateExample:
 
 def _label(question_id: str, relation: str | None, benefit: float | None, split: Split = "train") -> Label:
     llm = Indicators("llm", 30, 15, 0.5, 0.3, 0.7, 0.5, 0.3, 0.7, 3, 0, True)
-    return Label(
-        question_id, split, llm, None, None, 0.8, 0.8, False, False, None, None, benefit, None, None, None, None, relation
-    )  # fmt: skip
+    hard = (0.8, 0.8, False, False, None, None)
+    return Label(question_id, split, llm, None, None, *hard, benefit, None, None, None, None, relation)
 
 
 def _outcome(question_id: str, llm: bool, rag: bool) -> Outcome:
@@ -41,7 +40,7 @@ def test_random_is_uniform_repeatable_and_independent_of_the_batch() -> None:
     assert scores != Random(seed=4).score(examples)
     for ratio in (0.1, 0.5, 0.9):  # four standard deviations
         assert abs(sum(s > 1 - ratio for s in scores) / 4000 - ratio) < 4 * (ratio * (1 - ratio) / 4000) ** 0.5
-    assert 0 <= min(scores) and max(scores) < 1
+    assert min(scores) >= 0 and max(scores) < 1
 
 
 def test_the_oracle_retrieves_exactly_where_retrieval_mends() -> None:
