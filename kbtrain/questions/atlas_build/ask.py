@@ -13,6 +13,7 @@ from kbtrain.questions.atlas_build.wording import SHARES, WORDINGS
 from kbtrain.records import Question
 
 DATASET = "atlas"
+_LETTERS = {"A", "B", "C", "D"}  # boron's symbol as an option would read as the option's letter
 
 
 def open_questions(facts: Iterable[Fact]) -> Iterator[Question]:
@@ -27,10 +28,12 @@ def choice_questions(facts: Sequence[Fact]) -> Iterator[Question]:
     """The facts picked for multiple choice; the three wrong options answer other facts of the same split."""
     pools: dict[tuple[str, str, str], list[Fact]] = defaultdict(list)
     for fact in facts:
-        pools[fact.relation, fact.kind, fact.split].append(fact)
+        if fact.answers[0] not in _LETTERS:
+            pools[fact.relation, fact.kind, fact.split].append(fact)
     for fact in facts:
         # 1 - share: a fact is rather asked in one form than in both
-        if 1 - share("open", fact.key) > SHARES[fact.relation, fact.kind, fact.hops][1]:
+        picked = 1 - share("open", fact.key) <= SHARES[fact.relation, fact.kind, fact.hops][1]
+        if not picked or fact.answers[0] in _LETTERS:
             continue
         wrong = _distractors(fact, pools[fact.relation, fact.kind, fact.split])
         if len(wrong) == 3:

@@ -29,7 +29,7 @@ def build() -> tuple[list[Question], list[Passage]]:
     parts = geonames.states(source.get_us_states(), by_country["US"])
     places = geonames.cities(cities, lands, seats, parts)
     elements = chemistry.elements(fetch_table("elements").itertuples(index=False))
-    facts = list(all_facts(lands, parts, places, elements))
+    facts = [fact for fact in all_facts(lands, parts, places, elements) if not fact.given_away]
     questions = list(balanced([*open_questions(facts), *choice_questions(facts), *comparisons(lands, places)]))
     questions.sort(key=lambda q: (share("order", q.id), q.id))
 

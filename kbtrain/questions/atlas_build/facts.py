@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kbtrain.labeling.grading import contains
 from kbtrain.questions.atlas_build.entities import City, Country, Element, State
 from kbtrain.questions.atlas_build.tables import NAME_WITHIN_OTHER, WORDS
 from kbtrain.records import Split
@@ -12,7 +13,7 @@ from kbtrain.records import Split
 
 @dataclass(frozen=True)
 class Fact:
-    """``via`` says how a two-hop question reaches its subject; ``region`` is where hard distractors come from.
+    """``region`` is where hard distractors come from.
 
     ``entities`` are all entities the fact is about, the answer included if it is one; ``open_safe`` is False where
     the answer is also an everyday word, so that free text cannot be searched for it.
@@ -30,6 +31,11 @@ class Fact:
     region: str
     hops: int = 1
     open_safe: bool = True
+
+    @property
+    def given_away(self) -> bool:
+        """Whether the question itself would hold the answer ("capital of Guinea-Bissau")."""
+        return any(contains(self.subject, answer) for answer in self.answers)
 
     @property
     def key(self) -> str:

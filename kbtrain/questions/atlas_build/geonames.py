@@ -81,6 +81,7 @@ def _country(
     names = tuple(dict.fromkeys([*spelled, *tables.CAPITAL_ALIASES.get(code, ())]))
     first = raw["languages"].split(",")[0].split("-")[0]
     tongue = "" if code in languages.NO_LANGUAGE else languages.LANGUAGES.get(first, "")
+    borders = {*raw["neighbours"].split(","), *tables.MORE_BORDERS.get(code, ())}
     return Country(
         id=identity,
         names=(name, *tables.COUNTRY_ALIASES.get(code, ())),
@@ -96,7 +97,7 @@ def _country(
         domain=raw["tld"],
         language=(tongue, *languages.LANGUAGE_ALIASES.get(first, ())) if tongue else (),
         area_km2=int(raw["areakm2"]),
-        neighbours=tuple(f"country:{c}" for c in sorted(raw["neighbours"].split(",")) if c in all_),
+        neighbours=tuple(f"country:{c}" for c in sorted(borders) if c in all_),
     )
 
 

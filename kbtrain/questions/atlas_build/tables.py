@@ -53,6 +53,7 @@ CAPITAL_ALIASES = {
 }
 # more than one seat, disputed, moving, or named differently by different sources
 NO_CAPITAL = set("BJ BO GQ IL KI LK MY NR PW SZ ZA".split())
+MORE_BORDERS = {"BW": ("ZM",), "ZM": ("BW",)}  # 150 m across the Zambezi
 TWO_CONTINENTS = set("AM AZ CY EG GE KZ RU TR".split())
 NO_CURRENCY = {"BG", "ZW"}  # changed or changing
 # answers that are also everyday words (or begin sentences) cannot be looked for in free text

@@ -1,0 +1,69 @@
+"""Loading questions: what is sound comes through, what is not is one line with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.questions import load_questions
+
+
+def loaded(tmp_path: Path, text: str) -> list:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return list(load_questions("jsonl", path))
+
+
+def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
+    first, second, third = loaded(
+        tmp_path,
+        '{"question": "Capital of Peru?", "answers": ["Lima"]}\n\n'
+        '{"id": "x", "text": "Capital of Chile?", "answer": "Santiago", "split": "train", "grading": "exact"}\n'
+        '{"question": "Which?", "options": ["a", "b"], "answers": ["B"]}\n',
+    )
+    assert (first.id, first.text, first.answers) == ("mine-1", "Capital of Peru?", ("Lima",))
+    assert (first.split, first.dataset, first.form, first.grading) == ("test", "mine", "open", "contains")
+    assert (second.id, second.answers, second.split, second.grading) == ("x", ("Santiago",), "train", "exact")
+    assert (third.form, third.grading, third.options, third.answers) == ("choice", "option", ("a", "b"), ("B",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"question": "a?", "answers": ["b"]}\n{"question": ', "mine.jsonl:2: broken JSON"),
+        ('{"question": "a?"}', "mine.jsonl:1: field 'answers': missing"),
+        ('{"question": "a?", "answers": []}', "mine.jsonl:1: field 'answers': no answer"),
+        ('{"question": "a?", "answers": ["b", " "]}', "mine.jsonl:1: field 'answers': an answer is empty"),
+        ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
+        ('{"question": "a?", "answers": "b", "id": "q"}\n' * 2, "mine.jsonl:2: field 'id': duplicate 'q'"),
+        ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),
+        ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is no option's letter"),
+        ('{"question": "a?", "answers": 3}', "mine.jsonl:1: field 'answers'"),
+        ("[1]", "mine.jsonl:1: expected a JSON object, found list"),
+    ],
+)
+def test_bad_input_is_one_line_with_file_line_and_field(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        loaded(tmp_path, text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_or_path_or_data_set_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.jsonl: no such file"):
+        list(load_questions("jsonl", tmp_path / "none.jsonl"))
+    with pytest.raises(UserError, match="needs a path"):
+        load_questions("jsonl")
+    with pytest.raises(UserError, match="unknown data set 'atlass'; did you mean 'atlas'"):
+        load_questions("atlass")
+
+
+def test_records_are_streamed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "a?", "answers": "b"}\nbroken\n', encoding="utf-8")
+    stream = load_questions("jsonl", path)
+    assert next(stream).text == "a?"
+    with pytest.raises(UserError, match=":2: broken JSON"):
+        next(stream)

@@ -1,0 +1,110 @@
+"""BM25: scores against the formula, and an answer that depends on query and corpus alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.records import Passage
+from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.tokens import Tokens
+
+ANIMALS = [
+    Passage("c", "cat", "The cat sleeps."),
+    Passage("a", "dog", "A dog barks, a dog runs."),
+    Passage("b", "birds", "Birds are flying over the cat."),
+]
+
+
+def by_hand(passages: list[Passage], query: str) -> list[tuple[str, float]]:
+    """Lucene's BM25 from its formula, k1 1.5 and b 0.75; equal scores by id."""
+    tokens = Tokens()
+    docs = {p.id: tokens.words(f"{p.title} {p.text}") for p in passages}
+    mean = sum(map(len, docs.values())) / len(docs)
+    scores = {}
+    for name, words in docs.items():
+        score = 0.0
+        for word in tokens.words(query):
+            df = sum(word in other for other in docs.values())
+            tf = words.count(word)
+            idf = math.log(1 + (len(docs) - df + 0.5) / (df + 0.5))
+            score += idf * tf / (tf + 1.5 * (1 - 0.75 + 0.75 * len(words) / mean)) if tf else 0.0
+        scores[name] = score
+    return sorted(((n, s) for n, s in scores.items() if s > 0), key=lambda pair: (-round(pair[1], 5), pair[0]))
+
+
+def test_scores_follow_the_formula() -> None:
+    index = BM25.build(ANIMALS)
+    (hits,) = index.search(["Which cats fly?"], 3)
+    expected = by_hand(ANIMALS, "Which cats fly?")
+    assert [hit.passage_id for hit in hits] == [name for name, _ in expected] == ["b", "c"]
+    assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected], abs=1e-4)
+    assert (hits[0].title, hits[0].text) == ("birds", "Birds are flying over the cat.")
+
+
+def test_a_query_is_stemmed_as_the_index_was() -> None:
+    index = BM25.build(ANIMALS)
+    assert [hit.passage_id for hit in index.search(["flies", "DOGS barking"], 1)[1]] == ["a"]
+    assert index.search(["flying"], 1) == index.search(["fly"], 1)
+
+
+def test_hits_without_a_common_word_are_dropped_and_k_may_exceed_the_corpus() -> None:
+    index = BM25.build(ANIMALS)
+    empty, nothing, dog = index.search(["", "zebra the of", "dog"], 50)
+    assert empty == nothing == ()
+    assert [hit.passage_id for hit in dog] == ["a"]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_equal_scores_are_ordered_by_passage_id_even_at_the_cut(backend: str) -> None:
+    same = [Passage(f"{i:03}", "t", "red apple" if i % 2 else "green pear") for i in range(200)]
+    random.Random(3).shuffle(same)
+    index = BM25.build(same, backend=backend)  # type: ignore[arg-type]
+    apples, pears = index.search(["apple", "pears"], 4)
+    assert [hit.passage_id for hit in apples] == ["001", "003", "005", "007"]
+    assert [hit.passage_id for hit in pears] == ["000", "002", "004", "006"]
+
+
+def test_numba_and_numpy_give_the_same_hits_as_the_formula() -> None:
+    draw = random.Random(7)
+    words = [f"w{i}" for i in range(30)]
+    passages = [Passage(f"p{i:03}", "", " ".join(draw.choices(words, k=draw.randint(2, 6)))) for i in range(120)]
+    queries = [" ".join(draw.choices(words, k=2)) for _ in range(40)]
+    numpy, numba = (BM25.build(passages, backend=backend).search(queries, 5) for backend in ("numpy", "numba"))
+    for query, left, right in zip(queries, numpy, numba, strict=True):
+        expected = [name for name, _ in by_hand(passages, query)][:5]
+        assert [hit.passage_id for hit in left] == [hit.passage_id for hit in right] == expected
+
+
+def test_a_saved_index_answers_the_same(tmp_path: Path) -> None:
+    index = BM25.build(ANIMALS, Tokens(stemmer=None))
+    index.save(tmp_path / "index")
+    again = BM25.load(tmp_path / "index")
+    queries = ["cat", "dog barks", "birds cats", "unknown"]
+    assert again.search(queries, 2) == index.search(queries, 2)
+    assert len(again) == 3
+    assert again.search(["cats"], 1) == [()]  # the saved tokenizer does not stem either
+
+
+def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="two passages have the id 'c'"):
+        BM25.build([ANIMALS[0], ANIMALS[1], ANIMALS[0]])
+    with pytest.raises(UserError, match="empty"):
+        BM25.build([])
+    with pytest.raises(UserError, match="holds no BM25 index"):
+        BM25.load(tmp_path)
+    (tmp_path / "tokens.json").write_text("{")
+    with pytest.raises(UserError, match="broken; build the index again"):
+        BM25.load(tmp_path)
+    Tokens().save(tmp_path / "tokens.json")
+    with pytest.raises(UserError, match="no whole BM25 index"):
+        BM25.load(tmp_path)
+
+
+def test_one_letter_words_and_chinese_characters_are_words() -> None:
+    assert Tokens().words("Which element is K?") == ["element", "k"]
+    assert Tokens().words("北京 is in China") == ["北", "京", "in", "china"]
