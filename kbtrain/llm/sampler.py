@@ -9,13 +9,14 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.draw import filtered, inverse_cdf, log_probability
+from kbtrain.llm.draw import draw, filtered
 from kbtrain.llm.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.uniforms import UniformRow
 from kbtrain.records import Condition, Finish, Sample
 
 GREEDY = -1  # the sample index of the greedy answer
+_LEAVE = 0.9  # finished rows leave the batch once they are a tenth of it: leaving copies the others' keys and values
 
 
 @dataclass(frozen=True)
@@ -77,39 +78,42 @@ class BatchSampler:
         cache, logits = prefill(self.model, [prompt.ids for prompt in prompts])
         first = rows[0].prompt
         prompt_of_row = [row.prompt - first for row in rows]
-        tokens = self._choose(rows, logits, torch.tensor(prompt_of_row, device=logits.device))
-        decoder, alive = None, rows
-        for _ in range(self.sampling.max_new_tokens):
+        tokens = self._choose(rows, logits, prompt_of_row)
+        going = [i for i, row in enumerate(rows) if row.finish is None]
+        if not going:
+            return
+        decoder = decoder_kind(
+            self.model,
+            cache,
+            [len(p.ids) for p in prompts],
+            [prompt_of_row[i] for i in going],
+            self.sampling.max_new_tokens,
+        )
+        alive, tokens = [rows[i] for i in going], tokens[going]
+        while True:
+            tokens = self._choose(alive, decoder.step(tokens), range(len(alive)))
             going = [i for i, row in enumerate(alive) if row.finish is None]
             if not going:
                 return
-            if decoder is None:
-                decoder = decoder_kind(
-                    self.model, cache, [len(p.ids) for p in prompts], [prompt_of_row[i] for i in going]
-                )
-            elif len(going) < len(alive):
+            if len(going) <= _LEAVE * len(alive):
                 decoder.keep(going)
-            alive = [alive[i] for i in going]
-            tokens = self._choose(alive, decoder.step(tokens[going]), None)
+                alive, tokens = [alive[i] for i in going], tokens[going]
 
-    def _choose(self, rows: list[_Row], logits: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:
-        """The next token of each row; ``source`` names each row's line in ``logits`` (None: its own)."""
-        step, s = len(rows[0].tokens), self.sampling
-        scores = filtered(logits, s.temperature, s.top_k, s.top_p)
+    def _choose(self, rows: list[_Row], logits: torch.Tensor, source: Sequence[int]) -> torch.Tensor:
+        """The next token of each row; row i's logits are line ``source[i]``. Rows that have ended stay as they are."""
+        s = self.sampling
+        step = max(len(row.tokens) for row in rows)
         uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
-        chosen = inverse_cdf(scores, uniforms, source)
-        greedy = [i for i, row in enumerate(rows) if row.index == GREEDY]
-        if greedy:
-            lines = torch.tensor(greedy, device=logits.device)
-            chosen[lines] = logits[lines if source is None else source[lines]].argmax(dim=-1)
-        logprobs = log_probability(scores if source is None else scores[source], chosen)
-        for row, token, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
-            row.tokens.append(token)
-            row.logprob += logprob
-            row.finish = self.stopper.finish(row.tokens)
-            if row.finish is None and len(row.tokens) == s.max_new_tokens:
-                row.finish = "length"
-        return chosen
+        greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
+        drawn = draw(filtered(logits, s.temperature, s.top_k, s.top_p), uniforms, greedy, source)
+        for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
+            if row.finish is None:
+                row.tokens.append(token)
+                row.logprob += logprob
+                row.finish = self.stopper.finish(row.tokens)
+                if row.finish is None and len(row.tokens) == s.max_new_tokens:
+                    row.finish = "length"
+        return drawn.tokens
 
     def _finished(self, row: _Row) -> Sample:
         text = self.stopper.text(row.tokens)

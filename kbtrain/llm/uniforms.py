@@ -7,8 +7,6 @@ does not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-
 
 class UniformRow:
     """The stream of one answer: ``row.at(step)`` is its number in [0, 1) for that step, with 53 random bits."""
@@ -23,7 +21,3 @@ class UniformRow:
         state.update(step.to_bytes(4, "little"))
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
 
-
-def draw(rows: Sequence[UniformRow], step: int) -> list[float]:
-    """One number for each row at this step."""
-    return [row.at(step) for row in rows]
