@@ -1,0 +1,117 @@
+"""A run folder with questions and stored samples, and the stage scripts as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.records import Condition, Evidence, GateExample, Hit, Label, Question, Sample, SampleSet, Split
+from kbtrain.store import SampleStore
+
+ROOT = Path(__file__).parent.parent.parent
+N = 10
+
+
+def load(name: str) -> ModuleType:
+    """data_gen/<name>.py as a module."""
+    spec = importlib.util.spec_from_file_location(f"stage_{name}", ROOT / "data_gen" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def script() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a stage the way a user does."""
+
+    def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "data_gen" / f"{name}.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    return run
+
+
+def question(i: int, split: Split) -> Question:
+    return Question(f"{split}-{i}", f"Who wrote {split} book {i}?", (f"Author {i}",), split, "books",
+                    relation=("novel", "poem")[i % 2])  # fmt: skip
+
+
+def sample_set(asked: Question, condition: Condition, n_right: int, n: int = N) -> SampleSet:
+    texts = [asked.answers[0]] * n_right + ["Nobody"] * (n - n_right)
+    samples = tuple(Sample(i, text, 3, "eos", -1.0) for i, text in enumerate(texts))
+    return SampleSet(asked.id, condition, samples, Sample(-1, "Nobody", 2, "eos", -0.5), 30)
+
+
+def fill(run: Path, n_train: int = 20, n_held_out: int = 5) -> None:
+    """Question i of train is right in i of 10 answers (at most 10) without retrieval, and in 10 - i with it."""
+    questions = [question(i, "train") for i in range(n_train)]
+    held_out: list[tuple[Split, int]] = [(split, i) for split in ("dev", "test") for i in range(n_held_out)]
+    questions += [question(i, split) for split, i in held_out]
+    jsonl.write(run / "questions.jsonl", questions)
+    jsonl.write(run / "evidence.jsonl", (
+        Evidence(asked.id, "bm25", asked.text, (Hit("p", "t", f"Passage about {asked.id}.", 1.0),))
+        for asked in questions
+    ))  # fmt: skip
+    with SampleStore(run / "samples.db") as store:
+        store.begin("main", {"model": "tiny", "n": N})
+        for i, asked in enumerate(questions):
+            right, n = i % (N + 1), N if asked.split == "train" else 0
+            store.put("main", [
+                sample_set(asked, "llm", min(right, n), n), sample_set(asked, "rag", min(N - right, n), n)
+            ])  # fmt: skip
+
+
+class Books:
+    """The questions of these tests and their samples."""
+
+    question = staticmethod(question)
+    sample_set = staticmethod(sample_set)
+    fill = staticmethod(fill)
+
+
+@pytest.fixture(scope="session")
+def books() -> type[Books]:
+    return Books
+
+
+@pytest.fixture(scope="session")
+def label() -> Callable[..., list[Label]]:
+    """Runs data_gen/label.py on a run folder and reads what it wrote."""
+    module = load("label")
+
+    def run(folder: Path, **settings: object) -> list[Label]:
+        given = {"run": folder, "tau_mastery": 0.2, "tau_certainty": 0.8, **settings}
+        module.main(module.LabelConfig.model_validate(given))
+        return list(jsonl.read(Label, folder / "labels.jsonl"))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., dict[str, list[GateExample]]]:
+    """Runs data_gen/build.py on a run folder and reads what it wrote."""
+    module = load("build")
+
+    def run(folder: Path, **settings: object) -> dict[str, list[GateExample]]:
+        module.main(module.BuildConfig.model_validate({"run": folder, **settings}))
+        written = {path.stem: path for path in (folder / "examples").glob("*.jsonl")}
+        assert set(written) == {"train", "dev", "test"}
+        return {name: list(jsonl.read(GateExample, path)) for name, path in written.items()}
+
+    return run
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    fill(folder)
+    return folder

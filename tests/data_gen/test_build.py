@@ -1,0 +1,136 @@
+"""data_gen/build.py: examples as labelled, and no test question in the training set."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.provenance import read_meta
+from kbtrain.records import GateExample, Label, Question, Split
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., dict[str, list[GateExample]]]
+
+
+@pytest.fixture
+def labelled(run_folder: Path, label: Callable[..., list[Label]]) -> Path:
+    label(run_folder)
+    return run_folder
+
+
+def add(run: Path, *more: Question) -> None:
+    questions = list(jsonl.read(Question, run / "questions.jsonl"))
+    jsonl.write(run / "questions.jsonl", [*questions, *more])
+
+
+def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script) -> None:
+    done = script("build", "--run", str(labelled))
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.startswith("20 train, 5 dev, 5 test examples; left out: nothing;") and done.stdout.count("\n") == 1
+    )
+    train = list(jsonl.read(GateExample, labelled / "examples" / "train.jsonl"))
+    labels = list(jsonl.read(Label, labelled / "labels.jsonl"))
+    assert [made.soft_mastery for made in train] == [made.llm.mastery for made in labels]
+    assert [made.benefit for made in train] == [i % 11 < 5 for i in range(20)]
+    assert [made.soft_benefit for made in train] == pytest.approx([1 - (i % 11) / 10 for i in range(20)])
+    test = list(jsonl.read(GateExample, labelled / "examples" / "test.jsonl"))
+    assert [made.id for made in test] == [f"test-{i}" for i in range(5)]
+    assert all(made.mastery is made.soft_mastery is made.benefit is None for made in test)
+    meta = read_meta(labelled / "examples" / "train.jsonl")
+    assert meta["n_records"] == 20 and meta["label_rule"]["tau_mastery"]["value"] == 0.2
+    assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
+
+
+def test_reference_examples_stand_beside_the_plain_ones(labelled: Path, build: Run) -> None:
+    made = build(labelled, keys=["mastery", "certainty"], with_reference=True)
+    assert [item.id for item in made["train"][:4]] == ["train-0", "train-0#reference", "train-1", "train-1#reference"]
+    plain, with_reference = made["train"][2:4]
+    assert (plain.reference, plain.soft_mastery, plain.mastery) == (None, 0.1, False)
+    text = "Passage about train-1."
+    assert (with_reference.reference, with_reference.soft_mastery, with_reference.mastery) == (text, 0.9, True)
+    assert len(made["train"]) == 40 and len(made["test"]) == 10
+    assert made["test"][1].reference == "Passage about test-0."
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize(
+    "text", ["Who wrote train book 3?", "  who WROTE the train book 3 ", "Ｗho wrote train book 3？"]
+)
+def test_a_training_question_in_dev_or_test_stops_the_build(
+    labelled: Path, build: Run, books: Any, split: Split, text: str
+) -> None:
+    add(labelled, dataclasses.replace(books.question(99, split), text=text))
+    with pytest.raises(UserError) as caught:
+        build(labelled)
+    expected = f"questions.jsonl:4: training question 'train-3' also stands in dev or test as '{split}-99' (line 31); "
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    assert not (labelled / "examples").exists()
+    made = build(labelled, on_leak="drop")
+    assert "train-3" not in [item.id for item in made["train"]] and len(made["train"]) == 19
+    assert read_meta(labelled / "examples" / "train.jsonl")["left_out"]["leaked training questions"] == 1
+
+
+def test_reordered_options_are_a_leak_and_other_options_are_none(labelled: Path, build: Run, books: Any) -> None:
+    stem = dataclasses.replace(books.question(50, "train"), form="choice", grading="option", answers=("A",))
+    train = dataclasses.replace(stem, text="Which is true?", options=("One", "Two"))
+    other = dataclasses.replace(train, id="t-1", split="test", options=("Three", "Four"))
+    add(labelled, train, other)
+    assert len(build(labelled)["train"]) == 20  # no label for the new one
+    add(labelled, dataclasses.replace(train, id="t-2", split="test", options=("two", "one")))
+    with pytest.raises(
+        UserError, match=r":31: training question 'train-50' also stands in dev or test as 't-2' \(line 33\)"
+    ):
+        build(labelled)
+
+
+def test_training_examples_without_all_targets_are_left_out_and_counted(labelled: Path, build: Run) -> None:
+    labels = list(jsonl.read(Label, labelled / "labels.jsonl"))
+    lost = {"rag": None, "known_rag": None, "certain_rag": None, "benefit": None}
+    jsonl.write(labelled / "labels.jsonl", [dataclasses.replace(labels[0], **lost), *labels[1:]])
+    assert len(build(labelled)["train"]) == 19
+    left_out = read_meta(labelled / "examples" / "train.jsonl")["left_out"]
+    assert left_out["train examples without all targets"] == 1
+    assert len(build(labelled, keys=["mastery"])["train"]) == 20
+
+
+def test_labels_of_other_questions_order_or_split_are_one_line(labelled: Path, build: Run) -> None:
+    path = labelled / "labels.jsonl"
+    labels = list(jsonl.read(Label, path))
+    jsonl.write(path, [labels[1], labels[0], *labels[2:]])
+    with pytest.raises(
+        UserError, match=r"labels\.jsonl:2: field 'question_id': question 'train-0' is missing, repeated"
+    ):
+        build(labelled)
+    jsonl.write(path, [dataclasses.replace(labels[0], split="test"), *labels[1:]])
+    with pytest.raises(UserError, match=r"labels\.jsonl:1: field 'split': question 'train-0' is in train now"):
+        build(labelled)
+
+
+def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
+    with pytest.raises(UserError, match=r"^target 'benefit': all 20 training examples are False; change tau_benefit"):
+        build(labelled, tau_benefit=1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--with-reference", "true"], "with_reference needs keys without benefit"),
+        (["--keys", "[mastry]"], "key 'keys': input should be 'mastery', 'certainty' or 'benefit', found 'mastry'"),
+        (["--keys", "[]"], "keys must name one target or more, each once"),
+        (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
+        (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
+        (["--run", "gone"], "gone/labels.jsonl.meta.json: no such file"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(labelled: Path, script: Script, arguments: list[str], message: str) -> None:
+    done = script("build", *(["--run", str(labelled)] if "--run" not in arguments else []), *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1, done.stderr

@@ -1,0 +1,155 @@
+"""data_gen/label.py: every question accounted for, tau from train only, one line for every mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.provenance import file_sha256, read_meta
+from kbtrain.records import Label
+from kbtrain.store import SampleStore
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., list[Label]]
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_command_writes_labels_meta_and_one_summary_line(run_folder: Path, script: Script) -> None:
+    done = script("label", "--run", str(run_folder), "--tau-mastery", "0.2", "--tau-certainty", "{quantile: 0.5}")
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("20 labels, tau 0.2 / ") and "10 questions without samples" in last
+    labels = list(jsonl.read(Label, run_folder / "labels.jsonl"))
+    assert [made.question_id for made in labels] == [f"train-{i}" for i in range(20)]
+    assert [made.llm.n_correct for made in labels] == [i % 11 for i in range(20)]
+    assert [made.known for made in labels] == [i % 11 > 2 for i in range(20)]
+    assert [made.benefit for made in labels] == pytest.approx([(10 - 2 * (i % 11)) / 10 for i in range(20)])
+    meta = read_meta(run_folder / "labels.jsonl")
+    assert meta["n_records"] == 20 and meta["stage"] == "label" and meta["sampling"] == {"model": "tiny", "n": 10}
+    assert meta["inputs"]["questions.jsonl"] == file_sha256(run_folder / "questions.jsonl")
+    assert meta["label_rule"]["tau_mastery"] == {"value": 0.2, "rule": "number"}
+    assert meta["label_rule"]["tau_certainty"]["rule"] == "quantile 0.5 of train"
+    assert meta["counts"]["questions_without_llm_samples"] == meta["counts"]["llm_greedy_only"] == 10
+    assert meta["distribution"]["labels"]["effect_mastery"] == {"beneficial": 10, "neutral": 2, "harmful": 8}
+    assert not list(run_folder.glob("*.draft")) and not list(run_folder.glob("*.partial"))
+
+
+def test_a_quantile_is_chosen_on_training_labels_only(run_folder: Path, label: Run, books: Any) -> None:
+    """Dev questions that are always right must not move tau."""
+    before = label(run_folder, tau_mastery={"quantile": 0.5})
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("more", {})
+        sets = [books.sample_set(books.question(i, "train"), "llm", i % 11) for i in range(20)]
+        store.put("more", sets + [books.sample_set(books.question(i, "dev"), "llm", 10) for i in range(5)])
+    after = label(run_folder, tau_mastery={"quantile": 0.5}, sampling="more")
+    assert len(before) == 20 and len(after) == 25
+    # masteries are 0..10 and 0..8 tenths: the tenth smallest of 20 is 0.4
+    assert {made.tau_mastery for made in before} == {made.tau_mastery for made in after} == {0.4}
+    assert after[-1].rag is None and after[-1].known and after[-1].benefit is None
+
+
+def test_what_has_no_question_or_too_few_answers_is_counted(run_folder: Path, label: Run, books: Any) -> None:
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("odd", {})
+        few = [books.sample_set(books.question(i, "train"), "llm", i, n=2) for i in range(3)]
+        single = books.sample_set(books.question(3, "train"), "llm", 1, n=1)
+        unknown = books.sample_set(books.question(77, "train"), "llm", 1)
+        retrieved = books.sample_set(books.question(1, "train"), "rag", 1, n=3)
+        store.put("odd", [*few, single, unknown, retrieved])
+    labels = label(run_folder, sampling="odd", tau_mastery=0.2, tau_certainty=0.5)
+    counts = read_meta(run_folder / "labels.jsonl")["counts"]
+    assert len(labels) == counts["labels"] == 3
+    assert counts["llm_single_sample"] == 1
+    assert counts["stored_llm_of_unknown_questions"] == 1
+    assert counts["labels_with_unequal_n"] == 1 and counts["labels_without_rag_samples"] == 2
+
+
+def test_labelling_twice_gives_the_same_bytes(run_folder: Path, label: Run) -> None:
+    label(run_folder)
+    first = file_sha256(run_folder / "labels.jsonl")
+    label(run_folder)
+    assert file_sha256(run_folder / "labels.jsonl") == first
+
+
+def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
+    run_folder: Path, label: Run, script: Script
+) -> None:
+    label(run_folder)
+    before = file_sha256(run_folder / "labels.jsonl")
+    done = script("label", "--run", str(run_folder), "--tau-mastery", "1.0", "--tau-certainty", "0.8")
+    assert done.returncode == 2 and done.stdout == ""
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("error: tau_mastery: none of 20 training questions lie above 1; they range from 0 to 1")
+    assert "tau_mastery: 0.4 would put 50% above" in error
+    assert file_sha256(run_folder / "labels.jsonl") == before and not list(run_folder.glob("*.draft"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tau-mastry", "0.3"], "command line: unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
+        (["--tau-mastery", "high"], "command line: key 'tau_mastery': input should be a valid number"),
+        (["--tau-mastery", "1.5"], "command line: key 'tau_mastery': input should be less than or equal to 1"),
+        (["--sampling", "man"], "samples.db: no run 'man'; runs in it: main"),
+        (["--run", "gone"], "gone/samples.db: no such file"),
+        (["--config", "data_gen/configs/gone.yaml"], "data_gen/configs/gone.yaml: no such file"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(run_folder: Path, script: Script, arguments: list[str], message: str) -> None:
+    done = script("label", *(["--run", str(run_folder)] if "--run" not in arguments else []), *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "x"', r"questions\.jsonl:31: broken JSON"),
+        ('{"id": "x", "text": "t", "split": "dev", "dataset": "d"}', r":31: field 'answers': missing$"),
+        ('{"id": "x", "text": "t", "answers": [], "split": "dev", "dataset": "d"}', r":31: field 'answers': no answer"),
+        ('{"id": "x", "text": "t", "answers": [" "], "split": "dev", "dataset": "d"}', r":31: field 'answers': an ans"),
+        ('{"id": "x", "text": " ", "answers": ["a"], "split": "dev", "dataset": "d"}', r":31: field 'text': empty$"),
+        ('{"id": "dev-0", "text": "t", "answers": ["a"], "split": "dev", "dataset": "d"}',
+         r":31: field 'id': duplicate 'dev-0', first in line 21$"),
+        ('{"id": "x", "text": "t", "answers": ["a"], "split": "valid", "dataset": "d"}', r":31: field 'split': input"),
+        ('{"id": "x", "txt": "t", "answers": ["a"], "split": "dev"}', r"'txt': unknown field; did you mean 'text'\?$"),
+    ],
+)  # fmt: skip
+def test_a_broken_question_is_one_line_with_its_place(run_folder: Path, label: Run, line: str, message: str) -> None:
+    with open(run_folder / "questions.jsonl", "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=message) as caught:
+        label(run_folder)
+    assert "\n" not in str(caught.value) and not (run_folder / "labels.jsonl").exists()
+
+
+def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run) -> None:
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("empty", {})
+    with pytest.raises(UserError, match=r"samples\.db: holds no samples under 'llm'"):
+        label(run_folder, sampling="empty")
+
+
+def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books: Any) -> None:
+    """Ten times the questions, the same memory within 8 MB, for label and for build."""
+    peaks = []
+    code = (
+        "import resource, runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    for n in (300, 3000):
+        books.fill(tmp_path / str(n), n_train=n)
+        for name, options in (("label", ["--tau-mastery", "0.2"]), ("build", [])):
+            path = ROOT / "data_gen" / f"{name}.py"
+            run = [sys.executable, "-c", code, str(path), "--run", str(tmp_path / str(n)), *options]
+            done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+            peaks.append(float(done.stdout.splitlines()[-1]))
+    assert abs(peaks[2] - peaks[0]) < 8 and abs(peaks[3] - peaks[1]) < 8, peaks

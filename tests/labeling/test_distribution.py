@@ -1,0 +1,48 @@
+"""The distribution of labels, counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbtrain.labeling.distribution import Distribution
+from kbtrain.labeling.label import indicators, label
+from kbtrain.records import Question, SampleSet
+
+
+@pytest.fixture
+def seen(capital: Question, answered: Callable[..., SampleSet]) -> Distribution:
+    made = Distribution()
+    for right, right_rag in ((0, 5), (3, 3), (10, 4)):
+        llm = answered(*["Paris"] * right, *["Rome"] * (10 - right))
+        rag = answered(*["Paris"] * right_rag, *[""] * (10 - right_rag), condition="rag")
+        found = {"llm": indicators(capital, llm)[0], "rag": indicators(capital, rag)[0]}
+        made.add(label(capital, found, tau_mastery=0.2, tau_certainty=0.8))
+    return made
+
+
+def test_counts_means_and_histograms_by_hand(seen: Distribution) -> None:
+    made = seen.as_dict()
+    group = made["labels"]
+    assert (group["n"], group["known"], group["certain"]) == (3, 2, 2)
+    assert group["mean_mastery_llm"] == pytest.approx(13 / 30)
+    assert group["mean_mastery_rag"] == pytest.approx(12 / 30)
+    assert group["mean_benefit"] == pytest.approx((0.5 + 0 - 0.6) / 3)
+    assert group["effect_mastery"] == {"beneficial": 1, "neutral": 1, "harmful": 1}
+    assert made["by_split"] == {"train": group} and made["by_relation"] == {"capital": group}
+    # 0.3 belongs to [0.3, 0.4), 1.0 to the last bin
+    assert made["histograms"]["mastery_llm"] == [1, 0, 0, 1, 0, 0, 0, 0, 0, 1]
+    assert made["histograms"]["mastery_rag"] == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0]
+    assert made["answers"] == {"n_llm": 30, "n_empty_llm": 0, "n_rag": 30, "n_empty_rag": 18}
+
+
+def test_the_table_shows_the_same_numbers(seen: Distribution) -> None:
+    lines = seen.lines()
+    assert lines[1].split() == ["llm", "1", "0", "0", "1", "0", "0", "0", "0", "0", "1"]
+    assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "67%", "67%", "1/1/1"]
+    assert lines[-1].split()[0] == "all"
+
+
+def test_no_labels_make_an_empty_distribution() -> None:
+    assert Distribution().as_dict()["labels"] == {"n": 0}

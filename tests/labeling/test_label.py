@@ -1,0 +1,58 @@
+"""From stored samples to a label, worked by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from kbtrain.labeling.intervals import wilson
+from kbtrain.labeling.label import indicators, label, with_taus
+from kbtrain.records import Question, SampleSet
+
+Answered = Callable[..., SampleSet]
+
+
+def test_indicators_by_hand(capital: Question, answered: Answered) -> None:
+    found, graded = indicators(capital, answered("Paris", "paris", "Rome", "", greedy="Paris!"))
+    assert (found.condition, found.n, found.n_correct, found.mastery) == ("llm", 4, 2, 0.5)
+    assert (found.mastery_low, found.mastery_high) == wilson(2, 4)
+    # shares 1/2, 1/4, 1/4: U = 1.5 ln 2; ln 4 = 2 ln 2
+    assert found.certainty == pytest.approx(0.25)
+    assert found.certainty_low <= 0.25 <= found.certainty_high
+    assert (found.n_groups, found.n_empty, found.greedy_correct) == (3, 1, True)
+    assert graded.groups == (2, 1, 1)
+
+
+def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, answered: Answered) -> None:
+    assert indicators(capital, answered("Paris", "Rome"))[0].greedy_correct is None
+
+
+def test_hard_labels_are_strictly_above_tau(capital: Question, answered: Answered) -> None:
+    llm, _ = indicators(capital, answered(*["Paris"] * 4, "Rome"))
+    made = label(capital, {"llm": llm}, tau_mastery=0.8, tau_certainty=0.0)
+    assert made.llm.mastery == 0.8 and not made.known and made.certain
+    assert with_taus(made, math.nextafter(0.8, 0), 0.99).known
+    assert not with_taus(made, 0.8, 0.99).certain
+
+
+def test_a_label_with_all_conditions(capital: Question, answered: Answered) -> None:
+    found = {
+        "llm": indicators(capital, answered(*["Rome", "Lyon", "Nice", "Paris"]))[0],
+        "rag": indicators(capital, answered(*["Paris"] * 4, condition="rag"))[0],
+        "mask": indicators(capital, answered(*["MASK"] * 4, condition="mask"))[0],
+    }
+    made = label(capital, found, 0.5, 0.5)
+    assert (made.known, made.certain, made.known_rag, made.certain_rag) == (False, False, True, True)
+    assert made.benefit == 0.75 and made.benefit_low is not None and made.benefit_high is not None
+    assert made.benefit_low < 0.75 < made.benefit_high <= 1
+    assert (made.effect_mastery, made.effect_certainty) == ("beneficial", "beneficial")
+    assert made.mask is not None and (made.mask.mastery, made.mask.certainty) == (0.0, 1.0)
+    assert (made.split, made.relation, made.tau_mastery) == ("train", "capital", 0.5)
+
+
+def test_without_retrieval_samples_nothing_is_claimed_about_retrieval(capital: Question, answered: Answered) -> None:
+    made = label(capital, {"llm": indicators(capital, answered("Paris", "Rome"))[0]}, 0.2, 0.2)
+    claimed = (made.rag, made.known_rag, made.certain_rag, made.benefit, made.benefit_low, made.effect_mastery)
+    assert claimed == (None,) * 6

@@ -1,0 +1,22 @@
+"""Grading and grouping of a question's answers."""
+
+from __future__ import annotations
+
+from kbtrain.labeling.mastery import Graded, grade
+from kbtrain.records import Question
+
+
+def test_answers_are_graded_and_grouped_after_normalisation(capital: Question) -> None:
+    answers = ["Paris", "paris.", "The Paris", "It is Paris", "Lyon", "lyon!", "", " \n"]
+    # correct: the three forms of Paris and "It is Paris"; groups: paris x3, "it is paris", lyon x2, empty x2
+    assert grade(capital, answers) == Graded(n=8, n_correct=4, n_empty=2, n_unparsed=0, groups=(3, 2, 2, 1))
+
+
+def test_an_answer_that_names_no_option_is_wrong_and_counted(choice: Question) -> None:
+    answers = ["B", "b", "B. Africa", "Africa", "A", "I do not know", ""]
+    assert grade(choice, answers) == Graded(n=7, n_correct=4, n_empty=1, n_unparsed=1, groups=(4, 1, 1, 1))
+
+
+def test_the_twenty_of_thirty_of_the_paper(capital: Question) -> None:
+    graded = grade(capital, ["Paris"] * 20 + ["Rome"] * 10)
+    assert (graded.n_correct, graded.n, graded.groups) == (20, 30, (20, 10))
