@@ -97,9 +97,7 @@ def test_letters_are_balanced(questions: list[Question]) -> None:
 
 
 def test_no_answer_is_an_everyday_word_or_part_of_another_country(questions: list[Question]) -> None:
-    small_talk = (
-        "I am not sure what the answer is, so it may be as I said: no idea. Go on to us."
-    )
+    small_talk = "I am not sure what the answer is, so it may be as I said: no idea. Go on to us."
     countries = {a for q in questions if q.relation == "country" and q.form == "open" for a in q.answers[:1]}
     for question in questions:
         if question.form == "open":

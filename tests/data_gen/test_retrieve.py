@@ -1,0 +1,82 @@
+"""retrieve.py: one evidence per question, in order, gone on with after an interruption."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.provenance import read_meta
+from kbtrain.questions import load_questions
+from kbtrain.questions.atlas import atlas_file, atlas_passages
+from kbtrain.records import Evidence, Question
+from kbtrain.retrieval.bm25 import BM25
+
+SCRIPT = Path(__file__).parents[2] / "data_gen" / "retrieve.py"
+
+
+def retrieve(run: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--run", str(run), *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    jsonl.write(tmp_path / "questions.jsonl", list(load_questions("atlas"))[:40])
+    jsonl.write(tmp_path / "passages.jsonl", atlas_passages())
+    return tmp_path
+
+
+def test_every_question_gets_evidence_in_order(run: Path) -> None:
+    done = retrieve(run, "--batch", 7)
+    assert done.returncode == 0, done.stderr
+    questions = list(jsonl.read(Question, run / "questions.jsonl"))
+    evidence = list(jsonl.read(Evidence, run / "evidence.jsonl"))
+    assert [e.question_id for e in evidence] == [q.id for q in questions]
+    assert all(len(e.hits) == 3 and e.query == q.text for e, q in zip(evidence, questions, strict=True))
+    hits = BM25.build(atlas_passages()).search([q.text for q in questions], 3)
+    assert [e.hits for e in evidence] == hits
+    counts = read_meta(run / "evidence.jsonl")["counts"]
+    assert counts["questions"] == counts["gold_named"] == 40
+    assert counts["gold_found"] == sum(bool(e.gold_found) for e in evidence)
+    assert "there already" in retrieve(run).stdout
+
+
+def test_an_interrupted_run_ends_in_the_same_bytes(run: Path) -> None:
+    assert retrieve(run).returncode == 0
+    whole = (run / "evidence.jsonl").read_bytes()
+    key = read_meta(run / "evidence.jsonl")["key"]
+    (run / "evidence.jsonl").unlink()
+    (run / "evidence.jsonl.partial").write_bytes(whole[: len(whole) // 2])
+    (run / "evidence.jsonl.partial.key").write_text(json.dumps(key, sort_keys=True))
+    assert retrieve(run).returncode == 0
+    assert (run / "evidence.jsonl").read_bytes() == whole
+
+
+def test_fixed_evidence_is_the_gold(run: Path) -> None:
+    assert retrieve(run, "--retriever", "fixed", "--k", 2).returncode == 0
+    questions = jsonl.read(Question, run / "questions.jsonl")
+    for found, question in zip(jsonl.read(Evidence, run / "evidence.jsonl"), questions, strict=True):
+        assert tuple(hit.passage_id for hit in found.hits) == question.gold_passages[:2]
+        assert found.gold_found
+
+
+def test_bad_input_is_one_line(run: Path) -> None:
+    (run / "passages.jsonl").write_text('{"id": "a", "title": "b"}\n')
+    done = retrieve(run)
+    assert done.returncode == 2
+    assert "passages.jsonl:1: field 'text': missing" in done.stderr and "Traceback" not in done.stderr
+    (run / "passages.jsonl").unlink()
+    done = retrieve(run)
+    assert done.returncode == 2 and "passages.jsonl: no such file" in done.stderr
+
+
+def test_one_hop_questions_of_the_atlas_find_their_passage() -> None:
+    questions = [q for q in jsonl.read(Question, atlas_file("questions")) if q.hops == 1]
+    hits = BM25.build(atlas_passages()).search([q.text for q in questions], 3)
+    found = sum(any(h.passage_id in q.gold_passages for h in hs) for q, hs in zip(questions, hits, strict=True))
+    assert found > 0.98 * len(questions)
