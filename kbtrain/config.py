@@ -43,22 +43,35 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
     for name, field in kind.model_fields.items():
         default = "required" if field.is_required() else f"default: {field.get_default(call_default_factory=True)}"
         text = f"{field.description or name} ({default})".replace("%", "%%")
-        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="VALUE", help=text)
+        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}  # --dry-run
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="VALUE", help=text, **alone)
     known, unknown = parser.parse_known_args(argv)
     flags = [f"--{name.replace('_', '-')}" for name in kind.model_fields] + ["--config"]
     if unknown:
         name = unknown[0].split("=")[0]
         raise UserError(f"command line: unknown argument '{name}'; {did_you_mean(name, flags)}")
-    given = {k: yaml.safe_load(v) for k, v in vars(known).items() if k != "config" and v is not None}
-    return build(kind, known.config, given)
+    texts = {key: text for key, text in vars(known).items() if key != "config" and text is not None}
+    return build(
+        kind, known.config, {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()}
+    )
+
+
+def _value(annotation: Any, text: str) -> Any:
+    """A command-line value as YAML reads it. Text stays text ("3" is a fine name); the type check sees the rest."""
+    if annotation is str or (annotation == str | None and text != "null"):
+        return text
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def build(kind: type[C], path: Path | None, overrides: dict[str, Any]) -> C:
     """Merge a YAML file with overrides and validate. Raises :class:`UserError` naming file, line and key."""
     values, lines = _read_yaml(path) if path else ({}, {})
-    for key in values:
+    for key in lines:
         if key not in kind.model_fields:
-            hint = did_you_mean(str(key), kind.model_fields)
+            hint = did_you_mean(key, kind.model_fields)
             raise UserError(f"{at(path or '', lines[key])}: unknown key '{key}'; {hint}")
     try:
         return kind.model_validate({**values, **overrides})
@@ -86,8 +99,15 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise UserError(f"{at(path, mark.line + 1 if mark else None)}: broken YAML ({problem})") from None
     if not isinstance(values, dict):
         raise UserError(f"{at(path)}: expected 'key: value' lines, found {type(values).__name__}")
-    pairs = node.value if isinstance(node, yaml.MappingNode) else []
-    return values, {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
+    lines: dict[str, int] = {}
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else []:
+        number = key.start_mark.line + 1
+        if key.value in lines:  # YAML would take the last one without a word
+            raise UserError(
+                f"{at(path, number)}: key '{key.value}' stands there twice, first in line {lines[key.value]}"
+            )
+        lines[str(key.value)] = number
+    return values, lines
 
 
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:

@@ -1,0 +1,159 @@
+"""Configs: file, command line and defaults; every mistake one line with its place and the nearest valid name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import Field, model_validator
+
+from kbtrain.config import Config, parse_args
+from kbtrain.errors import UserError
+
+
+class TrainConfig(Config):
+    learning_rate: float = Field(1e-5, gt=0, description="peak learning rate")
+    epochs: int = Field(3, ge=1, description="passes over the training set, 100 % of it")
+    output: Path = Field(Path("runs/x"), description="run folder")
+    mode: Literal["full", "lora"] = Field("full", description="what is trained")
+    keys: tuple[str, ...] = Field(("mastery",), description="targets")
+    rank: int | None = Field(None, description="rank of LoRA")
+    name: str = Field(description="name of the run")
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainConfig:
+        if self.rank is not None and self.mode == "full":
+            raise ValueError("rank needs mode: lora")
+        return self
+
+
+def config_file(folder: Path, text: str) -> Path:
+    path = folder / "train.yaml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "name: a\nepochs: 5\nlearning_rate: 1.0e-4\n")
+    config = parse_args(TrainConfig, ["--config", str(path), "--epochs", "7", "--keys", "[mastery, benefit]"])
+    assert (config.name, config.epochs, config.learning_rate, config.mode) == ("a", 7, 1e-4, "full")
+    assert config.keys == ("mastery", "benefit") and config.output == Path("runs/x")
+
+
+def test_dashes_equal_signs_and_null_are_understood() -> None:
+    config = parse_args(TrainConfig, ["--name=b", "--learning-rate=0.5", "--mode", "lora", "--rank", "8"])
+    assert (config.name, config.learning_rate, config.rank) == ("b", 0.5, 8)
+    assert parse_args(TrainConfig, ["--name", "b", "--rank", "null"]).rank is None
+
+
+@pytest.mark.parametrize("name", ["3", "no", "[a", "a: b", "null", "1e-5"])
+def test_text_on_the_command_line_stays_text(name: str) -> None:
+    assert parse_args(TrainConfig, ["--name", name]).name == name
+
+
+def test_small_numbers_are_numbers_in_any_notation() -> None:
+    """YAML takes 1e-5 for text; the field's type says otherwise."""
+    assert parse_args(TrainConfig, ["--name", "a", "--learning-rate", "1e-5"]).learning_rate == 1e-5
+
+
+def test_a_config_is_frozen() -> None:
+    config = parse_args(TrainConfig, ["--name", "b"])
+    with pytest.raises(ValueError, match="frozen"):
+        config.epochs = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\n\nepoch: 3\n", r"train\.yaml:3: unknown key 'epoch'; did you mean 'epochs'\?$"),
+        (
+            "name: a\nxyzzy: 3\n",
+            r"train\.yaml:2: unknown key 'xyzzy'; valid: epochs, keys, learning_rate, mode, name, ",
+        ),
+        ("name: a\nepochs: many\n", r"train\.yaml:2: key 'epochs': input should be a valid integer.*, found 'many'$"),
+        ("epochs: 0\nname: a\n", r"train\.yaml:1: key 'epochs': input should be greater than or equal to 1, found 0$"),
+        ("name: a\nmode: half\n", r"train\.yaml:2: key 'mode': input should be 'full' or 'lora', found 'half'$"),
+        ("name: 3\n", r"train\.yaml:1: key 'name': input should be a valid string, found 3$"),
+        ("name: a\nrank: 8\n", r"rank needs mode: lora$"),
+        ("epochs: 3\n", r"key 'name': field required$"),
+        ("name: a\nepochs: 1\nname: b\n", r"train\.yaml:3: key 'name' stands there twice, first in line 1$"),
+        ("name: a\non: 1\n", r"train\.yaml:2: unknown key 'on'; "),
+        ("name: [a\n", r"train\.yaml:\d: broken YAML"),
+        ("- name\n", r"train\.yaml: expected 'key: value' lines, found list$"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        parse_args(TrainConfig, ["--config", str(config_file(tmp_path, text))])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nam", "a"], r"^command line: unknown argument '--nam'; did you mean '--name'\?$"),
+        (["--name", "a", "--epochs=x"], r"^command line: key 'epochs': input should be a valid integer"),
+        (["--config", "gone.yaml"], r"^gone\.yaml: no such file$"),
+        ([], r"^command line: key 'name': field required$"),
+        (["--name"], r"expected one argument$"),
+        (["--name", "a", "--keys", "[a"], r"^command line: key 'keys': input should be a valid tuple, found '\[a'$"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        parse_args(TrainConfig, arguments)
+    assert "\n" not in str(caught.value)
+
+
+SCRIPT = '''
+"""What it does.
+
+Examples:
+  python script.py --n 3
+"""
+from pydantic import Field
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+
+class ScriptConfig(Config):
+    n: int = Field(1, description="how many, in %")
+
+def main(config):
+    if config.n == 2:
+        raise UserError("two is too many")
+    if config.n == 3:
+        raise KeyboardInterrupt
+    print("n =", config.n)
+
+if __name__ == "__main__":
+    run_script(main, ScriptConfig, __doc__)
+'''
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "out", "err"),
+    [
+        (["--n", "5"], 0, "n = 5\n", ""),
+        (["--n", "2"], 2, "", "error: two is too many\n"),
+        (["--m", "2"], 2, "", "error: command line: unknown argument '--m'; did you mean '--n'?\n"),
+        (["--n", "3"], 130, "", "interrupted: what was finished is kept; run the same command again to go on\n"),
+    ],
+)
+def test_a_script_says_one_line_and_its_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, out: str, err: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_help_shows_examples_descriptions_and_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    shown = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, check=True).stdout
+    assert "  python script.py --n 3\n" in shown and "how many, in % (default: 1)" in shown

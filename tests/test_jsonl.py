@@ -1,0 +1,137 @@
+"""JSON Lines: exact round trips of every record, atomic files, and errors with file, line and field."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl, records
+from kbtrain.errors import UserError
+from kbtrain.records import (
+    Evidence,
+    GateExample,
+    GateScore,
+    Hit,
+    Indicators,
+    Label,
+    Outcome,
+    Passage,
+    Question,
+    Sample,
+    SampleSet,
+)
+
+QUESTION = Question(
+    "q1", 'Was ist "Zürich"?\n苏黎世', ("Stadt", "city"), "test", "d", "zh", options=("a", "b"), hops=2, popularity=0.5
+)
+FOUND = Indicators("llm", 30, 20, 2 / 3, 0.48, 0.81, 0.81, 0.7, 0.9, 2, 0, True)
+SAMPLE = Sample(-1, "", 0, "length", -1e-17)
+EVERY = [
+    QUESTION,
+    Passage("p", "t", "\u2028 separators \x85 and \t tabs"),
+    Hit("p", "t", "x", 1.5),
+    Evidence("q1", "bm25", "query", (Hit("p", "t", "x", 1.5),), None),
+    SAMPLE,
+    SampleSet("q1", "mask", (Sample(0, "{}", 1, "stop", -0.1),), SAMPLE, 12, 3),
+    FOUND,
+    Label(
+        "q1", "train", FOUND, None, FOUND, 0.8, 0.5, False, True, None, None, None, None, None, None, None, "capital"
+    ),
+    GateExample("q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5),
+    GateScore("q1", "kbm_mastery", 0.1 + 0.2),
+    Outcome("q1", "test", None, True, False, None, 0.25, 3, 4),
+]
+
+
+def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
+    kinds = {kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)}
+    assert {type(record) for record in EVERY} == kinds and len(kinds) == 11
+    for record in EVERY:
+        path = tmp_path / "x.jsonl"
+        assert jsonl.write(path, [record, record]) == 2
+        assert list(jsonl.read(type(record), path)) == [record, record]
+        assert list(json.loads(jsonl.dump(record))) == [field.name for field in dataclasses.fields(record)]
+
+
+def test_text_stays_readable() -> None:
+    assert "苏黎世" in jsonl.dump(QUESTION) and "\\u" not in jsonl.dump(QUESTION)
+
+
+def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    line = jsonl.dump(GateScore("q", "g", 1.0))
+    path.write_text(f"\n{line}\n  \n\n{line}\n")
+    assert [number for number, _ in jsonl.read_numbered(GateScore, path)] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"question_id": "q", ', r"s\.jsonl:2: broken JSON \(.* at column \d+\)$"),
+        ("[1, 2]", r"s\.jsonl:2: expected a JSON object, found list$"),
+        ('{"question_id": "q", "gate": "g"}', r"s\.jsonl:2: field 'score': missing$"),
+        (
+            '{"question_id": "q", "gate": "g", "score": "high"}',
+            r":2: field 'score': input should be a valid number.*'high'$",
+        ),
+        ('{"question_id": "q", "gate": 3, "score": 1}', r":2: field 'gate': input should be a valid string, found 3$"),
+        ('{"question_id": "q", "gatte": "g", "score": 1}', r":2: field 'gatte': unknown field; did you mean 'gate'\?$"),
+    ],
+)
+def test_a_broken_line_is_one_line_naming_file_line_and_field(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(jsonl.dump(GateScore("q", "g", 1.0)) + "\n" + line + "\n")
+    records = jsonl.read(GateScore, path)
+    assert next(records).score == 1.0
+    with pytest.raises(UserError, match=message) as caught:
+        next(records)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_nested_field_is_named_with_its_path(tmp_path: Path) -> None:
+    hit = {"passage_id": "p", "title": "t", "text": "x", "score": None}
+    line = json.dumps({"question_id": "q", "retriever": "r", "query": "q", "hits": [hit]})
+    with pytest.raises(UserError, match=r"field 'hits\.0\.score': input should be a valid number, found None$"):
+        jsonl.parse(Evidence, line, "e.jsonl", 1)
+
+
+def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone\.jsonl: no such file$"):
+        list(jsonl.read(GateScore, tmp_path / "gone.jsonl"))
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"b\.jsonl: not UTF-8 text"):
+        list(jsonl.read(GateScore, tmp_path / "b.jsonl"))
+
+
+def scores(error: BaseException) -> Iterator[GateScore]:
+    yield GateScore("q2", "g", 2.0)
+    raise error
+
+
+@pytest.mark.parametrize("error", [UserError("bad input"), KeyboardInterrupt(), ValueError("bug")])
+def test_an_interrupted_write_leaves_the_old_file_and_no_rest(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "s.jsonl"
+    jsonl.write(path, [GateScore("q1", "g", 1.0)])
+    with pytest.raises(type(error)):
+        jsonl.write(path, scores(error))
+    assert [record.question_id for record in jsonl.read(GateScore, path)] == ["q1"]
+    assert [file.name for file in tmp_path.iterdir()] == ["s.jsonl"]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"s\.jsonl: disk is full; free some space and run the same command again$"):
+        jsonl.write(tmp_path / "s.jsonl", scores(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(PermissionError):
+        jsonl.write(tmp_path / "s.jsonl", scores(PermissionError(errno.EACCES, "other errors stay what they are")))
+
+
+def test_reading_streams(tmp_path: Path) -> None:
+    """The first record is there although the last line is broken."""
+    path = tmp_path / "s.jsonl"
+    path.write_text(jsonl.dump(GateScore("q", "g", 1.0)) + "\nbroken")
+    assert next(jsonl.read(GateScore, path)) == GateScore("q", "g", 1.0)
