@@ -15,6 +15,7 @@ from kbtrain.prompts import Key, kbm_fingerprint
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -99,16 +100,24 @@ class KBMGate:
         return list(found) if self.key == "benefit" else [1 - p for p in found]
 
 
+def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Round the parameters in place; buffers stay, since rounded rotary frequencies would be another model."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def _open(folder: Path, card: GateCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from kbtrain.llm.load import load_model
+    """An adapter is merged in fp32 and rounded then, exactly as at the end of its training."""
+    from kbtrain.llm.load import choose_device, load_model
 
     if card.merged:
         return load_model(str(folder), dtype, device)
     from peft import PeftModel
-
-    base, _ = load_model(card.base_model, dtype, device)
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    from kbtrain.llm.precision import choose_dtype
+
+    base, _ = load_model(card.base_model, "fp32", device)
     adapted = PeftModel.from_pretrained(base, str(folder / ADAPTER)).merge_and_unload()
-    return cast("PreTrainedModel", adapted.eval()), tokenizer
+    cast_weights(adapted, choose_dtype(dtype, choose_device(device), base.config.model_type))
+    return cast("PreTrainedModel", adapted.eval()), AutoTokenizer.from_pretrained(folder)

@@ -1,0 +1,80 @@
+"""The end of every training: weights to disk, opened again, and the scores must be the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kbtrain.errors import UserError
+from kbtrain.gates.folder import ADAPTER, CARD, GateCard, write_card
+from kbtrain.gates.kbm import KBM, cast_weights
+from kbtrain.llm.precision import NAMES
+from kbtrain.prompts import Key
+from kbtrain.records import GateExample
+from kbtrain.training.dev_metrics import dev_metrics
+from kbtrain.training.model_card import model_card
+
+TOLERANCE = 1e-5  # of a probability, between the trained model and the one opened from its folder
+
+
+def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, card: GateCard) -> PreTrainedModel:
+    """Write weights, tokenizer and ``gate.json`` into a new folder; returns the model as it is in there.
+
+    An adapter is saved by itself and, if ``card.merged``, merged into the weights as well.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if card.method == "lora":
+        model.save_pretrained(folder / ADAPTER)
+        (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+        cast_weights(model, NAMES["fp32"])
+        model = model.merge_and_unload()
+    cast_weights(model, NAMES[card.dtype])
+    if card.merged:
+        model.config.dtype = NAMES[card.dtype]
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_card(folder, card)
+    plain: PreTrainedModel = model
+    return plain
+
+
+def reload_difference(
+    folder: Path, kept: dict[Key, list[float]], examples: Sequence[GateExample], device: str
+) -> float:
+    """Largest difference of a probability between ``kept`` and the model opened from the folder."""
+    again = KBM.load(folder, device=device).probabilities(examples)
+    return max(abs(a - b) for key in kept for a, b in zip(kept[key], again[key], strict=True))
+
+
+def save_checked(
+    output: Path, model: Any, kbm: KBM, card: GateCard, dev: Sequence[GateExample], spare: Sequence[GateExample]
+) -> tuple[float, dict[str, float]]:
+    """Save into ``output`` after checking that the saved gate scores ``dev`` (``spare`` if empty) as the trained one.
+
+    ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a probability and the
+    saved gate's dev metrics; raises :class:`UserError` above 1e-5, and leaves the folder without a gate.
+    """
+    tokenizer, staging, probe = kbm.scorer.encoder.tokenizer, output / "saving", dev or spare
+    plain = write_gate(staging, model, tokenizer, card)
+    kept = KBM(plain, tokenizer, card.keys, card.max_length).probabilities(probe)
+    worst = reload_difference(staging, kept, probe, str(plain.device))
+    if not worst <= TOLERANCE:
+        raise UserError(
+            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
+            "nothing was put into the output folder"
+        )
+    scores = dev_metrics(dev, kept, card.labels) if dev else {}
+    (staging / "README.md").write_text(model_card(card, scores, worst, len(probe)), encoding="utf-8")
+    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
+        target = output / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(path, target)
+    staging.rmdir()
+    return worst, scores

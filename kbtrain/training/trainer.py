@@ -1,0 +1,132 @@
+"""transformers' Trainer for a KBM: loss on the answer only, dev scored as the gate scores, checkpoints that hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from kbtrain.errors import UserError
+from kbtrain.gates.kbm import KBM
+from kbtrain.records import GateExample
+from kbtrain.training.checkpoints import mark_complete, rotate
+from kbtrain.training.data import Labels
+from kbtrain.training.dev_metrics import dev_metrics
+from kbtrain.training.order import LikeLengthSampler
+from kbtrain.training.rows import Collator, Row, answer_loss
+
+
+class KBMTrainer(Trainer):
+    """``kbm`` scores with the very model that is trained. Losses are means over all answer tokens of a step."""
+
+    def __init__(
+        self,
+        kbm: KBM,
+        args: TrainingArguments,
+        rows: Sequence[Row],
+        dev: Sequence[GateExample],
+        labels: Labels,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        tokenizer = kbm.scorer.encoder.tokenizer
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        super().__init__(
+            model=kbm.scorer.model,
+            args=args,
+            data_collator=Collator(cast("int", pad)),
+            train_dataset=list(rows),
+            eval_dataset=list(dev) or None,
+            callbacks=list(callbacks),
+        )
+        self.kbm = kbm
+        self.rows = rows
+        self.dev = dev
+        self.labels = labels
+        self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, whatever the model does
+        for printing in (PrinterCallback, ProgressCallback):
+            self.remove_callback(printing)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        group = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        lengths = [len(row.ids) for row in self.rows]
+        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor | Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Logits at the answer's positions only; the sum is divided by the answer tokens of the whole step."""
+        labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
+        outputs = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            position_ids=inputs["position_ids"],
+            logits_to_keep=labels.shape[1],
+            use_cache=False,
+        )
+        count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        loss = answer_loss(outputs.logits, labels, other, weight) / count
+        if num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes  # the ranks' gradients are averaged, the count is of all
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Dev metrics from the value positions: two logits a position are kept, never the vocabulary's."""
+        found = dev_metrics(self.dev, self._dev_probabilities(), self.labels)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _dev_probabilities(self) -> dict[Any, list[float]]:
+        """Every rank scores its share. Shares are of equal number (some examples twice), so that ranks keep step."""
+        world, rank = self.args.world_size, self.args.process_index
+        share = math.ceil(len(self.dev) / world)
+        mine = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
+        local = self.kbm.probabilities(mine)
+        if world == 1:
+            return dict(local)
+        gathered: list[Any] = [None] * world
+        torch.distributed.all_gather_object(gathered, local)
+        return {key: [p for part in gathered for p in part[key]][: len(self.dev)] for key in self.kbm.keys}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Stops at once when the loss is no number: nothing good can come after."""
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise UserError(
+                f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"
+            )
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            run = Path(str(self.args.output_dir))
+            mark_complete(run / f"checkpoint-{self.state.global_step}")
+            best = self.state.best_model_checkpoint
+            rotate(run, {run / Path(best).name} if best else set())
+        self.accelerator.wait_for_everyone()
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Weights that are stored once and used twice are not missing."""
+        tied = set(getattr(self.model, "_tied_weights_keys", None) or ())
+        missing = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def plain_model(self) -> PreTrainedModel:
+        """The trained model without accelerate's and the launcher's wrappers."""
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        return cast("PreTrainedModel", model)
