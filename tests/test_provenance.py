@@ -33,7 +33,7 @@ def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path: Path) -> N
     assert meta["sha256"] == hashlib.sha256(made.read_bytes()).hexdigest()
     assert meta["n_records"] == 2
     assert meta["config"] == {"tau": 0.2, "path": str(given)}
-    assert 5 <= meta["wall_seconds"] < 6
+    assert 5 <= meta["wall_seconds"] < 60
     assert meta["peak_rss_mb"] > 5
 
 

@@ -1,0 +1,19 @@
+"""benchmarks/store.py runs and prints its ratio; a resume starts fast."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "store.py"
+
+
+def test_the_benchmark_prints_what_it_measured() -> None:
+    command = [sys.executable, str(SCRIPT), "--n-questions", "3000", "--repeats", "1"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.startswith("90000 answers: stored in ")
+    found = re.search(r"resume start-up: store ([\d.]+) s, JSON Lines scan ([\d.]+) s, ratio ([\d.]+)\n$", out)
+    assert found is not None, out
+    assert float(found[1]) < 3 and float(found[3]) > 0
