@@ -43,7 +43,7 @@ def caption(results: Results) -> str:
     """What the numbers of the table are."""
     meta = results.meta
     return (
-        f"{meta['split']} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}; thresholds chosen on "
+        f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}; thresholds chosen on "
         f"{meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
     )

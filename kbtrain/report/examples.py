@@ -1,0 +1,110 @@
+"""Ten example questions of each kind, drawn by a hash of their ids: neither the first nor the best ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbtrain import jsonl
+from kbtrain.metrics.results import GateResult
+from kbtrain.prompts import query_text
+from kbtrain.records import Condition, Outcome, Question
+from kbtrain.store import SampleStore
+
+PER_KIND = 10
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question with its gold answer, both greedy answers, and what the gate said."""
+
+    id: str
+    question: str
+    gold: str
+    llm_answer: str
+    rag_answer: str
+    llm_correct: bool
+    rag_correct: bool
+    score: float | None
+    retrieved: bool | None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of question: what it means, how many there are, and up to :data:`PER_KIND` of them."""
+
+    name: str
+    meaning: str
+    n: int
+    examples: list[Example]
+
+
+def pick(outcomes: Sequence[Outcome], belongs: Callable[[Outcome], bool]) -> tuple[int, list[Outcome]]:
+    """How many outcomes belong to a kind, and ten of them in the order of their hashed ids."""
+    found = [o for o in outcomes if belongs(o)]
+    found.sort(key=lambda o: hashlib.sha256(o.question_id.encode()).digest())
+    return len(found), found[:PER_KIND]
+
+
+def kinds(gate: GateResult | None, scores: Mapping[str, float]) -> dict[str, tuple[str, Callable[[Outcome], bool]]]:
+    """Name -> (meaning, test): the effects of retrieval on the greedy answer, and the gate's two kinds of error."""
+    found: dict[str, tuple[str, Callable[[Outcome], bool]]] = {
+        "beneficial": ("wrong without retrieval, right with it", lambda o: o.rag_correct and not o.llm_correct),
+        "neutral": ("retrieval makes no difference to the grade", lambda o: o.rag_correct == o.llm_correct),
+        "harmful": ("right without retrieval, wrong with it", lambda o: o.llm_correct and not o.rag_correct),
+    }
+    if gate is not None and gate.threshold is not None:
+        cut = gate.threshold
+        found["false positives"] = (
+            f"{gate.gate} retrieved, but it was not needed",
+            lambda o: scores[o.question_id] > cut and not (o.rag_correct and not o.llm_correct),
+        )
+        found["false negatives"] = (
+            f"{gate.gate} did not retrieve, but it was needed",
+            lambda o: scores[o.question_id] <= cut and o.rag_correct and not o.llm_correct,
+        )
+    return found
+
+
+def collect(
+    run: Path, sampling_run: str, outcomes: Sequence[Outcome], gate: GateResult | None, scores: Mapping[str, float]
+) -> list[Kind]:
+    """Examples of every kind, with their texts from the run folder."""
+    picked = {name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in kinds(gate, scores).items()}
+    wanted = {o.question_id for _, _, chosen in picked.values() for o in chosen}
+    questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in wanted}
+    cut = None if gate is None else gate.threshold
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        return [
+            Kind(
+                name,
+                meaning,
+                n,
+                [_example(store, sampling_run, questions[o.question_id], o, scores, cut) for o in chosen],
+            )
+            for name, (meaning, n, chosen) in picked.items()
+        ]
+
+
+def _example(
+    store: SampleStore, run: str, question: Question, outcome: Outcome, scores: Mapping[str, float], cut: float | None
+) -> Example:
+    score = scores.get(question.id)
+    return Example(
+        id=question.id,
+        question=query_text(question),
+        gold=" / ".join(question.answers),
+        llm_answer=_greedy(store, run, question.id, "llm"),
+        rag_answer=_greedy(store, run, question.id, "rag"),
+        llm_correct=outcome.llm_correct,
+        rag_correct=outcome.rag_correct,
+        score=score,
+        retrieved=None if score is None or cut is None else score > cut,
+    )
+
+
+def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> str:
+    made = store.get(run, question_id, condition)
+    return made.greedy.text.strip() if made is not None and made.greedy is not None else ""

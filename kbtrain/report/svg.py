@@ -1,0 +1,64 @@
+"""Figures as inline SVG: the same bytes every time, colours from the page (light and dark), text in the page's font."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, safe for the colour-blind; the page may lighten a colour for a dark background
+COLOURS = {
+    "blue": "#0072b2",
+    "orange": "#e69f00",
+    "green": "#009e73",
+    "red": "#d55e00",
+    "purple": "#cc79a7",
+    "sky": "#56b4e9",
+    "grey": "#8c8c8c",
+    "ink": "#1b1b1f",
+    "grid": "#d7d7dc",
+}
+_RC: Any = {"svg.hashsalt": "kbtrain", "svg.fonttype": "none", "font.size": 10.0, "axes.linewidth": 0.8}
+
+
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure (inches) with one plain pair of axes, without matplotlib's global state."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_RC):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(COLOURS["ink"])
+    axes.tick_params(colors=COLOURS["ink"], labelsize=9)
+    for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+        label.set_color(COLOURS["ink"])
+    axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def render(figure: Figure, name: str) -> str:
+    """The ``<svg>`` element; ``name`` keeps its ids apart from those of other figures on the page."""
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context(_RC):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"font: (?:[a-z]+ )*([\d.]+)px [^;\"]+", r"font-size: \1px", text)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 aria-hidden="true"', text, count=1)  # the caption says it
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    for colour, value in COLOURS.items():
+        text = text.replace(value, f"var(--{colour})")
+    return text

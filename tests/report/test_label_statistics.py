@@ -1,0 +1,61 @@
+"""Statistics over labels, worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kbtrain.labeling.effect import effect
+from kbtrain.records import Condition, Indicators, Label, Split
+from kbtrain.report.label_statistics import interval, statistics
+
+
+def _found(condition: Condition, mastery: float, certainty: float) -> Indicators:
+    return Indicators(
+        condition, 10, round(10 * mastery), mastery, 0, 1, certainty, 0, 1, n_groups=2, n_empty=0, greedy_correct=None
+    )
+
+
+def _label(llm: tuple[float, float], rag: tuple[float, float] | None, split: Split = "train") -> Label:
+    given = None if rag is None else _found("rag", *rag)
+    effects = (None, None) if rag is None else (effect(llm[0], rag[0]), effect(llm[1], rag[1]))
+    hard = (0.8, 0.7, llm[0] > 0.8, llm[1] > 0.7, None, None)
+    return Label("q", split, _found("llm", *llm), given, None, *hard, None, None, None, *effects)
+
+
+def test_intervals_are_half_open_and_the_last_one_is_closed() -> None:
+    assert [interval(v, 5) for v in (0, 0.19, 0.2, 0.6, 0.8, 1.0)] == [0, 0, 1, 3, 4, 4]
+    assert interval(0.3, 10) == 3  # 0.3 * 10 is a little less than 3
+
+
+def test_panels_histograms_and_sweep() -> None:
+    found = statistics(
+        [
+            _label((0.0, 0.5), (1.0, 0.9)),
+            _label((0.9, 0.9), (0.4, 0.9)),
+            _label((0.5, 0.2), (0.5, 0.1)),
+            _label((0.5, 0.2), None),
+            _label((1.0, 1.0), (0.0, 0.0), split="dev"),  # not counted
+        ]
+    )
+    assert (found.n, found.n_with_rag, found.tau_mastery) == (4, 3, 0.8)
+    assert found.panels["mastery", "llm", 0, "beneficial"] == 1
+    assert found.panels["mastery", "rag", 4, "beneficial"] == 1
+    assert found.panels["mastery", "llm", 4, "harmful"] == 1
+    assert found.panels["mastery", "llm", 2, "neutral"] == 1
+    assert found.panels["certainty", "rag", 4, "neutral"] == 1
+    assert sum(found.panels.values()) == 3 * 2 * 2
+    assert found.histograms["mastery", "llm", 5] == 2
+    sweep = {round(tau, 1): (saved, change) for tau, saved, change in found.sweep()}
+    # masteries with retrieval: 1, .4, .5; at tau 0.7 only the second question is kept from retrieval: .9
+    assert sweep[0.7] == pytest.approx((1 / 3, (0.9 - 0.4) / 3))
+    assert sweep[0.9] == pytest.approx((0, 0))
+    assert sweep[0.0] == pytest.approx((2 / 3, (0.9 - 0.4) / 3))
+
+
+def test_pearson_equals_numpy() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.random((50, 2))
+    found = statistics([_label((float(m), float(c)), None) for m, c in values])
+    assert found.pearson() == pytest.approx(np.corrcoef(values.T)[0, 1])
+    assert statistics([_label((0.5, 0.1), None), _label((0.5, 0.9), None)]).pearson() is None

@@ -1,0 +1,98 @@
+"""results.json: what is written can be read back, and what breaks the schema is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.metrics.conditions import summarise
+from kbtrain.metrics.decisions import GateInput
+from kbtrain.metrics.end_to_end import Settings, evaluate
+from kbtrain.metrics.outcomes import ConditionOutcome
+from kbtrain.records import Outcome
+from kbtrain.report.results import Results, check, load, save, to_json
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """Two gates on eight questions, of which retrieval mends two and breaks one."""
+    import numpy as np
+
+    pattern = [(0, 1), (0, 1), (1, 0), (1, 1), (0, 0), (1, 1), (0, 0), (0, 0)]
+    dev, test = (
+        [Outcome(f"{s}{i}", s, None, bool(a), bool(b), None, None, 2, 3) for i, (a, b) in enumerate(pattern)]
+        for s in ("dev", "test")
+    )
+    good = np.array([0.9, 0.8, 0.1, 0.2, 0.7, 0.3, 0.6, 0.4])
+    gates = [GateInput("kbm_mastery", good, good, 1.5, 8), GateInput("all_rag", good * 0, good * 0 + 1, fixed=0.5)]
+    settings = Settings(tau_mastery=0.5, target_ratio=0.25, bootstrap_draws=200, random_draws=100)
+    found, comparisons = evaluate(dev, test, gates, settings)
+    meta = dict.fromkeys(("split", "n", "n_dev", "accuracy_kind", "threshold_rule", "target_ratio", "positives"), "-")
+    condition = summarise([ConditionOutcome(bool(a), None, 2, False, False) for a, _ in pattern])
+    return Results(meta, {"llm": condition, "rag": condition, "mask": summarise([])}, found, comparisons)
+
+
+def test_figures_worked_by_hand(results: Results) -> None:
+    kbm, always = results.gates
+    assert kbm.accuracy == pytest.approx(5 / 8)  # 3 known, 2 mended by the 2 searches
+    assert kbm.retrieval_ratio == 0.25
+    assert kbm.random_accuracy == pytest.approx(0.75 * 3 / 8 + 0.25 * 4 / 8)
+    assert kbm.delta_vs_all_rag.mean == pytest.approx(1 / 8)
+    assert (kbm.precision, kbm.recall, kbm.auroc) == (1.0, 1.0, 1.0)
+    assert (kbm.cost.searches, kbm.cost.llm_requests, kbm.cost.generated_tokens) == (2, 16, 6 * 2 + 2 * 3)
+    assert kbm.cost.gate_seconds == 1.5
+    assert (always.accuracy, always.cost.generated_tokens, always.delta_vs_random.mean) == (0.5, 24, 0)
+    assert always.oracle_normalised_area == pytest.approx(0)
+    assert results.conditions["mask"].accuracy is None
+
+
+def test_what_is_written_is_read_back(results: Results, tmp_path: Path) -> None:
+    save(tmp_path / "results.json", results)
+    assert load(tmp_path / "results.json") == results
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.pop("conditions"), "'conditions' is a required property"),
+        (lambda d: d["conditions"].pop("mask"), "at 'conditions': 'mask' is a required property"),
+        (lambda d: d["gates"][0].pop("auroc"), "at 'gates/0': 'auroc' is a required property"),
+        (lambda d: d["gates"][0].update(accuracy=1.2), "at 'gates/0/accuracy': 1.2 is greater than"),
+        (lambda d: d["gates"][1]["cost"].update(searches=1.5), "at 'gates/1/cost/searches': 1.5 is not of type"),
+        (lambda d: d["gates"][0]["delta_vs_random"].pop("low"), "at 'gates/0/delta_vs_random': 'low' is a required"),
+        (lambda d: d.update(gates=[]), "at 'gates'"),
+    ],
+)
+def test_what_breaks_the_schema_is_named(results: Results, change: Any, message: str, tmp_path: Path) -> None:
+    document = copy.deepcopy(json.loads(json.dumps(to_json(results))))
+    check(document)
+    change(document)
+    with pytest.raises(ValueError, match=message):
+        check(document)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match=message) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 0}', "{", '{"schema": 1}'])
+def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    with pytest.raises(UserError) as error:
+        load(path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+    with pytest.raises(UserError, match="no such file"):
+        load(tmp_path / "absent.json")
+
+
+def test_further_keys_may_be_added(results: Results, tmp_path: Path) -> None:
+    document = to_json(results)
+    document["gates"][0] = {**document["gates"][0], "note": "more"}
+    check({**document, "more": 1})
