@@ -5,7 +5,7 @@ Every finished batch is durable; an interrupted run, started again, ends in the 
 Examples:
   python data_gen/sample.py --run runs/demo --model smollm2-135m-instruct
   python data_gen/sample.py --config data_gen/configs/sample_demo.yaml
-  python data_gen/sample.py --run runs/qwen --model Qwen/Qwen2-7B-Instruct --conditions "[llm, rag, mask]" --dry-run true
+  python data_gen/sample.py --run runs/qwen --model Qwen/Qwen2-7B-Instruct --conditions "[llm, rag]" --dry-run true
 """
 
 from __future__ import annotations
@@ -79,14 +79,16 @@ def generate(config: SampleConfig, store: Any, plan: Plan, total: int, sampling:
 
     limits = BatchLimits(rows=config.batch_rows, prompt_tokens=config.batch_prompt_tokens)
     # a begun run keeps its precision: 'auto' measures, and could measure otherwise on a busy machine
-    dtype = store.run_meta(config.name)["dtype"] if config.dtype == "auto" and config.name in store.runs() else config.dtype
+    begun = config.dtype == "auto" and config.name in store.runs()
+    dtype = store.run_meta(config.name)["dtype"] if begun else config.dtype
     llm = TransformersLLM.load(config.model, sampling, dtype, config.device, limits)
     batching = config.model_dump(include={"batch_rows", "batch_prompt_tokens"})
     store.begin(config.name, {
         "model": config.model, "dtype": name_of(llm.model.dtype), "device": llm.model.device.type,
         "prompts": answer_fingerprint(llm.tokenizer), "shared_prefix": llm.shared_prefix,
         "questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence),
-        "sampling": config.model_dump(mode="json", include=set(Sampling.__dataclass_fields__)), "samples": dict(config.samples), **batching,
+        "sampling": config.model_dump(mode="json", include=set(Sampling.__dataclass_fields__)),
+        "samples": dict(config.samples), **batching,
     })  # fmt: skip
     done = store.done(config.name)
     with tqdm(total=total, initial=len(done), desc="sample", unit=" question-conditions", smoothing=0.05) as bar:

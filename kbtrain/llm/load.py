@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -38,10 +39,11 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
         place = choose_device(device)
         chosen = choose_dtype(dtype, place, config.model_type)
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             where, config=config, dtype=chosen, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"model '{model}': cannot be opened ({first[:200]})") from None
-    return loaded.to(place).eval(), tokenizer
+    placed: PreTrainedModel = loaded.to(place).eval()
+    return placed, tokenizer

@@ -39,7 +39,9 @@ class Plan:
 
     def total(self, counts: Mapping[Split, int]) -> int:
         """Number of asks, given the number of questions of each split."""
-        masked = sum(min(n, self._mask_limit(split)) for split, n in counts.items()) if "mask" in self.conditions else 0
+        masked = 0
+        if "mask" in self.conditions:
+            masked = int(sum(min(n, self._mask_limit(split)) for split, n in counts.items()))
         plain = sum(condition != "mask" for condition in self.conditions)
         return plain * sum(counts.values()) + masked
 

@@ -70,7 +70,7 @@ class OwnLayer(DynamicLayer):
     """Keys and values of the generated tokens, written in place: appending by concatenation copies all of them."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.capacity = capacity
         self.length = 0
 
@@ -83,6 +83,7 @@ class OwnLayer(DynamicLayer):
             self.keys = key_states.new_empty(*shape, key_states.shape[-1])
             self.values = value_states.new_empty(*shape, value_states.shape[-1])
             self.is_initialized = True
+        assert self.keys is not None and self.values is not None  # for the type checker
         end = self.length + key_states.shape[-2]
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
@@ -190,9 +191,10 @@ class SharedPrefixDecoder:
         self.own = DynamicCache()
         self.own.layers = [OwnLayer(room) for _ in cache.layers]
         self._attention = model.config._attn_implementation
+        layers: list[Any] = cache.layers
         self._prefix = Prefix(
-            [layer.keys for layer in cache.layers],
-            [layer.values for layer in cache.layers],
+            [layer.keys for layer in layers],
+            [layer.values for layer in layers],
             _padding_bias(self.lengths, model.device),
             Layout.of(question_of_row, len(self.lengths)),
         )

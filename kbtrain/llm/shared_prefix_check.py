@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
@@ -30,7 +32,7 @@ _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 
 def _window(model: PreTrainedModel) -> int | None:
     """The smallest window that a layer really uses (Qwen2 names one that it switches off)."""
-    layers = DynamicCache(config=model.config).layers
+    layers: list[Any] = DynamicCache(config=model.config).layers
     windows = [layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)]
     return min(windows, default=None)
 

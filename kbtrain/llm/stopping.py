@@ -28,7 +28,7 @@ class Stopper:
         if newest in self.eos:
             return "eos"
         if newest < len(self._may_stop) and self._may_stop[newest]:
-            text = self.tokenizer.decode(tokens)
+            text = self.tokenizer.decode(list(tokens))
             if any(string in text for string in self.stop):
                 return "stop"
         return None
@@ -36,7 +36,7 @@ class Stopper:
     def text(self, tokens: Sequence[int]) -> str:
         """The answer without end tokens, special tokens and whatever follows the first stop string."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
-        text = str(self.tokenizer.decode(kept, skip_special_tokens=True))
+        text = str(self.tokenizer.decode(list(kept), skip_special_tokens=True))
         for string in self.stop:
             text = text.split(string, 1)[0]
         return text

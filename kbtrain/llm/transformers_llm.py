@@ -48,9 +48,7 @@ class TransformersLLM:
         model, tokenizer = load_model(name, dtype, device)
         return cls(name, model, tokenizer, sampling, limits)
 
-    def answer(
-        self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()
-    ) -> Iterator[list[SampleSet]]:
+    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
         """Answer a stream of asks, one list a batch.
 
         ``done`` are (question, condition) pairs that are stored already: a batch that is wholly done is skipped, one

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
+
 class UniformRow:
     """The stream of one answer: ``row.at(step)`` is its number in [0, 1) for that step, with 53 random bits."""
 
@@ -20,4 +21,3 @@ class UniformRow:
         state = self._base.copy()
         state.update(step.to_bytes(4, "little"))
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
-
