@@ -2,7 +2,7 @@
 
 Examples:
   python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.parquet
-  python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.jsonl --sampling main
+  python data_gen/export.py --store runs/demo/samples.db --output runs/demo/samples.jsonl --sampling-run main
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kbtrain.store_export import export
 class ExportConfig(Config):
     store: Path = Field(Path("runs/demo/samples.db"), description="the sample store")
     output: Path = Field(Path("runs/demo/samples.parquet"), description="file to write, .parquet or .jsonl")
-    sampling: str = Field("main", description="name of the sampling run in the store")
+    sampling_run: str = Field("main", description="name of the sampling run in the store")
 
 
 def main(config: ExportConfig) -> None:
     started = time.time()
     with SampleStore(config.store, read_only=True) as store:
-        n = export(store, config.sampling, config.output)
-        extra = {"sampling": store.run_meta(config.sampling), "n_records": n}
+        n = export(store, config.sampling_run, config.output)
+        extra = {"sampling": store.run_meta(config.sampling_run), "n_records": n}
     write_meta(config.output, stage="export", config=config.model_dump(mode="json"), inputs=[config.store], extra=extra,
                started=started)  # fmt: skip
     print(f"{n} records in {time.time() - started:.0f} s -> {config.output}")

@@ -36,7 +36,7 @@ from kbtrain.store import SampleStore
 
 class LabelConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
-    sampling: str = Field("main", description="name of the sampling run in the store")
+    sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
 
@@ -61,8 +61,8 @@ def main(config: LabelConfig) -> None:
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, tally, seen = out.with_name(out.name + ".draft"), Tally(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
-        made_by = store.run_meta(config.sampling)
-        n = jsonl.write(draft, labels(store, config.sampling, questions(source), tally))
+        made_by = store.run_meta(config.sampling_run)
+        n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally))
     try:
         if not n:
             raise UserError(f"{at(store_path)}: holds no samples under 'llm' for {source}; run data_gen/sample.py")

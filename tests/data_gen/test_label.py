@@ -48,7 +48,7 @@ def test_a_quantile_is_chosen_on_training_labels_only(run_folder: Path, label: R
         store.begin("more", {})
         sets = [books.sample_set(books.question(i, "train"), "llm", i % 11) for i in range(20)]
         store.put("more", sets + [books.sample_set(books.question(i, "dev"), "llm", 10) for i in range(5)])
-    after = label(run_folder, tau_mastery={"quantile": 0.5}, sampling="more")
+    after = label(run_folder, tau_mastery={"quantile": 0.5}, sampling_run="more")
     assert len(before) == 20 and len(after) == 25
     # masteries are 0..10 and 0..8 tenths: the tenth smallest of 20 is 0.4
     assert {made.tau_mastery for made in before} == {made.tau_mastery for made in after} == {0.4}
@@ -63,7 +63,7 @@ def test_what_has_no_question_or_too_few_answers_is_counted(run_folder: Path, la
         unknown = books.sample_set(books.question(77, "train"), "llm", 1)
         retrieved = books.sample_set(books.question(1, "train"), "rag", 1, n=3)
         store.put("odd", [*few, single, unknown, retrieved])
-    labels = label(run_folder, sampling="odd", tau_mastery=0.2, tau_certainty=0.5)
+    labels = label(run_folder, sampling_run="odd", tau_mastery=0.2, tau_certainty=0.5)
     counts = read_meta(run_folder / "labels.jsonl")["counts"]
     assert len(labels) == counts["labels"] == 3
     assert counts["llm_single_sample"] == 1
@@ -97,7 +97,7 @@ def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
         (["--tau-mastry", "0.3"], "command line: unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
         (["--tau-mastery", "high"], "command line: key 'tau_mastery': input should be a valid number"),
         (["--tau-mastery", "1.5"], "command line: key 'tau_mastery': input should be less than or equal to 1"),
-        (["--sampling", "man"], "samples.db: no run 'man'; runs in it: main"),
+        (["--sampling-run", "man"], "samples.db: no run 'man'; runs in it: main"),
         (["--run", "gone"], "gone/samples.db: no such file"),
         (["--config", "data_gen/configs/gone.yaml"], "data_gen/configs/gone.yaml: no such file"),
     ],
@@ -134,7 +134,7 @@ def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run) -> No
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("empty", {})
     with pytest.raises(UserError, match=r"samples\.db: holds no samples under 'llm'"):
-        label(run_folder, sampling="empty")
+        label(run_folder, sampling_run="empty")
 
 
 def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books: Any) -> None:
