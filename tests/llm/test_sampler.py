@@ -1,0 +1,191 @@
+"""Sampled answers: frequencies, ends of answers, batches, memory errors, resuming."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+from scipy import stats
+
+from kbtrain.errors import UserError
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.batching import BatchLimits, batches
+from kbtrain.llm.precision import choose_dtype
+from kbtrain.llm.sampler import PromptRows
+from kbtrain.llm.transformers_llm import TransformersLLM
+
+
+@pytest.fixture
+def make_llm(make_model, tokenizer):
+    def make(limits=None, **sampling):
+        settings = {"max_new_tokens": 6, "stop": (), "max_prompt_tokens": 100, **sampling}
+        return TransformersLLM("tiny", make_model("llama", initializer_range=0.3), tokenizer, Sampling(**settings), limits)
+
+    return make
+
+
+def answers(llm, asks, done=frozenset()):
+    return [s for group in llm.answer(asks, done) for s in group]
+
+
+def test_first_and_second_token_frequencies_match_the_models_probabilities(make_llm, question):
+    """Chi-square of 6,000 two-token answers against probabilities from plain forward passes."""
+    llm = make_llm(max_new_tokens=2, limits=BatchLimits(rows=2000))
+    llm.model.generation_config.eos_token_id = llm.model.config.eos_token_id = None
+    llm._sampler.stopper.eos = frozenset()
+    n = 6_000
+    ask = Ask(question("q", text="a"), "llm", None, n=n, greedy=False)
+    ids = list(llm._prompt(ask)[0].ids)
+    drawn: list[list[int]] = []
+    keep = llm._sampler._finished
+    llm._sampler._finished = lambda row: (drawn.append(row.tokens), keep(row))[1]
+    answers(llm, [ask])
+    first = torch.softmax(llm.model(torch.tensor([ids])).logits[0, -1].double(), -1).detach()
+    check(torch.tensor([t[0] for t in drawn]), first)
+    top = int(first.argmax())
+    second = torch.softmax(llm.model(torch.tensor([[*ids, top]])).logits[0, -1].double(), -1).detach()
+    check(torch.tensor([t[1] for t in drawn if t[0] == top]), second)
+
+
+def check(tokens, probabilities):
+    expected = probabilities * len(tokens)
+    common = expected >= 10
+    seen = torch.bincount(tokens, minlength=len(expected)).double()
+    observed = [*seen[common].tolist(), float(seen[~common].sum())]
+    wanted = [*expected[common].tolist(), float(expected[~common].sum())]
+    assert len(observed) > 5
+    assert stats.chisquare(observed, wanted, sum_check=False).pvalue > 1e-3
+
+
+def test_every_end_token_of_the_generation_config_ends_an_answer(make_llm, question):
+    llm = make_llm(max_new_tokens=30)
+    llm._sampler.stopper.eos = frozenset(range(0, 150))
+    found = answers(llm, [Ask(question("q"), "llm", None, n=40)])[0]
+    assert {s.finish for s in found.samples} >= {"eos"}
+    assert all(s.n_tokens == 30 for s in found.samples if s.finish == "length")
+
+
+def test_several_end_ids_are_collected_from_model_and_tokenizer(make_model, tokenizer):
+    model = make_model("llama")
+    model.generation_config.eos_token_id = [5, 7]
+    model.config.eos_token_id = 9
+    llm = TransformersLLM("m", model, tokenizer, Sampling(max_prompt_tokens=100))
+    assert llm._sampler.stopper.eos == {5, 7, 9, tokenizer.eos_token_id}
+
+
+def test_a_stop_string_ends_the_answer_and_is_cut_off(make_llm, question):
+    llm = make_llm(max_new_tokens=40, stop=("e", "in th"))
+    found = answers(llm, [Ask(question("q"), "llm", None, n=40)])[0]
+    stopped = [s for s in found.samples if s.finish == "stop"]
+    assert stopped and all("e" not in s.text and "in th" not in s.text for s in found.samples)
+    assert all(s.n_tokens < 40 for s in stopped)
+
+
+def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
+    llm = make_llm(max_new_tokens=4)
+    llm._sampler.stopper.eos = frozenset()
+    ask = Ask(question("q"), "llm", None, n=3)
+    rows = {}
+    keep = llm._sampler._finished
+    llm._sampler._finished = lambda row: (rows.__setitem__(row.index, row.tokens), keep(row))[1]
+    found = answers(llm, [ask])[0]
+    ids = list(llm._prompt(ask)[0].ids)
+    for sample in found.samples:
+        tokens = rows[sample.index]
+        logits = llm.model(torch.tensor([ids + tokens])).logits.detach()[0, len(ids) - 1 : -1].double()
+        expected = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor(tokens)].sum()
+        assert sample.logprob == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_a_resumed_run_gives_the_same_answers_whatever_was_done_before(make_llm, question):
+    llm = make_llm(limits=BatchLimits(rows=20, window=8))
+    asks = [Ask(question(f"q{i}", text="so " * (i % 4) + "?"), "llm", None, n=4) for i in range(20)]
+    whole = {s.question_id: s for s in answers(llm, asks)}
+    done = {(f"q{i}", "llm") for i in (0, 3, 4, 5, 11, 19)}
+    rest = answers(llm, asks, done)
+    assert {s.question_id for s in rest} == set(whole) - {key for key, _ in done}
+    assert all(whole[s.question_id] == s for s in rest)
+
+
+def test_batches_hold_every_prompt_once_within_their_limits():
+    prompts = [PromptRows(f"q{i}", "llm", tuple(range(5 + 3 * (i % 7))), tuple(range(4 if i % 3 else 1))) for i in range(50)]
+    made = list(batches(prompts, BatchLimits(rows=16, prompt_tokens=60)))
+    assert sorted(p.question_id for b in made for p in b) == sorted(p.question_id for p in prompts)
+    for batch in made:
+        assert sum(len(p.indices) for p in batch) <= 16
+        assert len(batch) == 1 or max(len(p.ids) for p in batch) * len(batch) <= 60
+        assert len({len(p.indices) for p in batch}) == 1
+
+
+def test_out_of_memory_halves_the_group_and_goes_on(make_llm, question):
+    llm = make_llm(max_new_tokens=5)
+    asks = [Ask(question(f"q{i}"), "llm", None, n=7) for i in range(5)]
+    expected = {s.question_id: s for s in answers(llm, asks)}
+    sample, sizes = llm._sampler.sample, []
+
+    def little_memory(batch):
+        rows = sum(len(p.indices) for p in batch)
+        sizes.append(rows)
+        if rows > 5:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+        return sample(batch)
+
+    llm._sampler.sample = little_memory
+    with pytest.warns(UserWarning, match="out of memory"):
+        found = answers(llm, asks)
+    assert sizes[0] == 40 and {s for s in sizes if s <= 5} == {4}
+    assert {s.question_id: [a.text for a in s.samples] for s in found} == {
+        key: [a.text for a in s.samples] for key, s in expected.items()
+    }
+
+
+def test_other_runtime_errors_are_not_taken_for_memory(make_llm, question):
+    llm = make_llm()
+
+    def broken(batch):
+        raise RuntimeError("shape mismatch")
+
+    llm._sampler.sample = broken
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        answers(llm, [Ask(question("q"), "llm", None, n=1)])
+
+
+def test_evidence_that_does_not_fit_is_cut_from_its_tail_and_counted(make_llm, question, tokenizer):
+    llm = make_llm(max_prompt_tokens=160)
+    evidence = "first fact. " + "filler " * 60
+    found = answers(llm, [Ask(question("q"), "rag", evidence, n=1)])[0]
+    prompt, cut = llm._prompt(Ask(question("q"), "rag", evidence, n=1))
+    assert found.evidence_cut == cut > 0 and len(prompt.ids) <= 160
+    assert "first fact." in tokenizer.decode(prompt.ids)
+    assert tokenizer.decode(prompt.ids).endswith("answer: ")
+
+
+def test_a_question_longer_than_the_room_is_one_line(make_llm, question):
+    llm = make_llm(max_prompt_tokens=40)
+    with pytest.raises(UserError, match="question 'long': prompt of .* tokens without evidence; room for 40"):
+        answers(llm, [Ask(question("long", text="word " * 60), "llm", None, n=1)])
+
+
+def test_fp16_is_refused_to_qwen2_unless_insisted():
+    with pytest.raises(UserError, match="Qwen2 overflows"):
+        choose_dtype("fp16", "cpu", "qwen2")
+    assert choose_dtype("fp16-anyway", "cpu", "qwen2") is torch.float16
+    assert choose_dtype("fp16", "cpu", "llama") is torch.float16
+    with pytest.raises(UserError, match="unknown 'fp8'"):
+        choose_dtype("fp8", "cpu", "llama")
+
+
+def test_precision_on_a_cpu_follows_the_measured_rates(monkeypatch):
+    import kbtrain.llm.precision as precision
+
+    for ratio, chosen in ((3.0, torch.bfloat16), (0.3, torch.float32)):
+        monkeypatch.setattr(precision, "matmul_rate", lambda d, r=ratio: r if d is torch.bfloat16 else 1.0)
+        assert choose_dtype("auto", "cpu", "llama") is chosen
+
+
+def test_no_warning_is_given_where_all_is_well(make_llm, question):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        llm = make_llm()
+        found = answers(llm, [Ask(question("q"), "llm", None, n=2)])
+    assert list(itertools.chain.from_iterable(s.samples for s in found))

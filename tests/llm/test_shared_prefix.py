@@ -1,0 +1,117 @@
+"""The shared prefix gives what the model's own attention gives; where it does not hold, that is seen."""
+
+import pytest
+import torch
+
+import kbtrain.llm.shared_prefix as shared_prefix
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.batching import BatchLimits
+from kbtrain.llm.shared_prefix_check import prefix_problem
+from kbtrain.llm.transformers_llm import TransformersLLM
+
+SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]
+
+
+def greedy_by_generate(model, ids, n):
+    made = model.generate(
+        torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), do_sample=False,
+        max_new_tokens=n, pad_token_id=0,
+    )  # fmt: skip
+    return made[0, len(ids) :].tolist()
+
+
+def tokens_of(llm, asks):
+    """The greedy answers' tokens, as drawn."""
+    seen = {}
+    finished = llm._sampler._finished
+
+    def spy(row):
+        seen[row.uniforms, row.index] = row.tokens
+        return finished(row)
+
+    llm._sampler._finished = spy
+    sets = [s for group in llm.answer(asks) for s in group]
+    return sets, [tokens for (_, index), tokens in seen.items() if index == -1]
+
+
+@pytest.mark.parametrize("kind", SERVED)
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_greedy_answers_equal_generate_token_for_token(kind, length, make_model, tokenizer, question, recwarn):
+    room = {"short": 130, "long": 450}[length]
+    changes = {"sliding_window": 512} if kind in {"gemma2", "gemma3", "mistral"} else {}
+    model = make_model(kind, **changes)
+    sampling = Sampling(max_new_tokens=12, stop=(), max_prompt_tokens=room)
+    llm = TransformersLLM(kind, model, tokenizer, sampling)
+    assert llm.shared_prefix and not [w for w in recwarn if "copied" in str(w.message)]
+    evidence = "the river is long and the town is old " * (20 if length == "long" else 0)
+    asks = [Ask(question(f"q{i}", text=f"{'very ' * i}where?"), "rag", evidence, n=3) for i in range(4)]
+    llm.answer(asks)
+    prompts = [llm._prompt(ask)[0] for ask in asks]
+    expected = sorted(greedy_by_generate(model, list(p.ids), 12) for p in prompts)
+    _, found = tokens_of(llm, asks)
+    assert sorted(found) == expected and len({token for answer in found for token in answer}) > 2
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_sampled_answers_are_the_same_with_shared_and_copied_prefix(kind, make_model, tokenizer, question):
+    sampling = Sampling(max_new_tokens=8, stop=(), max_prompt_tokens=130)
+    llm = TransformersLLM(kind, make_model(kind), tokenizer, sampling)
+    asks = [Ask(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=5) for i in range(3)]
+    shared = [s for group in llm.answer(asks) for s in group]
+    llm._sampler.shared = False
+    copied = [s for group in llm.answer(asks) for s in group]
+    assert [[a.text for a in s.samples] for s in shared] == [[a.text for a in s.samples] for s in copied]
+
+
+def test_a_window_shorter_than_the_prompt_falls_back_visibly_and_still_equals_generate(make_model, tokenizer, question):
+    model = make_model("mistral", sliding_window=16)
+    with pytest.warns(UserWarning, match="sliding window of 16 tokens"):
+        llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=10, stop=(), max_prompt_tokens=130))
+    asks = [Ask(question(f"q{i}"), "llm", None, n=2) for i in range(2)]
+    expected = [greedy_by_generate(model, list(llm._prompt(ask)[0].ids), 10) for ask in asks]
+    assert tokens_of(llm, asks)[1] == expected
+
+
+def test_attention_sinks_are_refused_and_fall_back_visibly(make_model, tokenizer, question):
+    model = make_model("gpt_oss", sliding_window=256)
+    with pytest.warns(UserWarning, match="attention sinks"):
+        llm = TransformersLLM("g", model, tokenizer, Sampling(max_new_tokens=6, stop=(), max_prompt_tokens=130))
+    ask = Ask(question("q"), "llm", None, n=2)
+    assert tokens_of(llm, [ask])[1] == [greedy_by_generate(model, list(llm._prompt(ask)[0].ids), 6)]
+
+
+def test_an_attention_that_loses_the_prefix_is_found_out_by_measuring(make_model, monkeypatch):
+    model = make_model("llama")
+    assert prefix_problem(model, 100) is None
+    part = shared_prefix._prefix_part
+
+    def lost(*args):
+        output, lse = part(*args)
+        return output * 0, lse
+
+    monkeypatch.setattr(shared_prefix, "_prefix_part", lost)
+    assert "differ from its own attention" in (prefix_problem(model, 100) or "")
+
+
+def test_the_models_own_attention_is_back_after_use(make_model, tokenizer, question):
+    model = make_model("llama")
+    before = model.config._attn_implementation
+    llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=4, max_prompt_tokens=130))
+    list(llm.answer([Ask(question("q"), "llm", None, n=2)]))
+    assert model.config._attn_implementation == before != shared_prefix.NAME
+
+
+def test_rows_that_leave_do_not_disturb_the_others(make_model, tokenizer, question):
+    """With many end tokens most rows leave early; the rest must go on as if alone."""
+    model = make_model("llama")
+    model.generation_config.eos_token_id = list(range(1, 120))
+    llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=16, stop=(), max_prompt_tokens=130))
+    asks = [Ask(question(f"q{i}"), "llm", None, n=12) for i in range(3)]
+    together = {s.question_id: s for group in llm.answer(asks) for s in group}
+    llm.limits = BatchLimits(rows=1)
+    alone = {s.question_id: s for group in llm.answer(asks) for s in group}
+    lengths = {a.n_tokens for s in together.values() for a in s.samples}
+    assert len(lengths) > 3
+    for key in together:
+        assert [a.text for a in together[key].samples] == [a.text for a in alone[key].samples]
+        assert [a.finish for a in together[key].samples] == [a.finish for a in alone[key].samples]
