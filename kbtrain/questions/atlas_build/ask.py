@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from kbtrain.labeling.grading import normalise
 from kbtrain.questions.atlas_build.facts import Fact
 from kbtrain.questions.atlas_build.hashing import share, shuffled
-from kbtrain.questions.atlas_build.wording import SHARES, WORDINGS
+from kbtrain.questions.atlas_build.wording import WORDINGS, wanted
 from kbtrain.records import Question
 
 DATASET = "atlas"
@@ -19,7 +19,7 @@ _LETTERS = {"A", "B", "C", "D"}  # boron's symbol as an option would read as the
 def open_questions(facts: Iterable[Fact]) -> Iterator[Question]:
     """The facts that the shares pick to be asked openly."""
     for fact in facts:
-        picked = share("open", fact.key) < SHARES[fact.relation, fact.kind, fact.hops][0]
+        picked = share("open", fact.key) < _chances(fact)[0]
         if picked and fact.open_safe:
             yield _question(fact, f"{fact.key}/open", fact.answers)
 
@@ -32,7 +32,7 @@ def choice_questions(facts: Sequence[Fact]) -> Iterator[Question]:
             pools[fact.relation, fact.kind, fact.split].append(fact)
     for fact in facts:
         # 1 - share: a fact is rather asked in one form than in both
-        picked = 1 - share("open", fact.key) <= SHARES[fact.relation, fact.kind, fact.hops][1]
+        picked = 1 - share("open", fact.key) <= _chances(fact)[1]
         if not picked or fact.answers[0] in _LETTERS:
             continue
         wrong = _distractors(fact, pools[fact.relation, fact.kind, fact.split])
@@ -40,6 +40,10 @@ def choice_questions(facts: Sequence[Fact]) -> Iterator[Question]:
             base = _question(fact, f"{fact.key}/choice", ())
             others = [entity for other in wrong for entity in _answer_entity(other)]
             yield as_choice(base, fact.answers[0], [other.answers[0] for other in wrong], others)
+
+
+def _chances(fact: Fact) -> tuple[float, float]:
+    return wanted(fact.relation, fact.kind, fact.hops, fact.popularity)
 
 
 def _answer_entity(fact: Fact) -> tuple[str, ...]:

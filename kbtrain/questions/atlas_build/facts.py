@@ -71,17 +71,12 @@ def country_facts(land: Country, capital: City | None) -> Iterator[Fact]:
 
 
 def capital_facts(land: Country, capital: City) -> Iterator[Fact]:
-    """What is asked about a capital, and through a country about its capital."""
+    """What is asked about a capital."""
     both = (land.id, capital.id)
     if capital.unique and land.code not in NAME_WITHIN_OTHER and land.capital[0] != land.name:
         yield Fact(
             "country", capital.name, land.names, "capital", capital.id, both, (capital.id,), capital.popularity,
             land.split, land.continent,
-        )  # fmt: skip
-    for relation, answers in (("population", (f"{capital.population:,}",)), ("time_zone", (capital.time_zone,))):
-        yield Fact(
-            relation, land.said, answers, "country", land.id, both, (land.id, capital.id), land.popularity,
-            land.split, land.continent, hops=2,
         )  # fmt: skip
 
 

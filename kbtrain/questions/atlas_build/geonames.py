@@ -18,6 +18,7 @@ from kbtrain.questions.atlas_build.splits import assign, ranks
 from kbtrain.questions.atlas_build.us_states import STATE_CAPITALS
 
 Raw = dict[str, Any]
+KNOWN = 4  # places of each country and US state that are chosen for being well known
 _PLAIN_NAME = re.compile(r"[A-Za-zÀ-ÖØ-öø-ÿ][A-Za-zÀ-ÖØ-öø-ÿ' .-]{2,24}")
 
 
@@ -138,11 +139,12 @@ def _wanted(population: int) -> int:
 
 
 def _choose(cities: list[Raw], number: int, home: str, names: Namesakes) -> list[Raw]:
-    """The two best known places, the rest by lot: the long tail of small towns is part of the atlas."""
+    """The best known places, the rest by lot: the long tail of small towns is part of the atlas."""
     fit = [c for c in cities if _PLAIN_NAME.fullmatch(_name(c)) and names.unique(c, _name(c)) and _is_city(c)]
     fit.sort(key=lambda c: (-fame(c), c["geonameid"]))
-    rest = {c["geonameid"]: c for c in fit[2:]}
-    return fit[:2] + [rest[i] for i in shuffled(rest, "city", home)[: max(0, number - 2)]]
+    known = fit[: min(KNOWN, number)]
+    rest = {c["geonameid"]: c for c in fit[len(known) :]}
+    return known + [rest[i] for i in shuffled(rest, "city", home)[: number - len(known)]]
 
 
 def _name(city: Raw) -> str:

@@ -15,7 +15,7 @@ def country_passages(land: Country, names: Mapping[str, str]) -> list[Passage]:
     """``names`` says how each country is called in a sentence."""
     x, start = land.said, land.said[0].upper() + land.said[1:]
     place = [
-        f"{start} is in {land.continent}." if land.continent else f"{start} is a country.",
+        f"{start} is in {land.continent}." if land.continent else "",
         f"The capital of {x} is {land.capital[0]}." if land.capital else "",
         f"The official language of {x} is {land.language[0]}." if land.language else "",
     ]
@@ -53,7 +53,7 @@ def state_passage(state: State) -> Passage:
 def city_passage(city: City, home: Entity, said: str) -> Passage:
     """``said`` is how the country or US state is called in a sentence."""
     x = city.name
-    where = f"{said}, United States" if isinstance(home, State) else said
+    where = f"the US state of {said}" if isinstance(home, State) else said
     return _passage(
         city.id,
         x,

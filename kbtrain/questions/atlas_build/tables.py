@@ -36,7 +36,7 @@ COUNTRY_ALIASES = {
     "SZ": ("Swaziland",),
     "TL": ("East Timor",),
     "TR": ("Türkiye",),
-    "US": ("United States of America", "USA", "US", "America"),
+    "US": ("United States of America", "USA", "U.S."),
 }
 # a name that stands inside another country's name would be found in a wrong answer
 NAME_WITHIN_OTHER = {"CG", "GN", "SD"}
