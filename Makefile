@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+ACCELERATE := $(VENV)/bin/accelerate
 PIP := $(PY) -m pip install -qq --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -18,11 +19,28 @@ help:  ## this list
 setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model (again: nothing to do)
 	@$(PY) -m kbtrain.cli models get $(MODEL)
 
-demo: setup  ## the whole chain on the atlas, at most 15 minutes on 2 cores
-	$(PY) -c "raise SystemExit('the demo is not here yet')"
+demo: setup  ## the whole chain on part of the atlas, at most 15 minutes on 2 cores
+	@$(call chain,demo,_demo)
 
 demo-full: setup  ## the same on the whole atlas, at most 60 minutes
-	$(PY) -c "raise SystemExit('the demo is not here yet')"
+	@$(call chain,demo-full,_demo_full)
+
+# questions -> evidence -> answers -> labels -> examples -> gate -> scores -> figures -> report; each stage resumes
+define chain
+	set -ex; \
+	$(PY) data_gen/collect.py --config data_gen/configs/collect$(2).yaml; \
+	$(PY) data_gen/retrieve.py --config data_gen/configs/retrieve_demo.yaml --run runs/$(1); \
+	$(PY) data_gen/sample.py --config data_gen/configs/sample$(2).yaml; \
+	$(PY) data_gen/label.py --config data_gen/configs/label_demo.yaml --run runs/$(1); \
+	$(PY) data_gen/build.py --config data_gen/configs/build_demo.yaml --run runs/$(1); \
+	$(ACCELERATE) launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_kbm.py \
+	  --config recipes/configs/kbm_smollm2.yaml --train runs/$(1)/examples/train.jsonl \
+	  --dev runs/$(1)/examples/dev.jsonl --output runs/$(1)/kbm; \
+	$(PY) eval/score.py --config eval/configs/score_demo.yaml --run runs/$(1); \
+	$(PY) eval/end_to_end.py --config eval/configs/end_to_end_demo.yaml --run runs/$(1); \
+	$(PY) eval/classify.py --run runs/$(1); \
+	$(PY) eval/write_report.py --run runs/$(1)
+endef
 
 # one thread a process: on tiny models threads cost more than they give
 test: setup  ## the test suite

@@ -25,7 +25,7 @@ from kbtrain.records import Condition, Split
 
 class SampleConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and evidence.jsonl")
-    name: str = Field("main", description="name of this sampling run in the store")
+    sampling_run: str = Field("main", description="name of this sampling run in the store")
     model: str = Field("smollm2-135m-instruct", description="embedded name, local folder or hub id")
     dtype: str = Field("auto", description="auto (measured), bf16, fp32, fp16")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
@@ -61,11 +61,11 @@ def main(config: SampleConfig) -> None:
     sampling = Sampling(**config.model_dump(include=set(Sampling.__dataclass_fields__)))
     target = config.run / "samples.db"
     with SampleStore(target) as store:
-        if config.name in store.runs() and len(done := store.done(config.name)) == total:
+        if config.sampling_run in store.runs() and len(done := store.done(config.sampling_run)) == total:
             print(f"all {len(done)} question-conditions are in {target} already")
         else:
             generate(config, store, plan, total, sampling)
-        key = {"questions": file_sha256(questions), "run_meta": store.run_meta(config.name)}
+        key = {"questions": file_sha256(questions), "run_meta": store.run_meta(config.sampling_run)}
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
 
@@ -79,21 +79,21 @@ def generate(config: SampleConfig, store: Any, plan: Plan, total: int, sampling:
 
     limits = BatchLimits(rows=config.batch_rows, prompt_tokens=config.batch_prompt_tokens)
     # a begun run keeps its precision: 'auto' measures, and could measure otherwise on a busy machine
-    begun = config.dtype == "auto" and config.name in store.runs()
-    dtype = store.run_meta(config.name)["dtype"] if begun else config.dtype
+    begun = config.dtype == "auto" and config.sampling_run in store.runs()
+    dtype = store.run_meta(config.sampling_run)["dtype"] if begun else config.dtype
     llm = TransformersLLM.load(config.model, sampling, dtype, config.device, limits)
     batching = config.model_dump(include={"batch_rows", "batch_prompt_tokens"})
-    store.begin(config.name, {
+    store.begin(config.sampling_run, {
         "model": config.model, "dtype": name_of(llm.model.dtype), "device": llm.model.device.type,
         "prompts": answer_fingerprint(llm.tokenizer), "shared_prefix": llm.shared_prefix,
         "questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence),
         "sampling": config.model_dump(mode="json", include=set(Sampling.__dataclass_fields__)),
         "samples": dict(config.samples), **batching,
     })  # fmt: skip
-    done = store.done(config.name)
+    done = store.done(config.sampling_run)
     with tqdm(total=total, initial=len(done), desc="sample", unit=" question-conditions", smoothing=0.05) as bar:
         for sets in llm.answer(plan.asks(), done):
-            store.put(config.name, sets)
+            store.put(config.sampling_run, sets)
             bar.update(len(sets))
     print(f"{total} question-conditions, {total - len(done)} of them now -> {store.path}")
 
