@@ -5,7 +5,7 @@ results.json. Thresholds are chosen on dev questions only, and noted in the KBM'
 
 Examples:
   python eval/end_to_end.py --run runs/demo
-  python eval/end_to_end.py --config eval/configs/end_to_end.yaml --threshold-rule best_accuracy
+  python eval/end_to_end.py --config eval/configs/end_to_end_demo.yaml --threshold-rule best_accuracy
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Run it again after an interruption: what is scored is kept.
 
 Examples:
   python eval/score.py --run runs/demo --model smollm2-135m-instruct
-  python eval/score.py --config eval/configs/score.yaml --dtype fp32
+  python eval/score.py --config eval/configs/score_demo.yaml --dtype fp32
 """
 
 from __future__ import annotations

@@ -10,15 +10,16 @@ import numpy as np
 from kbtrain.errors import UserError
 from kbtrain.metrics import outcomes as oc
 from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
-from kbtrain.metrics.curves import normalised_area, retrieval_curve
+from kbtrain.metrics.curves import Floats, retrieval_curve
 from kbtrain.metrics.decisions import Decision, GateInput, by_all_rules, decide
 from kbtrain.metrics.outcomes import AccuracyKind, Answers
-from kbtrain.metrics.points import Measured, compare, measure
+from kbtrain.metrics.points import Measured, areas, compare, interval, measure
 from kbtrain.metrics.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
 from kbtrain.metrics.thresholds import Rule, Threshold
 from kbtrain.records import Outcome
 
 GRID = np.linspace(0.0, 1.0, 101)
+AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
 BASELINES = ("relation_only", "prompt")  # what a learnt gate is compared with
 
 
@@ -51,20 +52,26 @@ def evaluate(
     measured = [
         measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
     ]
+    drawn = [areas(table, chosen, draws=min(AREA_DRAWS, s.bootstrap_draws), seed=s.seed) for table in tables]
     results, rest = [], iter(measured[0][len(chosen) :])
     for i, (decision, group) in enumerate(zip(chosen, others, strict=True)):
         rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
         points = [kind[i].point for kind in measured]
-        results.append(replace(_result(decision, points, tables, test, s.tau_mastery), rules=rules))
-    return results, _comparisons(chosen, measured[0])
+        rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
+        results.append(replace(_result(decision, points, rankings, tables[0], test, s.tau_mastery), rules=rules))
+    return results, _comparisons(chosen, measured[0], drawn[0])
 
 
 def _result(
-    decision: Decision, points: Sequence[Point], tables: Sequence[Answers], test: Sequence[Outcome], tau: float
+    decision: Decision,
+    points: Sequence[Point],
+    rankings: Sequence[Ranking],
+    answers: Answers,
+    test: Sequence[Outcome],
+    tau: float,
 ) -> GateResult:
-    main, threshold = points[0], decision.threshold
-    needed = _classify("needed", oc.needed(test), decision, tables[0])
-    rankings = [_ranking(decision, table) for table in tables]
+    main, area, threshold = points[0], rankings[0].area, decision.threshold
+    needed = _classify("needed", oc.needed(test), decision, answers)
     no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
     return GateResult(
         gate=decision.gate.name,
@@ -87,14 +94,14 @@ def _result(
         recall=needed.recall,
         f1=needed.f1,
         fdr=needed.fdr,
-        oracle_normalised_area=rankings[0].oracle_normalised_area,
-        cost=_cost(decision, tables[0], test),
+        oracle_normalised_area=area.mean if area else None,
+        cost=_cost(decision, answers, test),
         needed=needed,
-        unmastered=_classify(*oc.unmastered(test, tau), decision, tables[0]),
+        unmastered=_classify(*oc.unmastered(test, tau), decision, answers),
         curve=rankings[0],
         other_accuracy=list(points[1:]),
-        other_area=rankings[1:],
-        reasons=needed.reasons | ({} if rankings[0].oracle_normalised_area is not None else no_area),
+        other_area=list(rankings[1:]),
+        reasons=needed.reasons | ({} if area else no_area),
     )
 
 
@@ -105,11 +112,10 @@ def _classify(positive: str, truth: Bools, decision: Decision, answers: Answers)
     return classify(positive, truth, decision.scores(answers), retrieve > 0.5)
 
 
-def _ranking(decision: Decision, answers: Answers) -> Ranking:
-    scores = decision.scores(answers)
-    curve = retrieval_curve(scores, answers.llm, answers.rag)
-    area = normalised_area(scores, answers.llm, answers.rag)
-    return Ranking(area, [round(float(r), 2) for r in GRID], [round(float(a), 6) for a in curve.at(GRID)])
+def _ranking(decision: Decision, answers: Answers, area: Floats | None) -> Ranking:
+    curve = retrieval_curve(decision.scores(answers), answers.llm, answers.rag)
+    accuracy = [round(float(a), 6) for a in curve.at(GRID)]
+    return Ranking(None if area is None else interval(area), [round(float(r), 2) for r in GRID], accuracy)
 
 
 def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost:
@@ -136,12 +142,14 @@ def _rule_point(threshold: Threshold, point: Point) -> RulePoint:
     )
 
 
-def _comparisons(chosen: Sequence[Decision], measured: Sequence[Measured]) -> list[Comparison]:
+def _comparisons(
+    chosen: Sequence[Decision], measured: Sequence[Measured], drawn: Sequence[Floats | None]
+) -> list[Comparison]:
     """Every scored gate against each baseline that is there."""
-    by_name = {d.gate.name: m for d, m in zip(chosen, measured, strict=False) if d.gate.learnt}
+    index = {decision.gate.name: i for i, decision in enumerate(chosen) if decision.gate.learnt}
     return [
-        compare(name, other, by_name[name], by_name[other])
-        for name in by_name
+        compare(name, other, measured[i], measured[index[other]], drawn[i], drawn[index[other]])
+        for name, i in index.items()
         for other in BASELINES
-        if other in by_name and name not in BASELINES
+        if other in index and name not in BASELINES
     ]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kbtrain.metrics.curves import normalised_area
 from kbtrain.metrics.decisions import Decision
 from kbtrain.metrics.outcomes import Answers
 from kbtrain.metrics.results import Comparison, Point, RandomDraws
-from kbtrain.metrics.significance import Delta, delta, random_gates, resampled_means
+from kbtrain.metrics.significance import Delta, delta, random_gates, resampled_areas, resampled_means
 
 Floats = NDArray[np.float64]
 
@@ -55,9 +56,9 @@ def _measured(answers: Answers, decision: Decision, means: Floats, random: Float
         accuracy=float(accuracy[0]),
         retrieval_ratio=float(ratio[0]),
         random_accuracy=float(chance[0]),
-        delta_vs_random=_delta(accuracy - chance),
-        delta_vs_llm_only=_delta(accuracy - llm),
-        delta_vs_all_rag=_delta(accuracy - rag),
+        delta_vs_random=interval(accuracy - chance),
+        delta_vs_llm_only=interval(accuracy - llm),
+        delta_vs_all_rag=interval(accuracy - rag),
         random_draws=RandomDraws(len(random), float(random.mean()), low, high),
     )
     if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
@@ -65,10 +66,25 @@ def _measured(answers: Answers, decision: Decision, means: Floats, random: Float
     return Measured(point, accuracy, accuracy - chance)
 
 
-def compare(name: str, other: str, a: Measured, b: Measured) -> Comparison:
+def areas(answers: Answers, decisions: Sequence[Decision], *, draws: int, seed: int) -> list[Floats | None]:
+    """Each decision's oracle-normalised area: as observed first, then in each resample; None if undefined."""
+    orders = [decision.scores(answers) for decision in decisions]
+    observed = [normalised_area(scores, answers.llm, answers.rag) for scores in orders]
+    drawn = resampled_areas(orders, answers.llm, answers.rag, draws, seed)
+    if np.isnan(drawn).all():
+        return [None] * len(orders)
+    return [None if area is None else np.concatenate([[area], drawn[:, i]]) for i, area in enumerate(observed)]
+
+
+def compare(
+    name: str, other: str, a: Measured, b: Measured, area_a: Floats | None, area_b: Floats | None
+) -> Comparison:
     """Paired differences a - b, see :class:`Comparison`."""
-    return Comparison(name, other, _delta(a.accuracy - b.accuracy), _delta(a.gain - b.gain))
+    area = None if area_a is None or area_b is None else interval(area_a - area_b)
+    return Comparison(name, other, interval(a.accuracy - b.accuracy), interval(a.gain - b.gain), area)
 
 
-def _delta(values: Floats) -> Delta:
-    return delta(float(values[0]), values[1:])
+def interval(values: Floats) -> Delta:
+    """From a value as observed, followed by its resamples (those where it is undefined are left out)."""
+    drawn = values[1:]
+    return delta(float(values[0]), drawn[~np.isnan(drawn)])

@@ -39,9 +39,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Ranking:
-    """A gate's order of the questions, at all thresholds at once: its curve at 101 ratios, and the area under it."""
+    """A gate's order of the questions, at all thresholds at once: its curve at 101 ratios, and the area under it.
 
-    oracle_normalised_area: float | None
+    ``area`` is the oracle-normalised area with its 95 % interval; None where the oracle gains nothing.
+    """
+
+    area: Delta | None
     ratio: list[float]
     accuracy: list[float]
 
@@ -111,9 +114,10 @@ class GateResult:
 @dataclass(frozen=True)
 class Comparison:
     """Two gates on the same questions: ``accuracy`` is the plain difference; ``gain`` the difference of what each
-    gains over random at its own ratio (fair when they retrieve differently often)."""
+    gains over random at its own ratio (fair when they retrieve differently often); ``area`` that of their areas."""
 
     gate: str
     other: str
     accuracy: Delta
     gain: Delta
+    area: Delta | None

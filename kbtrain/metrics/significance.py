@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,16 +37,43 @@ def resampled_means(columns: Floats, draws: int, seed: int) -> Floats:
 
     All columns see the same questions in each draw, so differences between columns are paired.
     """
-    n = len(columns)
+    return np.concatenate([counts @ columns / len(columns) for counts in _resamples(len(columns), draws, seed)])
+
+
+def resampled_areas(orders: Sequence[Floats], llm: Floats, rag: Floats, draws: int, seed: int) -> Floats:
+    """Oracle-normalised areas (``curves.normalised_area``) of several gates' scores in each resample: (draws, gates).
+
+    NaN where the resample leaves the oracle nothing to gain.
+    """
+    gain = rag - llm
+    parts = []
+    for counts in _resamples(len(gain), draws, seed):
+        best = _excess_area(gain, gain, counts)
+        best[best <= 1e-12] = np.nan
+        parts.append(np.stack([_excess_area(scores, gain, counts) / best for scores in orders], axis=1))
+    return np.concatenate(parts)
+
+
+def _excess_area(scores: Floats, gain: Floats, counts: Floats) -> Floats:
+    """Area between a gate's curve and the random line, per resample (rows of ``counts``: copies of each question)."""
+    n = len(gain)
+    order = np.argsort(-scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))  # of the blocks of equal scores
+    size = np.add.reduceat(counts[:, order], starts, axis=1)
+    gained = np.add.reduceat((counts * gain)[:, order], starts, axis=1)
+    total = np.cumsum(gained, axis=1)
+    under: Floats = (size * (total - gained / 2)).sum(axis=1) / n**2  # trapezoids, above the accuracy without retrieval
+    return under - total[:, -1] / (2 * n)
+
+
+def _resamples(n: int, draws: int, seed: int) -> Iterator[Floats]:
+    """How often each of n questions was drawn, in blocks of rows: the same for the same n, draws and seed."""
     rng = np.random.default_rng(seed)
     step = max(1, _CELLS // n)
-    parts = []
     for start in range(0, draws, step):
         rows = min(step, draws - start)
         picked = rng.integers(n, size=(rows, n)) + (np.arange(rows) * n)[:, None]
-        counts = np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n)
-        parts.append(counts.astype(np.float64) @ columns / n)
-    return np.concatenate(parts)
+        yield np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
 
 
 def random_gates(llm: Floats, rag: Floats, searches: list[int], draws: int, seed: int) -> Floats:

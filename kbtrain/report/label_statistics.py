@@ -27,6 +27,7 @@ class LabelStatistics:
     mastery without retrieval is above ``TAUS[i]``, and the sum of masteries if only the others are retrieved for.
     """
 
+    split: str = "all splits"
     n: int = 0
     n_with_rag: int = 0
     tau_mastery: float = 0.0
@@ -64,6 +65,10 @@ class LabelStatistics:
             self.kept[i] += llm > tau
             self.answered[i] += llm if llm > tau else rag
 
+    def count(self, indicator: Indicator, condition: Condition) -> int:
+        """How many questions were sampled under a condition."""
+        return sum(self.histograms[indicator, condition, i] for i in range(BINS))
+
     def pearson(self) -> float | None:
         """Correlation of mastery and certainty without retrieval (KBM, section 3.2: 0.64); None if one is constant."""
         m, c, mm, cc, mc = (total / self.n for total in self._moments) if self.n else [0.0] * 5
@@ -84,7 +89,7 @@ def interval(value: float, parts: int) -> int:
 
 def statistics(labels: Iterable[Label]) -> LabelStatistics:
     """Over the labels of the train split; over all if there are none (they may have been sampled for dev only)."""
-    train, everything = LabelStatistics(), LabelStatistics()
+    train, everything = LabelStatistics("train"), LabelStatistics()
     for label in labels:
         everything.add(label)
         if label.split == "train":

@@ -50,15 +50,18 @@ def caption(results: Results) -> str:
 
 
 def verdicts(results: Results) -> list[str]:
-    """Which scored gates beat random, and which do not, in plain words."""
+    """Which scored gates beat random and the relation alone, and which do not, in plain words."""
     scored = [gate for gate in results.gates if gate.threshold_rule is not None]
-    lines = []
-    for beats, text in ((True, "Better than random at their own retrieval ratio"), (False, "NOT better than random")):
-        names = [gate.gate for gate in scored if gate.beats_random is beats]
-        if names:
-            end = "interval above 0" if beats else "interval reaches 0 or lies below"
-            lines.append(f"{text} ({end}): {', '.join(names)}.")
-    return lines
+    lines = _sorted({gate.gate: gate.beats_random for gate in scored}, "random at their own retrieval ratio")
+    over_relation = {c.gate: c.gain.above_zero for c in results.comparisons if c.other == "relation_only"}
+    return lines + _sorted(over_relation, "relation_only (by what each gains over random)")
+
+
+def _sorted(beats: dict[str, bool], what: str) -> list[str]:
+    better = ", ".join(name for name, yes in beats.items() if yes)
+    others = ", ".join(name for name, yes in beats.items() if not yes)
+    lines = [f"Better than {what}, 95 % interval above 0: {better}."] if better else []
+    return lines + ([f"NOT better than {what}: {others}."] if others else [])
 
 
 def text_summary(results: Results, extra: Sequence[str] = ()) -> str:

@@ -13,6 +13,8 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gates.folder import GateCard, read_card, write_card
+from kbtrain.provenance import file_sha256
 from kbtrain.records import GateScore, Outcome
 from kbtrain.report.results import check, load
 from kbtrain.store import SampleStore
@@ -136,9 +138,32 @@ def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script:
     assert {point["accuracy_kind"] for point in other.values()} == {"expected"}
     assert other["all_rag"]["accuracy"] == pytest.approx(sum(rag for _, rag in expected) / 60)
     assert other["oracle"]["accuracy"] == pytest.approx(sum(map(max, expected)) / 60)
-    assert gates["oracle"]["other_area"][0]["oracle_normalised_area"] == pytest.approx(1)
+    assert gates["oracle"]["other_area"][0]["area"]["mean"] == pytest.approx(1)
     assert gates["kbm_mastery"]["unmastered"]["positive"] == "unmastered"
     assert gates["kbm_mastery"]["unmastered"]["n_positive"] == sum(llm <= 0.2 for llm, _ in expected)
     turned = {gate["gate"]: gate for gate in evaluate(script, sampled_run, accuracy="expected")["gates"]}
     assert turned["all_rag"]["accuracy"] == other["all_rag"]["accuracy"]
     assert turned["all_rag"]["other_accuracy"][0]["accuracy"] == gates["all_rag"]["accuracy"]
+
+
+def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_folder: Path) -> None:
+    card = GateCard(
+        kind="kbm",
+        base_model="made-up",
+        keys=("mastery", "benefit"),
+        prompt_fingerprint="0" * 16,
+        max_length=64,
+        dtype="fp32",
+        method="full",
+        labels="soft",
+    )
+    (run_folder / "kbm").mkdir()
+    write_card(run_folder / "kbm", card)
+    document = evaluate(script, run_folder, threshold_rule="best_accuracy")
+    noted = read_card(run_folder / "kbm").thresholds
+    assert set(noted) == {"kbm_mastery", "kbm_benefit"}
+    gates = {gate["gate"]: gate for gate in document["gates"]}
+    assert noted["kbm_benefit"].threshold == gates["kbm_benefit"]["threshold"]
+    assert (noted["kbm_benefit"].rule, noted["kbm_benefit"].n_dev) == ("best_accuracy", 80)
+    assert noted["kbm_benefit"].dev_file_sha256 == file_sha256(run_folder / "examples" / "dev.jsonl")
+    assert document["meta"]["gate"]["base_model"] == "made-up"

@@ -98,6 +98,7 @@ def test_the_page_says_what_was_measured(written: Path) -> None:
     for said in ("n = 200", "accuracy of greedy answers", "NOT better than random", "0123456789abcdef", "made-up"):
         assert said in text
     assert re.search(r"NOT better than random[^.]*: [^.]*\bprompt\b", text)
+    assert re.search(r"Better than relation_only[^.]*: [^.]*\bkbm_benefit\b", re.sub(r"\d %", "", text))
 
 
 def test_questions_and_answers_are_escaped(written: Path) -> None:

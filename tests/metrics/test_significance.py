@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kbtrain.metrics import significance
-from kbtrain.metrics.significance import delta, random_gates, resampled_means
+from kbtrain.metrics.curves import normalised_area
+from kbtrain.metrics.significance import delta, random_gates, resampled_areas, resampled_means
 
 
 def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
@@ -52,3 +53,19 @@ def test_random_gates_have_the_expected_mean_and_the_exact_ends() -> None:
     # hypergeometric spread of the sum of 60 gains drawn from 200 without replacement
     expected = np.sqrt(60 * (rag - llm).var() * (140 / 199)) / 200
     assert drawn[:, 1].std() == pytest.approx(expected, rel=0.1)
+
+
+def test_resampled_areas_equal_the_area_of_each_resample() -> None:
+    rng = np.random.default_rng(7)
+    llm, rag = rng.integers(0, 2, (2, 40)).astype(float)
+    orders = [rng.random(40), rng.integers(0, 4, 40) / 4, rag - llm]
+    drawn = resampled_areas(orders, llm, rag, 25, seed=9)
+    picked = np.random.default_rng(9).integers(40, size=(25, 40))
+    expected = [[normalised_area(scores[row], llm[row], rag[row]) for scores in orders] for row in picked]
+    assert drawn == pytest.approx(np.array(expected))
+    assert drawn[:, 2] == pytest.approx(1)
+
+
+def test_a_resample_without_anything_to_gain_has_no_area() -> None:
+    drawn = resampled_areas([np.array([1.0, 2.0])], np.array([0.0, 1.0]), np.array([1.0, 1.0]), 50, seed=0)
+    assert 0 < np.isnan(drawn).sum() < 50

@@ -46,6 +46,7 @@ def test_panels_histograms_and_sweep() -> None:
     assert found.panels["certainty", "rag", 4, "neutral"] == 1
     assert sum(found.panels.values()) == 3 * 2 * 2
     assert found.histograms["mastery", "llm", 5] == 2
+    assert (found.count("mastery", "llm"), found.count("certainty", "rag"), found.split) == (4, 3, "train")
     sweep = {round(tau, 1): (saved, change) for tau, saved, change in found.sweep()}
     # masteries with retrieval: 1, .4, .5; at tau 0.7 only the second question is kept from retrieval: .9
     assert sweep[0.7] == pytest.approx((1 / 3, (0.9 - 0.4) / 3))
