@@ -13,9 +13,11 @@ Examples:
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +29,7 @@ from kbtrain.prompts import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.provenance import meta_path, package_versions, peak_rss_mb, read_meta, write_meta
 from kbtrain.training.arguments import Adapter, Schedule, Select, Settings, training_arguments
 from kbtrain.training.data import Labels, check_dev, read_data, target
-from kbtrain.training.identity import claim, identity
+from kbtrain.training.identity import claim, identity, settled
 
 NOT_PART_OF_A_RUN = frozenset({"output", "dry_run", "keep_checkpoints", "report_to"})
 
@@ -90,14 +92,15 @@ def main(config: TrainKBMConfig) -> None:
     if config.dry_run:
         from kbtrain.training.dry_run import dry_run
 
-        rows = config.device_batch_size * config.gradient_accumulation_steps
-        shape = (config.keys, config.labels, config.max_length, config.epochs, rows)
+        at_once = config.device_batch_size * config.gradient_accumulation_steps
+        shape = (config.keys, config.labels, config.max_length, config.epochs, at_once)
         return say(dry_run(config.model, data, *shape, config.adapter()))
     run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
     claim(config.output, run)
     if (config.output / CARD).exists():
         return say(f"train_kbm: {config.output} is finished already; nothing to do")
 
+    from accelerate.state import PartialState  # type: ignore[import-untyped]
     from transformers.utils.logging import disable_progress_bar
 
     from kbtrain.llm.load import choose_device, load_model
@@ -108,7 +111,9 @@ def main(config: TrainKBMConfig) -> None:
     world = start_processes(device)
     disable_progress_bar()  # transformers' own, of loading and writing
     base, tokenizer = load_model(config.model, "bf16" if under_deepspeed() else "fp32", device)
-    compute = name_of(choose_dtype(config.dtype, device, base.config.model_type))
+    kind = base.config.model_type
+    with PartialState().main_process_first():  # once for all ranks and for every resume: auto is a measurement
+        compute = settled(config.output, "compute", lambda: name_of(choose_dtype(config.dtype, device, kind)))
     adapter = config.adapter()
     model: Any = adapter(base) if adapter else base
     if config.gradient_checkpointing:
@@ -124,7 +129,7 @@ def main(config: TrainKBMConfig) -> None:
     rows = [make_row(encode(e), [target(e, key, config.labels) for key in config.keys]) for e in data.train]
     checkpoints = config.output / "checkpoints"
     arguments = training_arguments(config.settings(compute), checkpoints, device, bool(data.dev))
-    trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, [progress_bar()])
+    trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, progress_bar())
     checkpoint, broken = last_good(checkpoints)
     if arguments.should_save:
         for path in broken:
@@ -140,29 +145,21 @@ def main(config: TrainKBMConfig) -> None:
         state.save_to_json(str(config.output / "trainer_state.json"))
         from kbtrain.training.save import save_checked
 
-        facts = {
-            "train_examples": len(rows),
-            "without_label": data.unlabelled,
-            "reference_tokens_cut": sum(row.cut for row in rows),
-            "dev_examples": len(data.dev),
-            "steps": state.global_step,
-            "best_step": state.best_global_step,
-            "compute": compute,
-            "device": device,
-            "processes": world,
-            "seconds": round(time.time() - started),
-            "peak_rss_mb": peak_rss_mb(),
-        }
+        cut = sum(row.cut for row in rows)
+        facts: dict[str, Any] = {"train_examples": len(rows), "dev_examples": len(data.dev)}
+        facts |= {"without_label": data.unlabelled, "reference_tokens_cut": cut, "steps": state.global_step}
+        facts |= {"best_step": state.best_global_step, "compute": compute, "device": device, "processes": world}
+        facts |= {"seconds": round(time.time() - started), "peak_rss_mb": peak_rss_mb()}
         card = gate_card(config, tokenizer, compute, {**run, **facts})
         worst, scores = save_checked(config.output, model, kbm, card, data.dev, data.train[:64])
         inputs = [path for path in (config.train, config.dev) if path]
-        write_meta(config.output / CARD, stage="train_kbm", config=run, inputs=inputs, extra=facts, started=started)
+        write_meta(config.output / CARD, stage="train", config=run, inputs=inputs, extra=facts, started=started)
         if not config.keep_checkpoints:
             shutil.rmtree(checkpoints)
         say(
             f"train_kbm: {len(rows)} examples ({data.unlabelled} without a label left out, "
-            f"{facts['reference_tokens_cut']} reference tokens cut), {state.global_step} steps in {facts['seconds']} s, "
-            f"{compute}; dev: {', '.join(f'{name} {value:.3f}' for name, value in scores.items()) or 'none'}; saved, "
+            f"{cut} reference tokens cut), {state.global_step} steps in {facts['seconds']} s "
+            f"({compute}); dev: {', '.join(f'{name} {value:.3f}' for name, value in scores.items()) or 'none'}; saved, "
             f"opened again, scores equal (to {worst:.0e}) -> {config.output}"
         )
     trainer.accelerator.wait_for_everyone()
@@ -187,30 +184,18 @@ def gate_card(config: TrainKBMConfig, tokenizer: Any, compute: str, run: dict[st
 
 def progress_bar() -> Any:
     from tqdm import tqdm
-    from transformers import TrainerCallback
 
-    class ProgressBar(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            self.bar = tqdm(
-                total=state.max_steps, initial=state.global_step, unit="step", disable=not state.is_world_process_zero
-            )
+    bar = tqdm(unit="step", disable=int(os.environ.get("RANK", "0")) > 0)
 
-        def on_log(
-            self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **rest: Any
-        ) -> None:
-            if logs and "loss" in logs:
-                self.bar.set_postfix(loss=f"{logs['loss']:.4f}")
-            elif logs and "eval_loss" in logs and state.is_world_process_zero:
-                shown = ", ".join(f"{key.removeprefix('eval_')} {value:.3f}" for key, value in logs.items())
-                tqdm.write(f"step {state.global_step}: dev {shown}", file=sys.stderr)
+    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
+        bar.total, bar.initial = steps, bar.initial or step - 1
+        bar.update(step - bar.n)
+        if "loss" in logs:
+            bar.set_postfix(loss=f"{logs['loss']:.4f}")
+        if "eval_loss" in logs:
+            bar.write(f"step {step}: dev " + ", ".join(f"{k[5:]} {v:.3f}" for k, v in logs.items() if k[:4] == "eval"))
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            self.bar.update(state.global_step - self.bar.n)
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            self.bar.close()
-
-    return ProgressBar()
+    return show
 
 
 if __name__ == "__main__":

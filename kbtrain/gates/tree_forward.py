@@ -66,7 +66,7 @@ def tree_positions(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.
     """(rows, room + tree) position ids: a prompt counts from 0 after its left padding, a tree token from its depth."""
     start = (room - lengths)[:, None]
     prompt = (torch.arange(room)[None] - start).clamp(min=0)
-    return torch.cat([prompt, lengths[:, None] + torch.tensor(tree.depths)[None]], dim=1)
+    return torch.cat([prompt, lengths[:, None] + torch.tensor(tree.depths, dtype=torch.long)[None]], dim=1)
 
 
 def tree_mask(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.Tensor:

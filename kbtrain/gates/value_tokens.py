@@ -20,7 +20,7 @@ class ValueToken:
     """The place where one key's value is decided, given the earlier keys' values.
 
     ``position`` counts answer tokens before it; ``true_id`` and ``false_id`` are the tokens that stand there;
-    ``node`` is the tree token after which they are predicted.
+    ``node`` is the tree token after which they are predicted (-1: the prompt's last token).
     """
 
     position: int
@@ -90,7 +90,7 @@ def _first_difference(
     for rest in combinations(len(keys) - len(given) - 1):
         yes, no = answers[*given, True, *rest], answers[*given, False, *rest]
         at = next((i for i, (a, b) in enumerate(zip(yes, no, strict=False)) if a != b), None)
-        if at:  # a difference in the very first token would leave nothing to predict it from
+        if at is not None:
             found.add((yes[:at], yes[at], no[at]))
     if len(found) != 1:
         raise UserError(f"tokenizer: the answers' tokens do not tell True from False for '{keys[len(given)]}'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.provenance import file_sha256, write_atomically
 
 RUN = "run.json"
+SETTLED = "settled"  # what was measured at the first start
 
 
 def identity(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
@@ -30,10 +31,21 @@ def claim(folder: Path, run: Mapping[str, Any]) -> None:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{at(path)}: broken JSON; choose another output folder") from None
     new = json.loads(json.dumps(run, default=str))
-    differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    differing = [key for key in {**old, **new} if key != SETTLED and old.get(key) != new.get(key)]
     if differing:
         key = differing[0]
         raise UserError(
             f"{at(path)}: another training is in this folder ({key} was {old.get(key)}, is {new.get(key)}); choose "
             "another output, or delete the folder"
         )
+
+
+def settled(folder: Path, name: str, measure: Callable[[], str]) -> str:
+    """What ``measure`` said when this training began: a resumed run must not measure anew and find another value."""
+    path = folder / RUN
+    run = json.loads(path.read_text(encoding="utf-8"))
+    known: dict[str, str] = run.get(SETTLED, {})
+    if name not in known:
+        known[name] = measure()
+        write_atomically(path, json.dumps({**run, SETTLED: known}, ensure_ascii=False, indent=1) + "\n")
+    return known[name]

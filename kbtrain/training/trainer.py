@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +21,24 @@ from kbtrain.training.dev_metrics import dev_metrics
 from kbtrain.training.order import LikeLengthSampler
 from kbtrain.training.rows import Collator, Row, answer_loss
 
+Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
+
+
+class _Watching(TrainerCallback):
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        self.watch(state.global_step, state.max_steps, logs or {})
+
 
 class KBMTrainer(Trainer):
-    """``kbm`` scores with the very model that is trained. Losses are means over all answer tokens of a step."""
+    """``kbm`` scores with the very model that is trained; ``watch`` is told every step's loss.
+
+    Losses are means over all answer tokens of a step.
+    """
 
     def __init__(
         self,
@@ -32,7 +47,7 @@ class KBMTrainer(Trainer):
         rows: Sequence[Row],
         dev: Sequence[GateExample],
         labels: Labels,
-        callbacks: Sequence[TrainerCallback] = (),
+        watch: Watch = lambda step, steps, logs: None,
     ) -> None:
         tokenizer = kbm.scorer.encoder.tokenizer
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -42,7 +57,7 @@ class KBMTrainer(Trainer):
             data_collator=Collator(cast("int", pad)),
             train_dataset=list(rows),
             eval_dataset=list(dev) or None,
-            callbacks=list(callbacks),
+            callbacks=[_Watching(watch)],
         )
         self.kbm = kbm
         self.rows = rows

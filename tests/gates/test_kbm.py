@@ -1,0 +1,197 @@
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from tiny_kbm import KINDS, example, make_model, make_tokenizer
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gates.encoding import Encoded
+from kbtrain.gates.folder import GateCard, Threshold, read_card, set_threshold, write_card
+from kbtrain.gates.kbm import KBM
+from kbtrain.gates.prompt import Prompt
+from kbtrain.gates.scoring import like_length, marginals
+from kbtrain.gates.tree_forward import tree_mask, tree_positions, value_probabilities
+from kbtrain.gates.value_tokens import build_tree
+from kbtrain.prompts import kbm_fingerprint
+
+KEYS = ("mastery", "certainty", "benefit")
+EXAMPLES = [example(i, reference=None if i % 3 else "It lies in the north. " * (i + 1)) for i in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+@torch.no_grad()
+def naive(model, row):
+    """A separate full forward pass for every branch, no masks, no padding."""
+    found = {}
+    for given, place in row.tree.places.items():
+        answer = next(a for values, a in row.tree.answers.items() if values[: len(given)] == given)
+        ids = torch.tensor([[*row.prompt, *answer[: place.position]]])
+        found[given] = model(ids).logits[0, -1, [place.true_id, place.false_id]].softmax(-1)[0].item()
+    return found
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_forward_pass_over_the_tree_equals_one_pass_for_every_branch(kind, attention, tokenizer):
+    model = make_model(kind, len(tokenizer))
+    model.set_attn_implementation(attention)
+    kbm = KBM(model, tokenizer, KEYS, 4000)
+    rows = [kbm.scorer.encoder.encode(e) for e in EXAMPLES[:6]]
+    for row, found in zip(rows, value_probabilities(model, rows, 0), strict=True):
+        expected = naive(model, row)
+        assert len(expected) == 7
+        assert found == pytest.approx(expected, abs=1e-5)
+        assert max(expected.values()) - min(expected.values()) > 1e-3  # branches differ, or nothing was tested
+
+
+def test_probabilities_are_summed_over_the_values_before():
+    # p(m) = .9; p(c|m) = .5, p(c|not m) = .2; p(b|..) = 1 only if m and not c
+    conditional = {(): 0.9, (True,): 0.5, (False,): 0.2}
+    conditional |= {(True, True): 0.0, (True, False): 1.0, (False, True): 0.0, (False, False): 0.0}
+    assert marginals(conditional, 3) == pytest.approx([0.9, 0.9 * 0.5 + 0.1 * 0.2, 0.9 * 0.5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_does_not_depend_on_its_batch(kind, tokenizer):
+    model = make_model(kind, len(tokenizer))
+    together = KBM(model, tokenizer, KEYS, 4000, tokens_per_batch=10**5).probabilities(EXAMPLES)
+    alone = [KBM(model, tokenizer, KEYS, 4000).probabilities([e]) for e in EXAMPLES]
+    for key in KEYS:
+        assert together[key] == pytest.approx([one[key][0] for one in alone], abs=1e-5)
+        assert len({round(p, 6) for p in together[key]}) > 6
+
+
+def test_batches_are_of_like_length_and_within_the_token_budget(tokenizer):
+    encoder = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000).scorer.encoder
+    rows = [encoder.encode(e) for e in EXAMPLES]
+    batches = list(like_length(rows, 1000))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
+    for batch in batches:
+        width = max(len(rows[i].prompt) for i in batch) + len(rows[0].tree.tokens)
+        assert len(batch) == 1 or width * len(batch) <= 1000
+    lengths = [len(rows[i].prompt) for batch in batches for i in batch]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_tree_token_sees_the_prompt_and_its_ancestors_only(tokenizer):
+    tree = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS[:2], 4000).scorer.encoder.encode(EXAMPLES[0]).tree
+    mask = tree_mask(torch.tensor([2, 3]), 3, tree)[:, 0]
+    places = tree.places
+    in_true, in_false = 3 + places[True,].node, 3 + places[False,].node
+    assert not mask[0, in_false, in_true] and not mask[0, in_true, in_false]
+    assert not mask[0, in_true, 0] and mask[0, in_true, 1:3].all()  # the first row's padding is never seen
+    assert mask[1, in_true, 0]
+    positions = tree_positions(torch.tensor([2, 3]), 3, tree)
+    assert positions[0, :3].tolist() == [0, 0, 1]
+    assert positions[0, in_true] == 2 + places[True,].position - 1
+
+
+def test_values_in_the_very_first_token_are_scored_too(tokenizer):
+    model = make_model(vocabulary=len(tokenizer))
+    tree = build_tree(("need",), {(True,): (5, 0), (False,): (6, 0)})
+    rows = [Encoded((7, 8, 9), tree, 0), Encoded((7, 8), tree, 0)]
+    for row, found in zip(rows, value_probabilities(model, rows, 0), strict=True):
+        assert found == pytest.approx(naive(model, row), abs=1e-5)
+
+
+def test_the_gates_are_higher_where_retrieval_is_needed(tokenizer):
+    kbm = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000)
+    found = kbm.probabilities(EXAMPLES[:3])
+    assert kbm.gate("mastery").score(EXAMPLES[:3]) == [1 - p for p in found["mastery"]]
+    assert kbm.gate("certainty").score(EXAMPLES[:3]) == [1 - p for p in found["certainty"]]
+    assert kbm.gate("benefit").score(EXAMPLES[:3]) == found["benefit"]
+    assert [kbm.gate(key).name for key in KEYS] == ["kbm_mastery", "kbm_certainty", "kbm_benefit"]
+    assert kbm.name == "kbm_mastery" and kbm.score(EXAMPLES[:3]) == kbm.gate("mastery").score(EXAMPLES[:3])
+    with pytest.raises(UserError, match="no key 'benefit'"):
+        KBM(kbm.scorer.model, tokenizer, KEYS[:2], 4000).gate("benefit")
+
+
+def test_the_prompt_baseline_is_the_probability_of_need_true(tokenizer):
+    model = make_model(vocabulary=len(tokenizer))
+    gate = Prompt(model, tokenizer)
+    row = gate.scorer.encoder.encode(EXAMPLES[0])
+    assert gate.score(EXAMPLES[:1]) == pytest.approx([naive(model, row)[()]], abs=1e-5)
+    assert "north" not in tokenizer.decode(row.prompt)  # it is asked about the plain question
+
+
+def test_a_model_that_gives_no_number_is_a_user_error(tokenizer):
+    model = make_model(vocabulary=len(tokenizer))
+    model.lm_head.weight.data.fill_(math.nan)
+    with pytest.raises(UserError, match=r"example 'dev0' \(and 1 more\): the model gives no number"):
+        KBM(model, tokenizer, KEYS, 4000).probabilities(EXAMPLES[:2])
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    make_model(vocabulary=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    card = GateCard(
+        kind="kbm", base_model="tiny", keys=KEYS, prompt_fingerprint=kbm_fingerprint(tokenizer, KEYS), max_length=900,
+        dtype="fp32", method="full", labels="hard",
+    )  # fmt: skip
+    write_card(tmp_path, card)
+    return tmp_path
+
+
+def test_load_gate_opens_a_folder_and_scores_the_same(folder, tokenizer):
+    gate = kbtrain.load_gate(folder)
+    kept = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 900)
+    assert gate.probabilities(EXAMPLES) == kept.probabilities(EXAMPLES)
+    assert gate.card.keys == KEYS
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt_fingerprint": "0" * 16}, "prompt fingerprint 0{16} is not this version's"),
+        ({"kind": "kmb"}, "unknown kind 'kmb'; did you mean 'kbm'"),
+        ({"keys": ["mastered"]}, "field 'keys.0'"),
+        ({"dtype": "fp8"}, "unknown 'fp8'"),
+    ],
+)
+def test_a_gate_that_cannot_be_used_is_refused_in_one_line(folder, change, message):
+    data = json.loads((folder / "gate.json").read_text())
+    (folder / "gate.json").write_text(json.dumps(data | change))
+    with pytest.raises(UserError, match=message) as caught:
+        kbtrain.load_gate(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_gate_and_a_broken_card_are_user_errors(tmp_path, folder):
+    with pytest.raises(UserError, match="no such file; is"):
+        kbtrain.load_gate(tmp_path / "nothing")
+    (folder / "gate.json").write_text("{")
+    with pytest.raises(UserError, match="broken JSON"):
+        kbtrain.load_gate(folder)
+
+
+def test_a_threshold_is_recorded_beside_the_others(folder):
+    set_threshold(folder, "kbm_mastery", Threshold(threshold=0.5, rule="fixed", dev_file_sha256="a", n_dev=3))
+    set_threshold(folder, "kbm_benefit", Threshold(threshold=0.2, rule="best_f1", dev_file_sha256="a", n_dev=3))
+    assert {name: t.threshold for name, t in read_card(folder).thresholds.items()} == {
+        "kbm_mastery": 0.5,
+        "kbm_benefit": 0.2,
+    }
+
+
+def test_an_empty_list_has_no_scores(folder):
+    assert kbtrain.load_gate(folder).probabilities([]) == {key: [] for key in KEYS}
+
+
+def test_chinese_questions_share_a_batch_with_english_ones(tokenizer):
+    kbm = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000)
+    chinese = dataclasses.replace(EXAMPLES[1], question="法国的首都是哪里?", language="zh")
+    together = kbm.probabilities([EXAMPLES[0], chinese])["mastery"]
+    assert together == pytest.approx([kbm.probabilities([e])["mastery"][0] for e in (EXAMPLES[0], chinese)], abs=1e-5)

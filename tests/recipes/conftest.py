@@ -1,0 +1,50 @@
+"""A tiny model folder, example files, and the recipe as a user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_kbm import labelled, make_folder
+
+from kbtrain.jsonl import write
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "train_kbm.py"
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A folder with model/, train.jsonl (20 examples) and dev.jsonl (9)."""
+    folder = tmp_path_factory.mktemp("train_kbm")
+    make_folder(folder / "model")
+    write(folder / "train.jsonl", [labelled(i, reference="It is so. " * i if i % 4 == 3 else None) for i in range(20)])
+    write(folder / "dev.jsonl", [labelled(i, "dev") for i in range(9)])
+    return folder
+
+
+@pytest.fixture
+def arguments(data, tmp_path):
+    """Command line of a training of 3 epochs of 5 steps in fp32; further keys are added or replaced."""
+
+    def make(**changes):
+        keys = {"model": data / "model", "train": data / "train.jsonl", "dev": data / "dev.jsonl"}
+        keys |= {"output": tmp_path / "kbm", "epochs": 3, "learning_rate": 3e-3, "dtype": "fp32", "device": "cpu"}
+        keys |= {"save_steps": 3, **changes}
+        return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+
+    return make
+
+
+@pytest.fixture
+def run():
+    """The recipe in a process of its own."""
+
+    def make(arguments, launch=(sys.executable,), **environment):
+        return subprocess.run(
+            [*launch, str(RECIPE), *arguments], capture_output=True, text=True, cwd=ROOT, check=False,
+            env={**os.environ, **environment}, timeout=300,
+        )  # fmt: skip
+
+    return make

@@ -1,0 +1,276 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tiny_kbm import labelled, make_model, make_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import kbtrain
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.gates.kbm import KBM
+from kbtrain.jsonl import write
+from kbtrain.prompts import encode, kbm_prompt
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    """The recipe's main in this process, with accelerate's process-wide state made anew."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+    torch.set_num_threads(1)
+    spec = spec_from_file_location("train_kbm_under_test", ROOT / "recipes" / "train_kbm.py")
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "train_kbm_under_test", module)
+    spec.loader.exec_module(module)
+    from kbtrain.config import parse_args
+
+    def main(arguments):
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+        module.main(parse_args(module.TrainKBMConfig, arguments))
+
+    main.config = module.TrainKBMConfig
+    return main
+
+
+def losses(folder):
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [log["loss"] for log in state["log_history"] if "loss" in log]
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments, tmp_path, capsys):
+    recipe(arguments(epochs=20, learning_rate=1e-2, save_steps=50))
+    gate = kbtrain.load_gate(tmp_path / "kbm")
+    dev = [labelled(i, "dev") for i in range(9)]
+    found = gate.probabilities(dev)
+    for key in ("mastery", "certainty", "benefit"):
+        yes = [p for p, e in zip(found[key], dev, strict=True) if getattr(e, key)]
+        no = [p for p, e in zip(found[key], dev, strict=True) if not getattr(e, key)]
+        assert min(yes) > max(no)
+    assert losses(tmp_path / "kbm")[-1] < 0.2 * losses(tmp_path / "kbm")[0]
+    out = capsys.readouterr().out
+    assert "train_kbm: 20 examples" in out and "scores equal (to 0e+00)" in out
+    card = gate.card
+    assert (card.kind, card.dtype, card.labels, card.method) == ("kbm", "fp32", "hard", "full")
+    assert card.run["steps"] == 100 and len(card.run["train_sha256"]) == 64
+    readme = (tmp_path / "kbm" / "README.md").read_text()
+    assert card.prompt_fingerprint in readme and "auroc_mastery" in readme
+    assert not (tmp_path / "kbm" / "checkpoints").exists()
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "kbm"),
+        AutoTokenizer.from_pretrained(tmp_path / "kbm"),
+    )
+    prompt = torch.tensor([encode(tokenizer, kbm_prompt(dev[0].question, None, "en", card.keys))])
+    said = model.generate(prompt, max_new_tokens=80, do_sample=False)[0, prompt.shape[1] :]
+    text = tokenizer.decode(said)
+    assert text.startswith('{"mastery": "True", "certainty": "True", "benefit": "')
+    assert text.endswith('"}<|im_end|>')  # it stops: EOS is learned
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, arguments, run, tmp_path):
+    recipe(arguments(output=tmp_path / "whole"))
+    killed = tmp_path / "killed"
+    command = [sys.executable, str(ROOT / "recipes" / "train_kbm.py"), *arguments(output=killed)]
+    for step in (3, 9):  # killed while or after the checkpoint of this step is written
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+        while process.poll() is None and not (killed / "checkpoints" / f"checkpoint-{step}").exists():
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+    recipe(arguments(output=killed))
+    assert losses(killed) == losses(tmp_path / "whole")
+    assert len(losses(killed)) == 15
+    assert weights(killed) == weights(tmp_path / "whole")
+
+
+def test_a_checkpoint_cut_short_is_left_out_aloud_and_the_one_before_is_used(recipe, arguments, tmp_path, capsys):
+    recipe(arguments(output=tmp_path / "whole"))
+    recipe(arguments(keep_checkpoints=True, select="last"))
+    folder = tmp_path / "kbm"
+    last = folder / "checkpoints" / "checkpoint-15"
+    state = json.loads((last / "trainer_state.json").read_text())
+    assert state["global_step"] == 15
+    (folder / "gate.json").unlink()
+    (last / "optimizer.pt").write_bytes((last / "optimizer.pt").read_bytes()[:-1])
+    older = folder / "checkpoints" / "checkpoint-99"
+    older.mkdir()  # killed right after the folder was made
+    capsys.readouterr()
+    recipe(arguments(keep_checkpoints=True, select="last"))
+    out = capsys.readouterr().out
+    assert "checkpoint-15: incomplete" in out and "checkpoint-99: incomplete" in out
+    assert losses(folder) == losses(tmp_path / "whole")
+
+
+def test_a_finished_run_says_so_and_does_nothing(recipe, arguments, tmp_path, capsys):
+    recipe(arguments(epochs=1))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kbm").iterdir()}
+    capsys.readouterr()
+    recipe(arguments(epochs=1))
+    assert "finished already; nothing to do" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kbm").iterdir()} == before
+    with pytest.raises(UserError, match="another training is in this folder"):
+        recipe(arguments(epochs=2))
+
+
+def test_eight_rows_at_once_equal_one_row_eight_times(recipe, arguments, tmp_path):
+    recipe(arguments(output=tmp_path / "a", epochs=1, device_batch_size=8, gradient_accumulation_steps=1))
+    recipe(arguments(output=tmp_path / "b", epochs=1, device_batch_size=1, gradient_accumulation_steps=8))
+    assert losses(tmp_path / "a") == pytest.approx(losses(tmp_path / "b"), rel=1e-4)
+    assert len(losses(tmp_path / "a")) == 3
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_an_adapter_is_saved_and_opened_with_and_without_merged_weights(recipe, arguments, tmp_path, merged, data):
+    recipe(arguments(method="lora", merge_adapter=merged, epochs=2, labels="soft"))
+    folder = tmp_path / "kbm"
+    assert (folder / "adapter" / "adapter_model.safetensors").stat().st_size > 1000
+    assert (folder / "model.safetensors").exists() == merged
+    gate = kbtrain.load_gate(folder)
+    dev = [labelled(i, "dev") for i in range(9)]
+    base = KBM(AutoModelForCausalLM.from_pretrained(data / "model"), gate.scorer.encoder.tokenizer, gate.keys, 1580)
+    assert gate.probabilities(dev) != base.probabilities(dev)
+    assert gate.card.run["best_step"] is not None
+
+
+def test_the_best_checkpoint_on_dev_is_the_one_saved(recipe, arguments, tmp_path):
+    recipe(arguments(epochs=4, learning_rate=3e-2, schedule="constant"))
+    state = json.loads((tmp_path / "kbm" / "trainer_state.json").read_text())
+    found = {log["step"]: log["eval_loss"] for log in state["log_history"] if "eval_loss" in log}
+    assert set(found) >= {3, 6, 9, 12, 15, 18}
+    assert state["best_global_step"] == min(found, key=found.get)
+    from kbtrain.training.dev_metrics import dev_metrics
+
+    dev = [labelled(i, "dev") for i in range(9)]
+    saved = dev_metrics(dev, kbtrain.load_gate(tmp_path / "kbm").probabilities(dev), "hard")
+    assert saved["loss"] == pytest.approx(min(found.values()), abs=1e-6)
+
+
+def test_without_dev_the_last_checkpoint_is_saved(recipe, arguments, tmp_path, data):
+    given = arguments(epochs=1, select="last")
+    at = given.index("--dev")
+    recipe(given[:at] + given[at + 2 :])
+    assert "No dev examples" in (tmp_path / "kbm" / "README.md").read_text()
+
+
+def test_bf16_computes_in_bf16_and_keeps_learning_in_fp32(recipe, arguments, tmp_path):
+    recipe(arguments(epochs=1, dtype="bf16", keep_checkpoints=True, save_steps=5))
+    from safetensors.torch import load_file
+
+    checkpoint = load_file(tmp_path / "kbm" / "checkpoints" / "checkpoint-5" / "model.safetensors")
+    assert {tensor.dtype for tensor in checkpoint.values()} == {torch.float32}
+    assert {t.dtype for t in load_file(tmp_path / "kbm" / "model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_a_loss_that_is_no_number_stops_the_training(recipe, arguments, tmp_path, data):
+    broken = make_model(vocabulary=len(make_tokenizer()))
+    broken.lm_head.weight.data.fill_(float("nan"))
+    broken.save_pretrained(tmp_path / "broken")
+    make_tokenizer().save_pretrained(tmp_path / "broken")
+    with pytest.raises(UserError, match="step 1: the loss is nan"):
+        recipe(arguments(model=tmp_path / "broken"))
+
+
+def test_a_gate_that_does_not_survive_saving_is_refused(recipe, arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr("kbtrain.training.save.reload_difference", lambda *_: 0.1)
+    with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to 0\.1\)"):
+        recipe(arguments(epochs=1))
+    assert not (tmp_path / "kbm" / "gate.json").exists()
+
+
+def test_the_command_of_the_readme_runs_under_accelerate_launch(run, arguments, tmp_path):
+    launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", "ds_configs/accelerate_cpu.yaml")
+    done = run(arguments(epochs=1), launch)
+    assert done.returncode == 0, done.stderr
+    assert "train_kbm: 20 examples" in done.stdout.splitlines()[-1]
+    assert (tmp_path / "kbm" / "gate.json").exists()
+
+
+def test_two_processes_train_on_each_row_once(run, arguments, tmp_path, recipe):
+    recipe(arguments(output=tmp_path / "one", epochs=1, device_batch_size=4))
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29613")
+    done = run(arguments(output=tmp_path / "two", epochs=1, device_batch_size=2), launch)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
+    assert len(losses(tmp_path / "two")) == 5
+    assert json.loads((tmp_path / "two" / "gate.json").read_text())["run"]["processes"] == 2
+
+
+def test_a_dry_run_shows_the_prompt_the_answer_and_the_steps(run, arguments, tmp_path):
+    done = run([*arguments(), "--dry-run"])
+    assert done.returncode == 0, done.stderr
+    assert "Question: What is the capital of place 0?" in done.stdout
+    assert '[[{"mastery": "True", "certainty": "True", "benefit": "False"}<|im_end|>]]' in done.stdout
+    assert "15 steps of 4 rows" in done.stdout
+    assert not (tmp_path / "kbm").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": "nowhere.jsonl"}, "nowhere.jsonl: no such file"),
+        ({"epoch": 3}, "unknown argument '--epoch'; did you mean '--epochs'?"),
+        ({"labels": "harder"}, "key 'labels'"),
+        ({"keys": "[mastery, mastery]"}, "each once"),
+        ({"model": "/no/such/model"}, "model '/no/such/model': no such folder"),
+        ({"dtype": "fp16"}, "fp16 training needs a GPU"),
+        ({"max_length": 64}, "raise max_length"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, arguments, changes, message):
+    done = run(arguments(**changes))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_class_without_examples_is_refused_before_the_model_is_opened(run, arguments, tmp_path):
+    write(tmp_path / "train.jsonl", [labelled(i) for i in (0, 3, 6)])
+    done = run(arguments(train=tmp_path / "train.jsonl", model="/no/such/model"))
+    assert done.returncode == 2 and "key 'mastery' is True in all 3" in done.stderr
+
+
+def test_help_is_quick_and_has_examples(run):
+    assert "accelerate launch recipes/train_kbm.py" in run(["--help"]).stdout
+    lines = ("import sys, runpy", "sys.argv = ['x', '--help']", "try: runpy.run_path(PATH, run_name='__main__')")
+    code = "\n".join((*lines, "except SystemExit: pass", "assert 'torch' not in sys.modules"))
+    code = code.replace("PATH", repr(str(ROOT / "recipes" / "train_kbm.py")))
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def test_every_config_is_short_valid_and_says_how_to_run_it(recipe):
+    assert [path.stem for path in CONFIGS] == ["kbm_qwen2_7b", "kbm_smollm2"]
+    for path in CONFIGS:
+        lines = path.read_text().splitlines()
+        assert len(lines) < 30
+        assert any("accelerate launch" in line for line in lines) and any("Hardware" in line for line in lines)
+        build(recipe.config, path, {"train": "a", "output": "b"})
+
+
+def test_the_papers_values_stand_in_the_qwen_config(recipe):
+    config = build(recipe.config, ROOT / "recipes/configs/kbm_qwen2_7b.yaml", {"train": "a", "output": "b"})
+    assert (config.epochs, config.device_batch_size, config.learning_rate) == (3, 4, 1e-5)
+    assert (config.warmup_share, config.schedule, config.max_length, config.dtype) == (0.02, "cosine", 1580, "bf16")
+    assert (config.keys, config.labels, config.method) == (("mastery", "certainty"), "hard", "full")
+    launch = yaml.safe_load((ROOT / "ds_configs/accelerate_zero2_4gpu.yaml").read_text())
+    assert launch["num_processes"] == 4 and launch["distributed_type"] == "DEEPSPEED"
+    zero = json.loads((ROOT / launch["deepspeed_config"]["deepspeed_config_file"]).read_text())
+    assert zero.pop("zero_optimization") == {"stage": 2}
+    assert set(json.dumps(value) for value in zero.values()) == {'"auto"', '{"enabled": "auto"}'}

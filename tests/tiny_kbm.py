@@ -1,0 +1,82 @@
+"""Tiny random models of real classes, tokenizers trained on a few lines, and examples: shared by tests of gates."""
+
+from kbtrain.prompts import kbm_answer, kbm_prompt, need_prompt
+from kbtrain.records import GateExample
+
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+KINDS = ("llama", "qwen2", "gemma", "gemma3", "mistral")
+QUESTIONS = [f"What is the {what} of place {i}?" for i in range(20) for what in ("capital", "currency", "language")]
+
+
+def make_tokenizer(chat: bool = True, merging: bool = False, bos: bool = False):
+    """Byte-level BPE. ``merging``: no word boundaries, and quotes with True and False become one token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not merging)
+    made.decoder = decoders.ByteLevel()
+    special = ["<|im_start|>", "<|im_end|>", "<s>"]
+    answers = [kbm_answer({"mastery": m, "certainty": c}) for m in (True, False) for c in (True, False)] * 5
+    lines = [kbm_prompt(q, None, "en") + a for q in QUESTIONS for a in answers] + [need_prompt("q", "zh")]
+    lines += ["system user assistant"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    if merging:
+        lines = ['"True"', '"False"'] * 9
+    made.train_from_iterator(lines, trainer)
+    if bos:
+        made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", bos_token="<s>")
+    if chat:
+        wrapped.chat_template = CHAT
+    return wrapped
+
+
+def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **changes):
+    """Two layers, 32 wide, fp32, weights drawn wide enough that probabilities differ."""
+    import torch
+    import transformers as t
+
+    configs = {
+        "llama": (t.LlamaConfig, {}),
+        "qwen2": (t.Qwen2Config, {}),
+        "gemma": (t.GemmaConfig, {"head_dim": 8}),
+        "gemma3": (t.Gemma3TextConfig, {"head_dim": 8, "sliding_window": 128}),
+        "mistral": (t.MistralConfig, {"sliding_window": 128}),
+    }
+    cls, special = configs[kind]
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "max_position_embeddings": 4096, "vocab_size": vocabulary}
+    config = cls(**shape, **{"initializer_range": 0.2, **special, **changes})
+    config.eos_token_id, config.pad_token_id, config.bos_token_id = 1, None, 2
+    torch.manual_seed(seed)
+    return t.AutoModelForCausalLM.from_config(config).eval()
+
+
+def make_folder(path, kind: str = "llama"):
+    """A model folder with tokenizer, as a user would name it."""
+    tokenizer = make_tokenizer()
+    make_model(kind, len(tokenizer)).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def example(i: int, split: str = "dev", reference: str | None = None, **labels) -> GateExample:
+    """The i-th question; labels as given."""
+    text = QUESTIONS[i % len(QUESTIONS)] + ("" if split == "train" else f" ({split})")
+    return GateExample(f"{split}{i}", f"q{i}", split, text, "en", reference, **labels)
+
+
+def labelled(i: int, split: str = "train", reference: str | None = None) -> GateExample:
+    """The i-th question with all labels; capitals are known."""
+    known = i % 3 == 0
+    soft = 0.9 if known else 0.1
+    return example(
+        i, split, reference, mastery=known, certainty=known, benefit=not known,
+        soft_mastery=soft, soft_certainty=soft, soft_benefit=1 - soft,
+    )  # fmt: skip

@@ -1,0 +1,53 @@
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.training.checkpoints import MARK, all_checkpoints, is_complete, last_good, mark_complete, rotate
+from kbtrain.training.identity import claim, settled
+
+
+def make(run, step, complete=True):
+    folder = run / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"x" * step)
+    if complete:
+        mark_complete(folder)
+    return folder
+
+
+def test_the_newest_complete_checkpoint_is_taken_and_the_broken_ones_named(tmp_path):
+    make(tmp_path, 5)
+    good, killed, cut = make(tmp_path, 10), make(tmp_path, 15, complete=False), make(tmp_path, 100)
+    (cut / "model.safetensors").write_bytes(b"x" * 99)
+    assert last_good(tmp_path) == (good, [killed, cut])
+    assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (5, 10, 15, 100)]
+
+
+def test_a_new_run_has_no_checkpoint(tmp_path):
+    assert last_good(tmp_path / "nothing") == (None, [])
+
+
+def test_a_broken_mark_is_no_mark(tmp_path):
+    folder = make(tmp_path, 5)
+    (folder / MARK).write_text("{")
+    assert not is_complete(folder)
+
+
+def test_rotation_keeps_the_newest_the_best_and_what_is_not_complete(tmp_path):
+    folders = [make(tmp_path, n) for n in (1, 2, 3)]
+    broken = make(tmp_path, 4, complete=False)
+    rotate(tmp_path, {folders[0]})
+    assert all_checkpoints(tmp_path) == [folders[0], folders[2], broken]
+
+
+def test_another_training_in_the_same_folder_is_refused_by_the_key_that_differs(tmp_path):
+    claim(tmp_path, {"epochs": 3, "seed": 0})
+    claim(tmp_path, {"epochs": 3, "seed": 0})
+    with pytest.raises(UserError, match="epochs was 3, is 4"):
+        claim(tmp_path, {"epochs": 4, "seed": 0})
+
+
+def test_what_was_measured_at_the_start_holds_for_every_resume(tmp_path):
+    claim(tmp_path, {"dtype": "auto"})
+    assert settled(tmp_path, "compute", lambda: "bf16") == "bf16"
+    assert settled(tmp_path, "compute", lambda: "fp32") == "bf16"
+    claim(tmp_path, {"dtype": "auto"})

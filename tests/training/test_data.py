@@ -1,0 +1,91 @@
+import dataclasses
+
+import pytest
+from tiny_kbm import example, labelled
+
+from kbtrain.errors import UserError
+from kbtrain.jsonl import write
+from kbtrain.training.data import check_dev, read_data, target
+from kbtrain.training.data import labelled as with_label
+
+KEYS = ("mastery", "certainty", "benefit")
+
+
+@pytest.fixture
+def files(tmp_path):
+    def make(train, dev=None):
+        write(tmp_path / "train.jsonl", train)
+        if dev is not None:
+            write(tmp_path / "dev.jsonl", dev)
+        return tmp_path / "train.jsonl", None if dev is None else tmp_path / "dev.jsonl"
+
+    return make
+
+
+TRAIN = [labelled(i) for i in range(6)]
+
+
+def test_what_has_no_label_is_left_out_and_counted(files):
+    partly = dataclasses.replace(labelled(6, reference="r"), benefit=None, soft_benefit=None)
+    data = read_data(*files([*TRAIN, example(7, "train"), partly]), KEYS, "hard")
+    assert [e.id for e in data.train] == [e.id for e in [*TRAIN, partly]]
+    assert data.unlabelled == 1
+    assert data.partial == {"benefit": 1}
+
+
+def test_targets_are_hard_labels_or_sampled_shares():
+    item = labelled(0)
+    assert [target(item, key, "hard") for key in KEYS] == [1.0, 1.0, 0.0]
+    assert [target(item, key, "soft") for key in KEYS] == pytest.approx([0.9, 0.9, 0.1])
+    assert target(example(0), "mastery", "hard") is None
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "message"),
+    [
+        ([], None, "train.jsonl: no examples in it"),
+        ([example(0, "train")], None, "none of its 1 examples has a hard label"),
+        ([labelled(0), labelled(3)], None, "key 'mastery' is True in all 2 labelled examples"),
+        ([labelled(0), labelled(0)], None, "id 'train0' stands there twice"),
+        ([labelled(0, "dev")], None, "of split 'dev', expected 'train'"),
+        (TRAIN, [labelled(0)], "of split 'train', expected 'dev'"),
+        (
+            TRAIN,
+            [dataclasses.replace(labelled(1, "dev"), question="what is THE currency of place 0??")],
+            "example 'train1' asks the same as 'dev1'",
+        ),
+        ([dataclasses.replace(e, benefit=None) for e in TRAIN], None, "no example has a hard label 'benefit'"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_one_line(files, train, dev, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_data(*files(train, dev), KEYS, "hard")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_soft_target_that_never_varies_is_refused(files):
+    flat = [dataclasses.replace(e, soft_benefit=0.5) for e in TRAIN]
+    with pytest.raises(UserError, match=r"key 'benefit' is 0\.5 in all 6"):
+        read_data(*files(flat), KEYS, "soft")
+
+
+def test_plain_questions_decide_on_dev_if_there_are_any():
+    plain, read = labelled(0, "dev"), labelled(1, "dev", reference="r")
+    assert with_label([plain, read, example(2)], "mastery", "hard") == [plain]
+    assert with_label([read, example(2)], "mastery", "hard") == [read]
+
+
+@pytest.mark.parametrize(
+    ("dev", "select", "message"),
+    [
+        (None, "loss", "'loss' needs a dev file"),
+        ([example(0)], "loss", "no example has a hard label for 'mastery'"),
+        ([labelled(0, "dev")], "auroc", "only one class of 'mastery'"),
+    ],
+)
+def test_dev_examples_that_cannot_choose_a_checkpoint_are_refused(files, dev, select, message):
+    train, path = files(TRAIN, dev)
+    data = read_data(train, path, KEYS, "hard")
+    with pytest.raises(UserError, match=message):
+        check_dev(data, KEYS, "hard", select, path)
+    check_dev(data, KEYS, "hard", "last", path)

@@ -1,0 +1,73 @@
+import math
+
+import pytest
+import torch
+from tiny_kbm import KINDS, example, make_model, make_tokenizer
+
+from kbtrain.gates.encoding import Encoder, kbm_form
+from kbtrain.training.rows import IGNORE, Collator, answer_loss, make_row
+
+KEYS = ("mastery", "certainty")
+ENCODER = Encoder(make_tokenizer(), kbm_form(KEYS), 4000)
+ENCODED = [ENCODER.encode(example(i, reference="word " * (5 * i) or None)) for i in range(4)]
+
+
+def test_targets_stand_at_the_value_positions_and_eos_is_learned():
+    row = make_row(ENCODED[0], [1.0, 0.0])
+    assert row.labels == ENCODED[0].answer((True, False))
+    assert row.labels[-1] == ENCODER.tokenizer.eos_token_id
+    assert set(row.weight) == {1.0}
+    soft = make_row(ENCODED[0], [0.7, 0.2])
+    assert soft.ids == row.ids
+    first, second = ENCODED[0].tree.places[()], ENCODED[0].tree.places[True,]
+    assert soft.weight[first.position] == 0.7 and soft.other[first.position] == first.false_id
+    assert soft.weight[second.position] == 0.8 and soft.other[second.position] == second.true_id
+    assert [w for w in soft.weight if w != 1.0] == [0.7, 0.8]
+
+
+def test_an_unknown_label_costs_nothing_at_its_value_and_the_rest_is_learned():
+    row = make_row(ENCODED[0], [1.0, None])
+    answer = ENCODED[0].answer((True, False))
+    place = ENCODED[0].tree.places[True,].position
+    assert row.labels[place] == IGNORE
+    assert [a for i, a in enumerate(row.labels) if i != place] == [a for i, a in enumerate(answer) if i != place]
+
+
+def test_the_loss_is_that_of_a_value_worked_by_hand():
+    logits = torch.tensor([[[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]])
+    labels = torch.tensor([[IGNORE, 2]])
+    other, weight = torch.tensor([[0, 0]]), torch.tensor([[1.0, 0.75]])
+    norm = math.log(math.e + math.e**2 + math.e**3)
+    expected = 0.75 * (norm - 3) + 0.25 * (norm - 1)
+    assert answer_loss(logits, labels, other, weight).item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_left_padded_batch_costs_what_its_rows_cost_alone(kind):
+    """Second implementation: transformers' own loss over the whole row, with the prompt's labels ignored."""
+    model = make_model(kind, len(ENCODER.tokenizer))
+    rows = [make_row(e, [1.0, float(i % 2)]) for i, e in enumerate(ENCODED)]
+    batch = Collator(0)(rows)
+    with torch.no_grad():
+        logits = model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], position_ids=batch["position_ids"],
+            logits_to_keep=batch["labels"].shape[1], use_cache=False,
+        ).logits  # fmt: skip
+        assert logits.shape[1] == max(len(row.labels) for row in rows)  # never the whole row's
+        together = answer_loss(logits, batch["labels"], batch["other"], batch["weight"]).item()
+        alone = 0.0
+        for row in rows:
+            ids = torch.tensor([row.ids])
+            labels = ids.clone()
+            labels[0, : len(row.ids) - len(row.labels)] = -100
+            alone += model(input_ids=ids, labels=labels).loss.item() * len(row.labels)
+    assert together == pytest.approx(alone, rel=1e-5)
+
+
+def test_padding_never_reaches_a_row():
+    batch = Collator(pad_id=3)([make_row(e, [1.0, 1.0]) for e in ENCODED])
+    lengths = batch["attention_mask"].sum(1)
+    assert lengths.tolist() == [len(e.prompt) + len(e.answer((True, True))) - 1 for e in ENCODED]
+    for i, length in enumerate(lengths.tolist()):
+        assert batch["position_ids"][i, -length:].tolist() == list(range(length))
+        assert (batch["input_ids"][i, :-length] == 3).all() if length < batch["input_ids"].shape[1] else True
