@@ -12,7 +12,11 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gates.folder import GateCard, Threshold, set_threshold, write_card
+from kbtrain.gates.kbm import KBM
+from kbtrain.gates.prompt import Prompt
 from kbtrain.gates.sources import Source
+from kbtrain.prompts import kbm_fingerprint
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
 
@@ -115,3 +119,43 @@ def test_bad_input_is_refused_before_a_model_is_opened(
     dev.write_text("")
     with pytest.raises(UserError, match="no example without a reference"):
         run(script, run_folder, Scripted(), monkeypatch)
+
+
+def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
+    script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+    from tiny_kbm import make_folder, make_tokenizer
+
+    torch.set_num_threads(1)
+    folder = make_folder(sampled_run / "kbm")
+    card = GateCard(
+        kind="kbm",
+        base_model="tiny",
+        keys=("mastery", "benefit"),
+        prompt_fingerprint=kbm_fingerprint(make_tokenizer(), ("mastery", "benefit")),
+        max_length=512,
+        dtype="fp32",
+        method="full",
+        labels="soft",
+    )
+    write_card(folder, card)
+    module = script("score")
+    config = build(module.ScoreConfig, None, {"run": sampled_run, "model": str(folder), "dtype": "fp32"})
+    module.main(config)
+    assert "prompt, kbm_mastery, kbm_benefit" in capsys.readouterr().out
+    scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, sampled_run / "scores.jsonl")}
+    assert len(scores) == 3 * 100
+    examples = list(jsonl.read(GateExample, sampled_run / "examples" / "dev.jsonl"))[:5]
+    kbm = KBM.load(folder, "fp32")
+    for gate in (Prompt.load(str(folder), "fp32"), kbm.gate("mastery"), kbm.gate("benefit")):
+        expected = gate.score(examples)
+        assert [scores[gate.name, e.question_id] for e in examples] == pytest.approx(expected, abs=1e-5)
+    # a threshold noted later does not make the scores stale, other weights do
+    set_threshold(folder, "kbm_benefit", Threshold(threshold=0.5, rule="0.5", dev_file_sha256="0", n_dev=1))
+    module.main(config)
+    assert "replaced" not in capsys.readouterr().out
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    module.main(config)
+    assert "replaced" in capsys.readouterr().out
