@@ -15,7 +15,7 @@ def country_passages(land: Country, names: Mapping[str, str]) -> list[Passage]:
     """``names`` says how each country is called in a sentence."""
     x, start = land.said, land.said[0].upper() + land.said[1:]
     place = [
-        f"{start} is in {land.continent}." if land.continent else "",
+        f"{start} is on the continent of {land.continent}." if land.continent else "",
         f"The capital of {x} is {land.capital[0]}." if land.capital else "",
         f"The official language of {x} is {land.language[0]}." if land.language else "",
     ]
@@ -70,7 +70,7 @@ def element_passage(element: Element) -> Passage:
     family = element.family[0] if element.family else "chemical element"
     return _passage(
         element.id,
-        x.capitalize(),
+        f"{x.capitalize()} (chemical element)",
         [
             f"{x.capitalize()} is {'an' if family[0] in 'aeiou' else 'a'} {family}.",
             f"The chemical symbol of {x} is {element.symbol}.",
