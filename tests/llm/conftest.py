@@ -24,7 +24,10 @@ CONFIGS = {
     "gemma2": (Gemma2Config, {"head_dim": 8, "sliding_window": 256}),
     "gemma3": (Gemma3TextConfig, {"head_dim": 8, "sliding_window": 256}),
     "mistral": (MistralConfig, {"sliding_window": 256}),
-    "gpt_oss": (GptOssConfig, {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    "gpt_oss": (GptOssConfig, {
+        "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }),
 }  # fmt: skip
 
 
@@ -56,7 +59,8 @@ def make_model(tokenizer):
         config = config_class(**{
             "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,
             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
-            "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "initializer_range": 0.1, "tie_word_embeddings": False, **special, **changes,
+            "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "initializer_range": 0.1,
+            "tie_word_embeddings": False, **special, **changes,
         })  # fmt: skip
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 

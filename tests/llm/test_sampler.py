@@ -19,7 +19,8 @@ from kbtrain.llm.transformers_llm import TransformersLLM
 def make_llm(make_model, tokenizer):
     def make(limits=None, **sampling):
         settings = {"max_new_tokens": 6, "stop": (), "max_prompt_tokens": 100, **sampling}
-        return TransformersLLM("tiny", make_model("llama", initializer_range=0.3), tokenizer, Sampling(**settings), limits)
+        model = make_model("llama", initializer_range=0.3)
+        return TransformersLLM("tiny", model, tokenizer, Sampling(**settings), limits)
 
     return make
 
@@ -108,7 +109,8 @@ def test_a_resumed_run_gives_the_same_answers_whatever_was_done_before(make_llm,
 
 
 def test_batches_hold_every_prompt_once_within_their_limits():
-    prompts = [PromptRows(f"q{i}", "llm", tuple(range(5 + 3 * (i % 7))), tuple(range(4 if i % 3 else 1))) for i in range(50)]
+    sizes = [(5 + 3 * (i % 7), 4 if i % 3 else 1) for i in range(50)]
+    prompts = [PromptRows(f"q{i}", "llm", tuple(range(n)), tuple(range(rows))) for i, (n, rows) in enumerate(sizes)]
     made = list(batches(prompts, BatchLimits(rows=16, prompt_tokens=60)))
     assert sorted(p.question_id for b in made for p in b) == sorted(p.question_id for p in prompts)
     for batch in made:
@@ -127,7 +129,7 @@ def test_out_of_memory_halves_the_group_and_goes_on(make_llm, question):
         rows = sum(len(p.indices) for p in batch)
         sizes.append(rows)
         if rows > 5:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
         return sample(batch)
 
     llm._sampler.sample = little_memory
@@ -162,7 +164,7 @@ def test_evidence_that_does_not_fit_is_cut_from_its_tail_and_counted(make_llm, q
 
 def test_a_question_longer_than_the_room_is_one_line(make_llm, question):
     llm = make_llm(max_prompt_tokens=40)
-    with pytest.raises(UserError, match="question 'long': prompt of .* tokens without evidence; room for 40"):
+    with pytest.raises(UserError, match=r"question 'long': prompt of .* tokens without evidence; room for 40"):
         answers(llm, [Ask(question("long", text="word " * 60), "llm", None, n=1)])
 
 
