@@ -1,0 +1,78 @@
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.gates.always import Always, Never
+from kbtrain.rag.three_steps import answer
+from kbtrain.records import Hit, Question, Sample, SampleSet
+
+
+class ByText:
+    """Scores 1 - the digit at the end of the question / 10."""
+
+    name, needs_samples, needs_evidence = "by_text", False, False
+
+    def score(self, examples):
+        assert all(e.reference is None for e in examples)
+        return [1 - int(e.question[-1]) / 10 for e in examples]
+
+
+class Echo:
+    """Answers with the condition and the evidence it was given; last question first, as a batch may come back."""
+
+    name = "echo"
+
+    def __init__(self):
+        self.asked = []
+
+    def answer(self, asks):
+        self.asked = list(asks)
+        for ask in reversed(self.asked):
+            text = f"{ask.condition}:{ask.evidence}"
+            greedy = Sample(-1, text, 3 + len(ask.question.id), "eos", 0.0)
+            yield [SampleSet(ask.question.id, ask.condition, (), greedy, 10)]
+
+
+class Shelf:
+    def __init__(self):
+        self.queries = []
+
+    def search(self, queries, k):
+        self.queries += queries
+        return [() if "nothing" in q else (Hit("p", "t", f"about {q}", 2.0),)[:k] for q in queries]
+
+
+QUESTIONS = [Question(f"q{i}", f"number {i}", ("x",), "test", "d") for i in (9, 2, 5)]
+
+
+def test_known_questions_are_answered_plainly_and_unknown_ones_with_what_was_found():
+    llm, shelf = Echo(), Shelf()
+    found = answer(QUESTIONS, ByText(), 0.5, llm, shelf)
+    assert [a.question_id for a in found] == ["q9", "q2", "q5"]
+    assert [a.text for a in found] == ["llm:None", "rag:about number 2", "llm:None"]  # 0.5 is not above 0.5
+    assert [a.retrieved for a in found] == [False, True, False]
+    assert [a.score for a in found] == pytest.approx([0.1, 0.8, 0.5])
+    assert shelf.queries == ["number 2"]
+
+
+def test_costs_are_counted_each_on_its_own():
+    found = answer(QUESTIONS, ByText(), 0.5, Echo(), Shelf())
+    assert [(a.searches, a.llm_requests, a.generated_tokens) for a in found] == [(0, 1, 5), (1, 1, 5), (0, 1, 5)]
+
+
+def test_a_search_that_finds_nothing_leads_to_the_plain_answer_and_is_still_counted():
+    question = Question("q", "nothing here 1", ("x",), "test", "d")
+    found = answer([question], Always(), 0.5, Echo(), Shelf())
+    assert (found[0].text, found[0].retrieved, found[0].searches, found[0].hits) == ("llm:None", True, 1, ())
+
+
+def test_never_searches_nothing_at_all():
+    shelf = Shelf()
+    assert all(not a.retrieved for a in answer(QUESTIONS, Never(), 0.5, Echo(), shelf))
+    assert shelf.queries == []
+
+
+def test_a_gate_that_needs_more_than_the_question_is_refused():
+    gate = ByText()
+    gate.needs_evidence = True
+    with pytest.raises(UserError, match="'by_text' needs samples or evidence"):
+        answer(QUESTIONS, gate, 0.5, Echo(), Shelf())
