@@ -10,7 +10,7 @@ from kbtrain.records import GateExample, Outcome
 class Oracle:
     """Score = what retrieval gains (greedy answers): 1 mended by it, 0 no difference, -1 broken by it.
 
-    With a threshold in (0, 1), no gate is more accurate, and none that is as accurate retrieves less.
+    With a threshold in [0, 1), no gate is more accurate, and none that is as accurate retrieves less.
     """
 
     name = "oracle"

@@ -31,7 +31,7 @@ def baselines(dev: Stored, test: Stored, labels: Iterable[Label], seed: int) -> 
         _input(Never(), dev, test, fixed=0.5),
         _input(Always(), dev, test, fixed=0.5),
         _input(Random(seed), dev, test),
-        _input(oracle, dev, test, fixed=0.5),
+        _input(oracle, dev, test, fixed=0.0),
         _input(relation, dev, test, midpoint=NEUTRAL),
     ]
 

@@ -42,10 +42,12 @@ def interval(delta: Delta) -> str:
 def caption(results: Results) -> str:
     """What the numbers of the table are."""
     meta = results.meta
+    left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}; thresholds chosen on "
         f"{meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
+        + (f"; {left_out} questions without stored answers left out" if left_out else "")
     )
 
 
