@@ -1,0 +1,191 @@
+"""The sampling stage on a tiny model of a real class: resumable under kill -9, and clear about bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from kbtrain import jsonl
+from kbtrain.config import parse_args
+from kbtrain.records import Evidence, Hit, Question
+from kbtrain.store import SampleStore
+
+ROOT = Path(__file__).parent.parent.parent
+N_QUESTIONS = 24
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory) -> Path:
+    """A random Llama with its tokenizer, saved as a user's folder would be."""
+    folder = tmp_path_factory.mktemp("model")
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=280, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(["question answer concise"], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>", pad_token="<eos>")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=512, eos_token_id=0, pad_token_id=0, bos_token_id=None,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    questions = [
+        Question(f"q{i}", f"Where is town {i}{' and so' * (i % 5)}?", ("Peru",), ("train", "test")[i % 2], "t")
+        for i in range(N_QUESTIONS)
+    ]
+    hits = (Hit("p", "T", "The town is in Peru.", 1.0),)
+    jsonl.write(tmp_path / "questions.jsonl", questions)
+    jsonl.write(tmp_path / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in questions])
+    return tmp_path
+
+
+def arguments(run: Path, model: Path, *more: str) -> list[str]:
+    return [
+        "--run", str(run), "--model", str(model), "--samples", "{train: 4, test: 0}", "--max-prompt-tokens", "200",
+        "--max-new-tokens", "8", "--batch-rows", "10", "--dtype", "fp32", *more,
+    ]  # fmt: skip
+
+
+def sample(*command: str) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, str(ROOT / "data_gen" / "sample.py"), *command]
+    return subprocess.run(script, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def rows(path: Path) -> list[tuple[object, ...]]:
+    """Everything in a store that a stage reads, in a fixed order."""
+    with SampleStore(path, read_only=True) as store:
+        return sorted(dataclasses.astuple(s) for s in store.iterate("main"))
+
+
+def stage():
+    """data_gen/sample.py as a module."""
+    spec = importlib.util.spec_from_file_location("stage_sample", ROOT / "data_gen" / "sample.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
+    spec.loader.exec_module(module)
+    return module
+
+
+def in_a_child(script, argv: list[str]) -> int:
+    """Fork, run the stage in the child; returns its pid. Torch and the model classes are imported already."""
+    pid = os.fork()
+    if pid:
+        return pid
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    sys.argv = ["sample.py", *argv]
+    try:
+        script.main(parse_args(script.SampleConfig, argv))
+        os._exit(0)
+    except BaseException:
+        os._exit(1)
+
+
+def test_kill_9_at_twenty_moments_loses_nothing_and_ends_in_the_same_rows(tmp_path, tiny_model, run):
+    torch.set_num_threads(1)
+    script = stage()
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    for name in ("questions.jsonl", "evidence.jsonl"):
+        (undisturbed / name).write_bytes((run / name).read_bytes())
+    start = time.monotonic()
+    assert os.waitpid(in_a_child(script, arguments(undisturbed, tiny_model)), 0)[1] == 0
+    whole = time.monotonic() - start
+
+    moments, kills, before = random.Random(0), 0, 0
+    while kills < 20:
+        pid = in_a_child(script, arguments(run, tiny_model))
+        time.sleep(moments.uniform(0.05, 0.7) * whole)  # opening model and store, and sampling
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        kills += os.WIFSIGNALED(status)
+        now = stored(run / "samples.db")
+        assert now >= before  # what was finished stays
+        before = now
+        if now == N_QUESTIONS * 3 and kills < 20:  # it got through between the kills: begin again
+            for file in run.glob("samples.db*"):
+                file.unlink()
+            before = 0
+    assert os.waitpid(in_a_child(script, arguments(run, tiny_model)), 0)[1] == 0
+    assert rows(run / "samples.db") == rows(undisturbed / "samples.db")
+
+
+def stored(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with sqlite3.connect(path) as db:
+        try:
+            return int(db.execute("SELECT count(*) FROM sets").fetchone()[0])
+        except sqlite3.OperationalError:  # killed before the tables were made
+            return 0
+
+
+def test_a_finished_run_says_so_and_loads_no_model(run, tiny_model):
+    first = sample(*arguments(run, tiny_model))
+    assert first.returncode == 0, first.stderr
+    assert f"{N_QUESTIONS * 3} question-conditions, {N_QUESTIONS * 3} of them now" in first.stdout
+    again = sample(*arguments(run, tiny_model))
+    assert again.returncode == 0 and "are in" in again.stdout and "already" in again.stdout
+
+
+def test_other_settings_for_a_begun_run_are_refused(run, tiny_model):
+    assert sample(*arguments(run, tiny_model, "--conditions", "[llm]")).returncode == 0
+    changed = sample(*arguments(run, tiny_model, "--seed", "7"))
+    assert changed.returncode == 2
+    assert changed.stderr.strip().splitlines()[-1].startswith("error: ") and "sampling" in changed.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--run", "/nowhere"), "error: /nowhere/questions.jsonl: no such file"),
+        (("--model", "smollm2-135m-instuct"), "did you mean 'smollm2-135m-instruct'"),
+        (("--model", "./no/such/folder"), "error: model './no/such/folder': no such folder"),
+        (("--temprature", "2"), "unknown argument '--temprature'; did you mean '--temperature'?"),
+        (("--temperature", "warm"), "key 'temperature'"),
+        (("--dtype", "fp8"), "unknown 'fp8'"),
+    ],
+)
+def test_bad_input_is_one_line(more, message, run, tiny_model):
+    done = sample(*arguments(run, tiny_model), *more)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]
+    assert not (run / "samples.db").exists() or not stored(run / "samples.db")
+
+
+def test_broken_json_names_file_and_line(run, tiny_model):
+    lines = (run / "questions.jsonl").read_text().splitlines()
+    lines[4] = lines[4][:-10]
+    (run / "questions.jsonl").write_text("\n".join(lines) + "\n")
+    done = sample(*arguments(run, tiny_model))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {run}/questions.jsonl:5: broken JSON")
+
+
+def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
+    done = sample(*arguments(run, tiny_model), "--dry-run")
+    assert done.returncode == 0 and f"{N_QUESTIONS * 3} question-conditions" in done.stdout
+    assert not (run / "samples.db").exists()

@@ -1,0 +1,59 @@
+"""What a sampling run asks for, and what it refuses before a model is loaded."""
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.llm.plan import Plan, check_files
+from kbtrain.records import Evidence, Hit, Question
+
+
+@pytest.fixture
+def files(tmp_path):
+    splits = ["train", "train", "test"]
+    questions = [Question(f"q{i}", f"Where is x{i}?", ("Peru",), s, "t") for i, s in enumerate(splits)]
+    hits = (Hit("p", "T", "It is in Peru.", 1.0), Hit("r", "U", "Not here.", 0.5))
+    jsonl.write(tmp_path / "questions.jsonl", questions)
+    jsonl.write(tmp_path / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in questions])
+    return tmp_path / "questions.jsonl", tmp_path / "evidence.jsonl"
+
+
+def test_every_question_is_asked_under_every_condition_with_its_evidence(files):
+    plan = Plan(*files, ("llm", "rag", "mask"), {"train": 30}, {"train": 1, "test": 1})
+    asks = list(plan.asks())
+    assert [(a.question.id, a.condition, a.n) for a in asks] == [
+        ("q0", "llm", 30), ("q0", "rag", 30), ("q0", "mask", 30),
+        ("q1", "llm", 30), ("q1", "rag", 30),
+        ("q2", "llm", 0), ("q2", "rag", 0), ("q2", "mask", 0),
+    ]  # fmt: skip
+    assert asks[0].evidence is None
+    assert asks[1].evidence == "It is in Peru.\nNot here."
+    assert asks[2].evidence == "It is in MASK.\nNot here."
+    assert plan.total(check_files(*files)) == len(asks)
+
+
+def test_evidence_of_other_questions_is_one_line_with_its_place(files):
+    lines = files[1].read_text().splitlines()
+    files[1].write_text("\n".join([lines[0], lines[2], lines[1]]) + "\n")
+    with pytest.raises(UserError, match=r"evidence.jsonl:2: evidence of 'q2' where 'q1' is due"):
+        check_files(*files)
+
+
+def test_missing_evidence_at_the_end_is_found(files):
+    files[1].write_text("\n".join(files[1].read_text().splitlines()[:2]) + "\n")
+    with pytest.raises(UserError, match=r"evidence.jsonl:3: evidence of None where 'q2' is due"):
+        check_files(*files)
+
+
+def test_a_question_without_an_answer_is_refused(tmp_path, files):
+    jsonl.write(files[0], [Question("q0", "Where?", (), "train", "t")])
+    jsonl.write(files[1], [Evidence("q0", "bm25", "Where?", ())])
+    with pytest.raises(UserError, match="field 'answers': question 'q0' has an empty answer or none"):
+        check_files(*files)
+
+
+def test_a_repeated_question_is_refused(files):
+    for file in files:
+        file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
+    with pytest.raises(UserError, match="duplicate 'q0'"):
+        check_files(*files)
