@@ -17,7 +17,7 @@ def number(value: float | None, digits: int = 3) -> str:
     """``.512``, ``1.000``, ``-``: shares without the leading zero, undefined as a dash."""
     if value is None:
         return "-"
-    text = f"{value:.{digits}f}"
+    text = f"{round(value, digits) + 0.0:.{digits}f}"  # no minus zero
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
