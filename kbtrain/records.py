@@ -167,6 +167,11 @@ class GateExample:
     soft_benefit: float | None = None
     relation: str | None = None
 
+    @classmethod
+    def ask(cls, question: str, reference: str | None = None, language: Literal["en", "zh"] = "en") -> GateExample:
+        """An example to be scored, from the bare text of a question."""
+        return cls(question, question, "test", question, language, reference)
+
 
 @dataclass(frozen=True)
 class GateScore:

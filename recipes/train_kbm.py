@@ -81,8 +81,9 @@ class TrainKBMConfig(Config):
 
 
 def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    if int(os.environ.get("RANK", "0")) == 0:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 def main(config: TrainKBMConfig) -> None:
@@ -95,11 +96,6 @@ def main(config: TrainKBMConfig) -> None:
         at_once = config.device_batch_size * config.gradient_accumulation_steps
         shape = (config.keys, config.labels, config.max_length, config.epochs, at_once)
         return say(dry_run(config.model, data, *shape, config.adapter()))
-    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
-    claim(config.output, run)
-    if (config.output / CARD).exists():
-        return say(f"train_kbm: {config.output} is finished already; nothing to do")
-
     from accelerate.state import PartialState  # type: ignore[import-untyped]
     from transformers.utils.logging import disable_progress_bar
 
@@ -109,6 +105,11 @@ def main(config: TrainKBMConfig) -> None:
 
     device = choose_device(config.device)
     world = start_processes(device)
+    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
+    with PartialState().main_process_first():
+        claim(config.output, run)
+    if (config.output / CARD).exists():
+        return say(f"train_kbm: {config.output} is finished already; nothing to do")
     disable_progress_bar()  # transformers' own, of loading and writing
     base, tokenizer = load_model(config.model, "bf16" if under_deepspeed() else "fp32", device)
     kind = base.config.model_type
@@ -131,12 +132,11 @@ def main(config: TrainKBMConfig) -> None:
     arguments = training_arguments(config.settings(compute), checkpoints, device, bool(data.dev))
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, progress_bar())
     checkpoint, broken = last_good(checkpoints)
-    if arguments.should_save:
-        for path in broken:
-            say(f"{path}: incomplete (killed while saving); left out")
-            shutil.rmtree(path)
-        if checkpoint:
-            say(f"train_kbm: goes on from {checkpoint}")
+    for path in broken:
+        say(f"{path}: incomplete (killed while saving); left out")
+        shutil.rmtree(path, ignore_errors=world > 1)  # each rank sweeps
+    if checkpoint:
+        say(f"train_kbm: goes on from {checkpoint}")
     trainer.accelerator.wait_for_everyone()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 

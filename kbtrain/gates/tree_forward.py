@@ -20,6 +20,8 @@ from kbtrain.gates.value_tokens import AnswerTree, Values
 
 def check_model(model: PreTrainedModel) -> None:
     """Raises :class:`UserError` for a model whose rows cannot be masked token by token."""
+    if hasattr(model, "get_base_model"):  # peft's wrapper passes everything on
+        model = model.get_base_model()  # type: ignore[operator]
     config = model.config.get_text_config()
     names = inspect.signature(model.forward).parameters
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}

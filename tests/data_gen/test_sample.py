@@ -35,7 +35,9 @@ def tiny_model(tmp_path_factory) -> Path:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=280, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=280, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
     made.train_from_iterator(["question answer concise"], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>", pad_token="<eos>")
     tokenizer.save_pretrained(folder)
@@ -96,11 +98,12 @@ def in_a_child(script, argv: list[str]) -> int:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     sys.argv = ["sample.py", *argv]
+    code = 1
     try:
         script.main(parse_args(script.SampleConfig, argv))
-        os._exit(0)
-    except BaseException:
-        os._exit(1)
+        code = 0
+    finally:  # never back into the test's own process
+        os._exit(code)
 
 
 def test_kill_9_at_twenty_moments_loses_nothing_and_ends_in_the_same_rows(tmp_path, tiny_model, run):

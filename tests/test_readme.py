@@ -1,0 +1,86 @@
+"""Every command of the README is real: scripts take their arguments, make has its targets, the code block runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbtrain.config import Config, parse_args
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str = "") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    text = "\n".join(blocks()).replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if re.match(r"(python|accelerate|make|kbtrain) ", line)]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def script_commands() -> list[list[str]]:
+    """[script, argument, ...] of every line that runs a script, with or without a launcher."""
+    found = [c for c in commands() if c[0] in {"python", "accelerate"}]
+    return [c[next(i for i, word in enumerate(c) if word.endswith(".py")) :] for c in found]
+
+
+def config_of(script: str) -> type[Config]:
+    spec = importlib.util.spec_from_file_location("readme_" + Path(script).stem, ROOT / script)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
+    spec.loader.exec_module(module)
+    own = [
+        c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Config) and c.__module__ == spec.name
+    ]
+    assert len(own) == 1
+    return own[0]
+
+
+def test_the_page_shows_the_commands_it_should():
+    assert len(script_commands()) >= 12
+    assert {c[1] for c in commands() if c[0] == "make"} >= {"demo", "test"}
+
+
+@pytest.mark.parametrize("command", script_commands(), ids=lambda c: Path(c[0]).stem)
+def test_a_script_takes_the_arguments_that_are_shown(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    parse_args(config_of(command[0]), command[1:])
+
+
+def test_launch_files_that_are_shown_exist():
+    files = [c[c.index("--config_file") + 1] for c in commands() if "--config_file" in c]
+    assert files and all((ROOT / file).is_file() for file in files)
+
+
+@pytest.mark.parametrize("target", sorted({c[1] for c in commands() if c[0] == "make"}))
+def test_make_knows_the_target(target):
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_files_of_the_map_exist():
+    rows = re.findall(r"^\| (`.*?) \|", README, flags=re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert len(names) >= 15
+    missing = [n for n in names if not any((base / n).exists() for base in (ROOT, ROOT / "kbtrain"))]
+    assert missing == []
+
+
+def test_the_code_block_uses_names_that_exist():
+    (code,) = blocks("python")
+    compile(code, "README.md", "exec")
+    import kbtrain
+    from kbtrain.gates.kbm import KBM
+    from kbtrain.records import GateExample
+
+    assert callable(kbtrain.load_gate) and callable(KBM.gate)
+    assert GateExample.ask("Where?").reference is None
