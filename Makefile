@@ -68,7 +68,7 @@ clean:  ## remove caches and build products (not .venv, not runs/)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: kbtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
 	  cpu="$(PIP) --no-deps torch==$(TORCH)+cpu"; \
 	  $$cpu 2>/dev/null || $$cpu --extra-index-url $(TORCH_CPU_INDEX) --timeout 15 --retries 1 2>/dev/null || \
