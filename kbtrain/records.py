@@ -17,6 +17,7 @@ Effect = Literal["beneficial", "neutral", "harmful"]
 Finish = Literal["eos", "stop", "length"]
 
 CONDITIONS: tuple[Condition, ...] = ("llm", "rag", "mask")
+GREEDY = -1  # the sample index of the greedy answer
 
 
 @dataclass(frozen=True)

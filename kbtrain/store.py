@@ -18,9 +18,7 @@ from urllib.parse import quote
 
 from kbtrain import store_schema as schema
 from kbtrain.errors import UserError, at
-from kbtrain.records import Condition, Sample, SampleSet
-
-GREEDY = -1  # index of the greedy answer
+from kbtrain.records import GREEDY, Condition, Sample, SampleSet
 
 
 class SampleStore:

@@ -9,13 +9,12 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.llm.base import Sampling
+from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import draw, filtered
-from kbtrain.llm.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.uniforms import UniformRow
-from kbtrain.records import Condition, Finish, Sample
+from kbtrain.records import GREEDY, Condition, Finish, Sample
 
-GREEDY = -1  # the sample index of the greedy answer
 _LEAVE = 0.9  # finished rows leave the batch once they are a tenth of it: leaving copies the others' keys and values
 
 

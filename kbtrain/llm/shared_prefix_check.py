@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from kbtrain.llm.decoders import SharedPrefixDecoder
 from kbtrain.llm.sampler import prefill
-from kbtrain.llm.shared_prefix import SharedPrefixDecoder
 
 _TOLERANCE = 0.1  # of the logits' spread: bf16 rounding measured 0.03, a lost prefix 0.5 and more
 

@@ -12,10 +12,10 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.batching import BatchLimits, batches, windows
 from kbtrain.llm.load import load_model
-from kbtrain.llm.sampler import GREEDY, BatchSampler, PromptRows
+from kbtrain.llm.sampler import BatchSampler, PromptRows
 from kbtrain.llm.shared_prefix_check import prefix_problem
 from kbtrain.prompts import answer_prompt, encode
-from kbtrain.records import Sample, SampleSet
+from kbtrain.records import GREEDY, Sample, SampleSet
 
 
 class TransformersLLM:
