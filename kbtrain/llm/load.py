@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.llm.precision import choose_dtype
-from kbtrain.models.embedded import is_embedded, path_of
+from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
 
 
 def resolve(model: str) -> str:
@@ -43,7 +44,13 @@ def load_model(
             where, config=config, dtype=chosen, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"model '{model}': cannot be opened ({first[:200]})") from None
+        raise UserError(f"model '{model}': {_why(model, error)}") from None
     placed: PreTrainedModel = loaded.to(place).eval()
     return placed, tokenizer
+
+
+def _why(model: str, error: Exception) -> str:
+    """What is wrong with a model's name, or else the first line of what transformers said."""
+    if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8):
+        return f"no embedded model, folder or hub id; {did_you_mean(model, EMBEDDED)}"
+    return f"cannot be opened ({str(error).strip().splitlines()[0][:200]})"
