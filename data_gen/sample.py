@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 from tqdm import tqdm
@@ -32,7 +32,6 @@ class SampleConfig(Config):
     conditions: tuple[Condition, ...] = Field(("llm", "rag", "mask"), description="llm, rag, mask")
     samples: dict[Split, int] = Field({"train": 30, "dev": 30, "test": 30}, description="answers sampled per question")
     mask_questions: dict[Split, int] | None = Field(None, description="first questions asked under mask; null: all")
-    greedy: Literal[True] = Field(True, description="the greedy answer is always generated too")
     seed: str = Field("0", description="names the run's random numbers")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_k: int = Field(0, ge=0, description="keep the k most probable tokens; 0: all")
@@ -55,45 +54,53 @@ def main(config: SampleConfig) -> None:
     if config.dry_run:
         return
 
-    from kbtrain.llm.base import Sampling
     from kbtrain.store import SampleStore
 
-    sampling = Sampling(**config.model_dump(include=set(Sampling.__dataclass_fields__)))
-    target = config.run / "samples.db"
+    target, settings = config.run / "samples.db", asked(config, plan)
     with SampleStore(target) as store:
-        if config.sampling_run in store.runs() and len(done := store.done(config.sampling_run)) == total:
-            print(f"all {len(done)} question-conditions are in {target} already")
+        if config.sampling_run in store.runs():  # refuse other settings before a model is loaded
+            store.begin(config.sampling_run, {**store.run_meta(config.sampling_run), **settings})
+        if config.sampling_run in store.runs() and len(store.done(config.sampling_run)) == total:
+            print(f"all {total} question-conditions are in {target} already")
         else:
-            generate(config, store, plan, total, sampling)
+            generate(config, store, plan, total, settings)
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(config.sampling_run)}
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
 
 
-def generate(config: SampleConfig, store: Any, plan: Plan, total: int, sampling: Any) -> None:
+def asked(config: SampleConfig, plan: Plan) -> dict[str, Any]:
+    """What a run's answers depend on, as far as it is known without the model."""
+    from kbtrain.llm.base import Sampling
+
+    dumped = config.model_dump(mode="json")
+    files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
+    plain = {key: dumped[key] for key in ("model", "samples", "batch_rows", "batch_prompt_tokens")}
+    return {**plain, **files, "sampling": {key: dumped[key] for key in Sampling.__dataclass_fields__}}
+
+
+def generate(config: SampleConfig, store: Any, plan: Plan, total: int, settings: dict[str, Any]) -> None:
     from kbtrain.llm.base import Sampling
     from kbtrain.llm.batching import BatchLimits
     from kbtrain.llm.precision import name_of
     from kbtrain.llm.transformers_llm import TransformersLLM
     from kbtrain.prompts import answer_fingerprint
 
+    run = config.sampling_run
     limits = BatchLimits(rows=config.batch_rows, prompt_tokens=config.batch_prompt_tokens)
+    sampling = Sampling(**config.model_dump(include=set(Sampling.__dataclass_fields__)))
     # a begun run keeps its precision: 'auto' measures, and could measure otherwise on a busy machine
-    begun = config.dtype == "auto" and config.sampling_run in store.runs()
-    dtype = store.run_meta(config.sampling_run)["dtype"] if begun else config.dtype
+    begun = config.dtype == "auto" and run in store.runs()
+    dtype = store.run_meta(run)["dtype"] if begun else config.dtype
     llm = TransformersLLM.load(config.model, sampling, dtype, config.device, limits)
-    batching = config.model_dump(include={"batch_rows", "batch_prompt_tokens"})
-    store.begin(config.sampling_run, {
-        "model": config.model, "dtype": name_of(llm.model.dtype), "device": llm.model.device.type,
+    store.begin(run, {
+        **settings, "dtype": name_of(llm.model.dtype), "device": llm.model.device.type,
         "prompts": answer_fingerprint(llm.tokenizer), "shared_prefix": llm.shared_prefix,
-        "questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence),
-        "sampling": config.model_dump(mode="json", include=set(Sampling.__dataclass_fields__)),
-        "samples": dict(config.samples), **batching,
     })  # fmt: skip
-    done = store.done(config.sampling_run)
+    done = store.done(run)
     with tqdm(total=total, initial=len(done), desc="sample", unit=" question-conditions", smoothing=0.05) as bar:
         for sets in llm.answer(plan.asks(), done):
-            store.put(config.sampling_run, sets)
+            store.put(run, sets)
             bar.update(len(sets))
     print(f"{total} question-conditions, {total - len(done)} of them now -> {store.path}")
 

@@ -153,11 +153,12 @@ def test_a_finished_run_says_so_and_loads_no_model(run, tiny_model):
     assert again.returncode == 0 and "are in" in again.stdout and "already" in again.stdout
 
 
-def test_other_settings_for_a_begun_run_are_refused(run, tiny_model):
+def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model):
     assert sample(*arguments(run, tiny_model, "--conditions", "[llm]")).returncode == 0
-    changed = sample(*arguments(run, tiny_model, "--seed", "7"))
-    assert changed.returncode == 2
-    assert changed.stderr.strip().splitlines()[-1].startswith("error: ") and "sampling" in changed.stderr
+    for more in (("--conditions", "[llm]"), ("--conditions", "[llm, rag]")):
+        changed = sample(*arguments(run, tiny_model, *more, "--seed", "7"))
+        assert changed.returncode == 2 and "Loading" not in changed.stderr
+        assert changed.stderr.startswith("error: ") and "begun with sampling" in changed.stderr
 
 
 @pytest.mark.parametrize(
