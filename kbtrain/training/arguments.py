@@ -1,4 +1,4 @@
-"""A recipe's plain settings as transformers' TrainingArguments, and the adapter that LoRA adds."""
+"""Settings that every fine-tuning recipe has, as transformers' TrainingArguments, and the adapter that LoRA adds."""
 
 from __future__ import annotations
 
@@ -6,72 +6,79 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-Select = Literal["loss", "auroc", "last"]
-Schedule = Literal["cosine", "linear", "constant"]
+
+class TrainingConfig(Config):
+    """A recipe adds its own keys. Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy):
+    AdamW's updates at 1e-5 are smaller than what bf16 can add to a weight."""
+
+    model: str = Field(description="model to fine-tune: embedded name, local folder or hub id")
+    train: Path = Field(description="training examples (JSONL)")
+    dev: Path | None = Field(None, description="dev examples (JSONL); they choose the checkpoint")
+    output: Path = Field(description="folder the gate is written to")
+    epochs: float = Field(3, gt=0, description="passes over the training examples")
+    device_batch_size: int = Field(4, ge=1, description="rows per device and forward pass")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="forward passes per step")
+    learning_rate: float = Field(1e-5, gt=0, description="peak learning rate")
+    warmup_share: float = Field(0.02, ge=0, lt=1, description="share of the steps over which the rate rises")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the rate falls afterwards")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    save_steps: int | None = Field(None, ge=1, description="checkpoint and dev scores every N steps; else every epoch")
+    select: Literal["loss", "auroc", "last"] = Field(
+        "loss", description="checkpoint kept: best dev loss or auroc, last"
+    )
+    dtype: str = Field("auto", description="compute in auto, bf16, fp32 or fp16; weights are kept in fp32")
+    device: str = Field("auto", description="auto, cpu or cuda")
+    gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
+    seed: int = Field(0, ge=0, description="order of the rows, dropout, initial adapters")
+    report_to: Literal["none", "wandb"] = Field("none", description="where else losses go")
+    keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
+    dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """``warmup_share``: share of all steps; ``save_steps``: None saves (and looks at dev) once an epoch.
-
-    ``compute``: fp32, bf16 or fp16. Weights are kept in fp32 whatever it is (DeepSpeed keeps its own copy): AdamW's
-    updates at 1e-5 are smaller than bf16 can add to a weight.
-    """
-
-    epochs: float
-    device_batch_size: int
-    gradient_accumulation_steps: int
-    learning_rate: float
-    warmup_share: float
-    schedule: Schedule
-    weight_decay: float
-    max_grad_norm: float
-    save_steps: int | None
-    select: Select
-    seed: int
-    compute: str
-    report_to: str
-
-
-def training_arguments(settings: Settings, checkpoints: Path, device: str, has_dev: bool) -> TrainingArguments:
-    """Raises :class:`UserError` for fp16 on a CPU."""
+def training_arguments(config: TrainingConfig, compute: str, device: str, has_dev: bool) -> TrainingArguments:
+    """``compute``: fp32, bf16 or fp16. Raises :class:`UserError` for fp16 on a CPU."""
     from transformers import TrainingArguments
 
-    if settings.compute == "fp16" and device == "cpu":
+    if compute == "fp16" and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
     every: dict[str, Any] = {"save_strategy": "epoch", "eval_strategy": "epoch" if has_dev else "no"}
-    if settings.save_steps is not None:
+    if config.save_steps is not None:
         every = {"save_strategy": "steps", "eval_strategy": "steps" if has_dev else "no"}
-        every |= {"save_steps": settings.save_steps, "eval_steps": settings.save_steps}
+        every |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
     best: dict[str, Any] = {}
-    if settings.select != "last":
-        best = {"load_best_model_at_end": True, "metric_for_best_model": settings.select}
-        best["greater_is_better"] = settings.select == "auroc"
+    if config.select != "last":
+        best = {"load_best_model_at_end": True, "metric_for_best_model": config.select}
+        best["greater_is_better"] = config.select == "auroc"
     return TrainingArguments(
-        output_dir=str(checkpoints),
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.device_batch_size,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        learning_rate=settings.learning_rate,
-        warmup_steps=settings.warmup_share,
-        lr_scheduler_type=settings.schedule,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
+        output_dir=str(config.output / "checkpoints"),
+        num_train_epochs=config.epochs,
+        per_device_train_batch_size=config.device_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        learning_rate=config.learning_rate,
+        warmup_steps=config.warmup_share,
+        lr_scheduler_type=config.schedule,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
         optim="adamw_torch",
-        bf16=settings.compute == "bf16",
-        fp16=settings.compute == "fp16",
+        bf16=compute == "bf16",
+        fp16=compute == "fp16",
         use_cpu=device == "cpu",
-        seed=settings.seed,
+        seed=config.seed,
         logging_steps=1,
         logging_nan_inf_filter=False,  # else a loss that is no number is shown as the one before
         remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
         dataloader_pin_memory=device != "cpu",
-        report_to=settings.report_to,
+        report_to=config.report_to,
         **every,
         **best,
     )

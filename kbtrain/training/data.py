@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read
 from kbtrain.labeling.grading import normalise
 from kbtrain.prompts import Key
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateExample, Split
 
 Labels = Literal["hard", "soft"]
@@ -56,6 +57,11 @@ def labelled(examples: Sequence[GateExample], key: Key, labels: Labels) -> list[
     """
     found = [e for e in examples if target(e, key, labels) is not None]
     return [e for e in found if e.reference is None] or found
+
+
+def label_rule(path: Path) -> dict[str, Any]:
+    """How the labels of a training file were made, from its ``.meta.json``; empty where it has none."""
+    return dict(read_meta(path).get("label_rule", {})) if meta_path(path).exists() else {}
 
 
 def check_dev(data: TrainingData, keys: Sequence[Key], labels: Labels, select: str, dev: Path | None) -> None:

@@ -31,7 +31,8 @@ class _Watching(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
     ) -> None:
-        self.watch(state.global_step, state.max_steps, logs or {})
+        if state.is_world_process_zero:
+            self.watch(state.global_step, state.max_steps, logs or {})
 
 
 class KBMTrainer(Trainer):
