@@ -47,6 +47,7 @@ def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **cha
         "qwen2": (t.Qwen2Config, {}),
         "gemma": (t.GemmaConfig, {"head_dim": 8}),
         "gemma3": (t.Gemma3TextConfig, {"head_dim": 8, "sliding_window": 128}),
+        "gemma2": (t.Gemma2Config, {"head_dim": 8, "sliding_window": 128, "final_logit_softcapping": 2.0}),
         "mistral": (t.MistralConfig, {"sliding_window": 128}),
     }
     cls, special = configs[kind]

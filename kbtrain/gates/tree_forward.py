@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from kbtrain.errors import UserError
 from kbtrain.gates.encoding import Encoded
+from kbtrain.gates.exact_head import exact_head
 from kbtrain.gates.value_tokens import AnswerTree, Values
 
 
@@ -47,21 +48,23 @@ def value_probabilities(model: PreTrainedModel, rows: Sequence[Encoded], pad_id:
     positions = tree_positions(lengths, room, tree)
     allowed = tree_mask(lengths, room, tree)
     nodes = tree.nodes
-    keep = torch.tensor([room + node for node in nodes], device=device)
-    output = model(
-        input_ids=torch.tensor(ids, device=device),
-        attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
-        position_ids=positions.to(device),
-        logits_to_keep=keep,
-        use_cache=False,
-    )
-    index = {node: i for i, node in enumerate(nodes)}
+    wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
+    with exact_head(model, wanted):
+        output = model(
+            input_ids=torch.tensor(ids, device=device),
+            attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
+            position_ids=positions.to(device),
+            logits_to_keep=torch.tensor([room + node for node in nodes], device=device),
+            use_cache=False,
+        )
+    row = {node: i for i, node in enumerate(nodes)}
+    column = {token: i for i, token in enumerate(wanted)}
     pairs = {
-        given: output.logits[:, index[p.node], [p.true_id, p.false_id]].float().softmax(-1)[:, 0]
+        given: output.logits[:, row[p.node], [column[p.true_id], column[p.false_id]]].float().softmax(-1)[:, 0]
         for given, p in tree.places.items()
     }
-    found = {given: column.tolist() for given, column in pairs.items()}
-    return [{given: column[i] for given, column in found.items()} for i in range(len(rows))]
+    found = {given: p.tolist() for given, p in pairs.items()}
+    return [{given: p[i] for given, p in found.items()} for i in range(len(rows))]
 
 
 def tree_positions(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.Tensor:

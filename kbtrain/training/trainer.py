@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
+from kbtrain.gates.exact_head import exact_head
 from kbtrain.gates.kbm import KBM
 from kbtrain.records import GateExample
 from kbtrain.training.checkpoints import mark_complete, rotate
@@ -80,15 +81,16 @@ class KBMTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Logits at the answer's positions only; the sum is divided by the answer tokens of the whole step."""
+        """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
         labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
-        outputs = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            position_ids=inputs["position_ids"],
-            logits_to_keep=labels.shape[1],
-            use_cache=False,
-        )
+        with exact_head(self.kbm.scorer.model):
+            outputs = model(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                position_ids=inputs["position_ids"],
+                logits_to_keep=labels.shape[1],
+                use_cache=False,
+            )
         count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
         loss = answer_loss(outputs.logits, labels, other, weight) / count
         if num_items_in_batch is not None:
