@@ -19,10 +19,10 @@ help:  ## this list
 setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model (again: nothing to do)
 	@$(PY) -m kbtrain.cli models get $(MODEL)
 
-demo: setup  ## the whole chain on part of the atlas, at most 15 minutes on 2 cores
+demo: setup  ## the whole chain on part of the atlas, about 15 minutes on 2 cores
 	@$(call chain,demo,_demo,2)
 
-demo-full: setup  ## the same on the whole atlas, at most 60 minutes
+demo-full: setup  ## the same on the whole atlas, about an hour
 	@$(call chain,demo-full,_demo_full,1)
 
 # questions -> evidence -> answers -> labels -> examples -> gate -> scores -> figures -> report; each stage resumes
