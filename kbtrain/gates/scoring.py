@@ -31,18 +31,14 @@ class Scorer:
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
         """p(True) of each key, in the order of the examples. Raises :class:`UserError` if one is not a number."""
-        from kbtrain.gates.tree_forward import value_probabilities
-
         rows = [self.encoder.encode(example) for example in examples]
         self.reference_cut += sum(row.cut for row in rows)
         keys = self.encoder.form.keys
         found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training
         self.model.train(False)
-        tokenizer = self.encoder.tokenizer
-        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         for batch in like_length(rows, self.tokens_per_batch):
-            for i, values in zip(batch, value_probabilities(self.model, [rows[i] for i in batch], pad), strict=True):
+            for i, values in zip(batch, self._batch([rows[i] for i in batch]), strict=True):
                 for key, p in zip(keys, marginals(values, len(keys)), strict=True):
                     found[key][i] = p
         self.model.train(was_training)
@@ -50,6 +46,21 @@ class Scorer:
         if bad:
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
         return found
+
+    def _batch(self, rows: list[Encoded]) -> list[dict[Values, float]]:
+        """One forward pass; when memory runs out, two of half the rows."""
+        from kbtrain.gates.tree_forward import value_probabilities
+        from kbtrain.llm.transformers_llm import is_memory_error
+
+        tokenizer = self.encoder.tokenizer
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        try:
+            return value_probabilities(self.model, rows, pad)
+        except (MemoryError, RuntimeError) as error:
+            if not is_memory_error(error) or len(rows) == 1:
+                raise
+        half = len(rows) // 2
+        return self._batch(rows[:half]) + self._batch(rows[half:])
 
 
 def marginals(conditional: Mapping[Values, float], n_keys: int) -> list[float]:

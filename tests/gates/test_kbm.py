@@ -126,6 +126,22 @@ def test_the_prompt_baseline_is_the_probability_of_need_true(tokenizer):
     assert "north" not in tokenizer.decode(row.prompt)  # it is asked about the plain question
 
 
+def test_a_batch_that_does_not_fit_into_memory_is_halved(tokenizer, monkeypatch):
+    kbm = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000, tokens_per_batch=10**6)
+    expected = kbm.probabilities(EXAMPLES)
+    sizes = []
+
+    def small_memory(model, rows, pad):
+        sizes.append(len(rows))
+        if len(rows) > 4:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+        return value_probabilities(model, rows, pad)
+
+    monkeypatch.setattr("kbtrain.gates.tree_forward.value_probabilities", small_memory)
+    assert kbm.probabilities(EXAMPLES)["mastery"] == pytest.approx(expected["mastery"], abs=1e-5)
+    assert sizes == [12, 6, 3, 3, 6, 3, 3]
+
+
 def test_a_model_that_gives_no_number_is_a_user_error(tokenizer):
     model = make_model(vocabulary=len(tokenizer))
     model.lm_head.weight.data.fill_(math.nan)
