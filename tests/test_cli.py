@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"data_gen": 5, "recipes": 1, "eval": 4, "benchmarks": 1}  # at least so many scripts in each
-SCRIPTS = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+SCRIPTS = [path.relative_to(ROOT) for path in FILES if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
 
 
 def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:

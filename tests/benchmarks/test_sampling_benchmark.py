@@ -80,5 +80,5 @@ def test_a_dead_peer_is_one_line_that_names_its_log(tmp_path: Path) -> None:
     )
     assert run.returncode == 2
     assert run.stderr.strip().splitlines() == [
-        f"error: peer 'machine' ended with code 2; see {tmp_path / 'machine.log'}"
+        f"error: peer 'machine' ended with code 1; see {tmp_path / 'machine.log'}"
     ]
