@@ -62,7 +62,7 @@ def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **cha
 def make_folder(path, kind: str = "llama"):
     """A model folder with tokenizer, as a user would name it."""
     tokenizer = make_tokenizer()
-    make_model(kind, len(tokenizer)).save_pretrained(path)
+    make_model(kind, len(tokenizer) + 8).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 
