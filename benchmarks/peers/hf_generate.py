@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
 
 import torch
 from loop import Answered, Job, serve
@@ -28,7 +28,7 @@ def generated(tokens: torch.Tensor, end: int | None) -> int:
     return int((ended - (tokens == end).long() == 0).sum())
 
 
-def main(folder: str, dtype: str, at_once: str) -> None:
+def load(folder: str, dtype: str, at_once: str) -> Callable[[Job], Answered]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     step = int(at_once)
@@ -53,8 +53,8 @@ def main(folder: str, dtype: str, at_once: str) -> None:
             "n_tokens": n_tokens,
         }
 
-    serve(answer)
+    return answer
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(load)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
 
 from loop import Answered, Job, serve
 
@@ -15,7 +15,7 @@ from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.records import Question
 
 
-def main(folder: str, dtype: str, rows: str, prompt_tokens: str) -> None:
+def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[Job], Answered]:
     model, tokenizer = load_model(folder, dtype, "cpu")
     limits = BatchLimits(rows=int(rows), prompt_tokens=int(prompt_tokens))
     ends = (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token)
@@ -40,8 +40,8 @@ def main(folder: str, dtype: str, rows: str, prompt_tokens: str) -> None:
             "n_tokens": sum(sample.n_tokens for sample in samples),
         }
 
-    serve(answer)
+    return answer
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(load)

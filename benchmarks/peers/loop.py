@@ -33,10 +33,14 @@ class Answered(TypedDict):
     n_tokens: int
 
 
-def serve(answer: Callable[..., object]) -> None:
-    """Answer requests until stdin closes. What libraries print goes to stderr, the peer's log."""
+def serve(load: Callable[..., Callable[..., object]]) -> None:
+    """Load with the command line's arguments, then answer requests until stdin closes.
+
+    What libraries print goes to stderr, the peer's log.
+    """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    answer = load(*sys.argv[1:])
     replies.write("{}\n")  # ready
     for line in sys.stdin:
         replies.write(json.dumps(answer(json.loads(line))) + "\n")

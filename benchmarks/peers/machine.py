@@ -5,9 +5,9 @@ Arguments: model folder, dtype (auto: measured, as the sampler does).
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from loop import serve
@@ -18,12 +18,12 @@ from kbtrain.llm.precision import name_of
 READ = 2**28  # bytes, far beyond the processor's caches
 
 
-def best_seconds(work: object, repeats: int = 7) -> float:
+def best_seconds(work: Callable[[], object], repeats: int = 7) -> float:
     """The fastest of some runs: a limit is what the machine can do undisturbed."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        work()  # type: ignore[operator]
+        work()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 
@@ -33,7 +33,7 @@ def rate(shapes: Counter[tuple[int, int]], rows: int, dtype: torch.dtype) -> flo
     operations = seconds = 0.0
     for (outer, inner), count in shapes.items():
         left, right = torch.randn(rows, inner).to(dtype), torch.randn(outer, inner).to(dtype)
-        repeats = max(1, 2**30 // (rows * inner * outer))  # short ones often enough for the clock
+        repeats = min(100, max(1, 2**30 // (rows * inner * outer)))  # short ones often enough for the clock
 
         def work(left: torch.Tensor = left, right: torch.Tensor = right, repeats: int = repeats) -> None:
             for _ in range(repeats):
@@ -46,12 +46,11 @@ def rate(shapes: Counter[tuple[int, int]], rows: int, dtype: torch.dtype) -> flo
 
 def bandwidth() -> float:
     """Bytes a second that a plain sum reads."""
-    data = torch.ones(READ // 4)
+    data = torch.ones(READ // 4)  # float32
     return READ / best_seconds(data.sum)
 
 
-@torch.inference_mode()
-def main(folder: str, dtype: str) -> None:
+def load(folder: str, dtype: str) -> Callable[[list[int]], dict[str, object]]:
     model, _ = load_model(folder, dtype, "cpu")
     config, head = model.config.get_text_config(), model.get_output_embeddings()
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
@@ -67,6 +66,7 @@ def main(folder: str, dtype: str) -> None:
         "kv_bytes": 2 * config.num_hidden_layers * config.num_key_value_heads * size * model.dtype.itemsize,
     }
 
+    @torch.inference_mode()
     def measure(rows: list[int]) -> dict[str, object]:
         heads = Counter([tuple(head.weight.shape)])
         return fixed | {
@@ -75,9 +75,8 @@ def main(folder: str, dtype: str) -> None:
             "bandwidth": bandwidth(),
         }
 
-    with torch.inference_mode():
-        serve(measure)
+    return measure
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(load)

@@ -6,13 +6,13 @@ Arguments: model folder, dtype, 1 for eager mode, answers computed at once.
 from __future__ import annotations
 
 import os
-import sys
 import time
+from collections.abc import Callable
 
 from loop import Answered, Job, serve
 
 
-def main(folder: str, dtype: str, eager: str, rows: str) -> None:
+def load(folder: str, dtype: str, eager: str, rows: str) -> Callable[[Job], Answered]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import LLM, SamplingParams
@@ -42,8 +42,8 @@ def main(folder: str, dtype: str, eager: str, rows: str) -> None:
             "n_tokens": sum(len(answer.token_ids) for answer in answers),
         }
 
-    serve(answer)
+    return answer
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(load)
