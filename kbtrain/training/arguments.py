@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError
+from kbtrain.training.processes import require
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -50,6 +51,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
 
     if compute == "fp16" and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
+    require("wandb", "wandb", config.report_to == "wandb")
     every: dict[str, Any] = {"save_strategy": "epoch", "eval_strategy": "epoch" if has_dev else "no"}
     if config.save_steps is not None:
         every = {"save_strategy": "steps", "eval_strategy": "steps" if has_dev else "no"}

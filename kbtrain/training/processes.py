@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -22,6 +23,7 @@ def start_processes(device: str) -> int:
     """
     from accelerate.state import PartialState  # type: ignore[import-untyped]
 
+    require("deepspeed", "train", under_deepspeed())
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
     on_cpu = device == "cpu"
     alone = wanted == 1
@@ -34,6 +36,12 @@ def start_processes(device: str) -> int:
             "use a launch file of ds_configs/"
         )
     return wanted
+
+
+def require(package: str, extra: str, needed: bool) -> None:
+    """Raises :class:`UserError` with the command that installs an optional package."""
+    if needed and importlib.util.find_spec(package) is None:
+        raise UserError(f"package '{package}' is needed and not installed: pip install \"kbtrain[{extra}]\"")
 
 
 def main_first(task: Callable[[], T]) -> T:

@@ -61,6 +61,11 @@ class KBMTrainer(Trainer):
             eval_dataset=list(dev) or None,
             callbacks=[_Watching(watch)],
         )
+        plugin = getattr(self.accelerator.state, "deepspeed_plugin", None)
+        if plugin is not None and plugin.zero_stage == 3:
+            raise UserError(
+                "launcher: ZeRO-3 splits the weights, which dev scoring needs whole; use ds_configs/zero2.json"
+            )
         self.kbm = kbm
         self.rows = rows
         self.dev = dev

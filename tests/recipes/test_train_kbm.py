@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.kbm import KBM
 from kbtrain.jsonl import write
 from kbtrain.prompts import encode, kbm_prompt
+from kbtrain.training.dev_metrics import dev_metrics
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
@@ -58,20 +60,18 @@ def weights(folder):
 
 
 def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments, tmp_path, capsys):
-    recipe(arguments(epochs=20, learning_rate=1e-2, save_steps=50))
+    recipe(arguments(epochs=40, learning_rate=1e-2, save_steps=100))
     gate = kbtrain.load_gate(tmp_path / "kbm")
     dev = [labelled(i, "dev") for i in range(9)]
+    card = gate.card
     found = gate.probabilities(dev)
-    for key in ("mastery", "certainty", "benefit"):
-        yes = [p for p, e in zip(found[key], dev, strict=True) if getattr(e, key)]
-        no = [p for p, e in zip(found[key], dev, strict=True) if not getattr(e, key)]
-        assert min(yes) > max(no)
+    metrics = dev_metrics(dev, found, "hard")
+    assert all(metrics[f"auroc_{key}"] > 0.9 for key in card.keys)
     assert losses(tmp_path / "kbm")[-1] < 0.2 * losses(tmp_path / "kbm")[0]
     out = capsys.readouterr().out
     assert "train_kbm: 20 examples" in out and "scores equal (to 0e+00)" in out
-    card = gate.card
     assert (card.kind, card.dtype, card.labels, card.method) == ("kbm", "fp32", "hard", "full")
-    assert card.run["steps"] == 100 and len(card.run["train_sha256"]) == 64
+    assert card.run["steps"] == 200 and len(card.run["train_sha256"]) == 64
     readme = (tmp_path / "kbm" / "README.md").read_text()
     assert card.prompt_fingerprint in readme and "auroc_mastery" in readme
     assert not (tmp_path / "kbm" / "checkpoints").exists()
@@ -82,8 +82,8 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
     prompt = torch.tensor([encode(tokenizer, kbm_prompt(dev[0].question, None, "en", card.keys))])
     said = model.generate(prompt, max_new_tokens=80, do_sample=False)[0, prompt.shape[1] :]
     text = tokenizer.decode(said)
-    assert text.startswith('{"mastery": "True", "certainty": "True", "benefit": "')
-    assert text.endswith('"}<|im_end|>')  # it stops: EOS is learned
+    values = ", ".join(f'"{key}": "(True|False)"' for key in card.keys)
+    assert re.fullmatch(rf"\{{{values}\}}<\|im_end\|>", text)  # it stops: EOS is learned
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, arguments, run, tmp_path):
@@ -140,7 +140,7 @@ def test_eight_rows_at_once_equal_one_row_eight_times(recipe, arguments, tmp_pat
 
 @pytest.mark.parametrize("merged", [True, False])
 def test_an_adapter_is_saved_and_opened_with_and_without_merged_weights(recipe, arguments, tmp_path, merged, data):
-    recipe(arguments(method="lora", merge_adapter=merged, epochs=2, labels="soft"))
+    recipe(arguments(method="lora", merge_adapter=merged, epochs=2, labels="soft", select="auroc"))
     folder = tmp_path / "kbm"
     assert (folder / "adapter" / "adapter_model.safetensors").stat().st_size > 1000
     assert (folder / "model.safetensors").exists() == merged
@@ -157,8 +157,6 @@ def test_the_best_checkpoint_on_dev_is_the_one_saved(recipe, arguments, tmp_path
     found = {log["step"]: log["eval_loss"] for log in state["log_history"] if "eval_loss" in log}
     assert set(found) >= {3, 6, 9, 12, 15, 18}
     assert state["best_global_step"] == min(found, key=found.get)
-    from kbtrain.training.dev_metrics import dev_metrics
-
     dev = [labelled(i, "dev") for i in range(9)]
     saved = dev_metrics(dev, kbtrain.load_gate(tmp_path / "kbm").probabilities(dev), "hard")
     assert saved["loss"] == pytest.approx(min(found.values()), abs=1e-6)
