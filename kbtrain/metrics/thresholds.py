@@ -54,7 +54,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
         raise UserError(f"threshold rule '{rule}': there is no dev question to choose on; use rule '0.5'")
     if rule == "0.5":
         return _threshold(midpoint, rule, dev)
-    cuts = _cuts(dev.scores)
+    values = cuts(dev.scores)
     searches = _cumulated(dev.scores, np.ones_like(dev.scores))
     if rule == "best_f1":
         total = float(dev.needed.sum())
@@ -66,7 +66,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     else:
         goodness = -np.abs(searches / len(dev.scores) - target_ratio)
     # rounding: sums of the same gains in another order must stay ties
-    return _threshold(float(cuts[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
+    return _threshold(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
 
 
 def _threshold(value: float, rule: Rule, dev: Dev) -> Threshold:
@@ -76,7 +76,7 @@ def _threshold(value: float, rule: Rule, dev: Dev) -> Threshold:
     return Threshold(value, rule, n, float(retrieved.mean()) if n else 0.0, accuracy)
 
 
-def _cuts(scores: Floats) -> Floats:
+def cuts(scores: Floats) -> Floats:
     """All cuts that differ, from "nothing" to "everything" (descending)."""
     values = np.unique(scores)[::-1]
     upper, lower = values[:-1], values[1:]
@@ -86,6 +86,6 @@ def _cuts(scores: Floats) -> Floats:
 
 
 def _cumulated(scores: Floats, weights: Floats) -> Floats:
-    """Sum of the weights of the questions retrieved at each of :func:`_cuts`."""
+    """Sum of the weights of the questions retrieved at each of :func:`cuts`."""
     _, block = np.unique(-scores, return_inverse=True)
     return np.concatenate([[0.0], np.cumsum(np.bincount(block, weights=weights))])

@@ -1,0 +1,113 @@
+"""A threshold that keeps its promise on new questions, for any number of calibration questions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom, binomtest
+
+from kbtrain.errors import UserError
+from kbtrain.metrics.risk_control import Promise, control, upper_bounds
+from kbtrain.metrics.thresholds import Dev
+
+
+def dev(scores: np.ndarray, llm: np.ndarray, rag: np.ndarray) -> Dev:
+    return Dev(scores, llm, rag, (rag > llm).astype(float))
+
+
+def draw(rng: np.random.Generator, n: int, soft: bool = False) -> Dev:
+    """Questions whose score is informative: the higher, the more a retrieval mends and the less it breaks."""
+    scores = rng.random(n)
+    gain = np.where(rng.random(n) < 0.5 * scores, 1.0, np.where(rng.random(n) < 0.08, -1.0, 0.0))
+    if soft:
+        gain = gain * rng.random(n)
+    llm = np.where(gain > 0, 0.0, np.where(gain < 0, -gain, 1.0))
+    return dev(scores, llm, llm + gain)
+
+
+def test_exact_bounds_equal_scipys_binomial_test() -> None:
+    totals = np.array([0.0, 1, 7, 49, 50])
+    found = upper_bounds(totals, 50, 0.05)
+    expected = [binomtest(int(k), 50, alternative="less").proportion_ci(0.95, method="exact").high for k in totals]
+    assert found == pytest.approx(expected)
+
+
+def test_bounds_of_fractions_lie_at_or_above_the_exact_ones_and_cover() -> None:
+    totals = np.arange(0.0, 41.0)
+    assert (upper_bounds(totals, 40, 0.1, exact=False) >= upper_bounds(totals, 40, 0.1) - 1e-12).all()
+    drawn = beta.rvs(0.3, 1.7, size=(2000, 40), random_state=np.random.default_rng(0)).sum(axis=1)  # mean 0.15
+    assert (upper_bounds(drawn, 40, 0.1, exact=False) >= 0.15).mean() >= 0.9
+
+
+def test_the_ratio_promise_worked_by_hand() -> None:
+    # 100 questions with scores 1..100: at most k may be retrieved, the largest k whose binomial tail is within delta
+    scores = np.arange(1.0, 101)
+    k = max(k for k in range(100) if binom.cdf(k, 100, 0.3) <= 0.1)
+    found = control("retrieved", dev(scores, np.zeros(100), np.ones(100)), 0.3, 0.1)
+    assert k == 23
+    assert (found.ratio, found.observed, found.threshold) == (0.23, 0.23, 77.5)
+    assert found.bound <= 0.3 < upper_bounds(np.array([24.0]), 100, 0.1)[0]
+
+
+def test_the_loss_promise_worked_by_hand() -> None:
+    # retrieval mends the 40 questions with the highest scores and makes no difference to the others
+    scores = np.arange(100.0)
+    rag = np.ones(100)
+    llm = np.where(scores >= 60, 0.0, 1.0)
+    found = control("accuracy_lost", dev(scores, llm, rag), 0.05, 0.1)
+    lost = max(k for k in range(40) if upper_bounds(np.array([float(k)]), 100, 0.05)[0] <= 0.05)
+    assert lost == 1
+    assert found.observed == 0.01
+    assert found.ratio == 0.39
+    assert found.threshold == 60.5
+
+
+def test_answers_saved_make_room_for_answers_lost() -> None:
+    scores = np.arange(400.0)
+    rag = np.where(scores < 100, 0.0, 1.0)  # retrieval breaks the 100 lowest
+    llm = np.where(scores < 300, 1.0, 0.0)
+    found = control("accuracy_lost", dev(scores, llm, rag), 0.02, 0.1)
+    assert found.observed < 0
+    assert found.ratio < 0.2
+
+
+def test_equal_scores_are_not_parted_and_a_useless_gate_retrieves_almost_everything() -> None:
+    rng = np.random.default_rng(0)
+    llm = (rng.random(300) < 0.3).astype(float)
+    found = control("accuracy_lost", dev(np.full(300, 0.5), llm, np.ones(300)), 0.05)
+    assert found.ratio == 1
+    assert found.threshold < 0.5
+
+
+@pytest.mark.parametrize(
+    ("promise", "limit", "soft"),
+    [("accuracy_lost", 0.05, False), ("accuracy_lost", 0.05, True), ("retrieved", 0.4, False)],
+)
+def test_the_promise_is_kept_at_least_90_times_in_100_by_simulation(promise: Promise, limit: float, soft: bool) -> None:
+    whole = draw(np.random.default_rng(1), 200_000, soft)
+    order = np.argsort(whole.scores)
+    sorted_scores = whole.scores[order]
+    lost = np.concatenate([[0.0], np.cumsum((whole.rag - whole.llm)[order])]) / len(order)
+    kept, ratios = 0, []
+    trials = 150 if soft else 1000  # bounds of fractions are searched for
+    for trial in range(trials):
+        found = control(promise, draw(np.random.default_rng(trial), 300, soft), limit, 0.1)
+        below = np.searchsorted(sorted_scores, found.threshold, side="right")
+        truth = lost[below] if promise == "accuracy_lost" else 1 - below / len(order)
+        kept += truth <= limit
+        ratios.append(found.ratio)
+    assert kept / trials >= 0.9 - 2 * (0.09 / trials) ** 0.5  # two standard errors
+    if promise == "retrieved":
+        assert kept / trials <= 0.95  # exact, so not needlessly careful
+        assert np.mean(ratios) > 0.34
+    else:
+        assert np.mean(ratios) < 0.95  # and it does save searches
+
+
+def test_too_few_questions_are_refused_with_the_number_needed() -> None:
+    few = draw(np.random.default_rng(0), 50)
+    with pytest.raises(UserError, match=r"50 calibration questions are too few .* 149 are needed, or a larger limit"):
+        control("accuracy_lost", few, 0.02, 0.1)
+    control("accuracy_lost", draw(np.random.default_rng(0), 149), 0.02, 0.1)
+    with pytest.raises(UserError, match=r"must lie between 0 and 1, found 0 and 0.1"):
+        control("retrieved", few, 0, 0.1)
