@@ -11,6 +11,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,12 +24,13 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.labeling.aligned import side_by_side
+from kbtrain.labeling.benefit_target import BenefitTarget
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.labeling.targets import Targets
 from kbtrain.prompts import Key, evidence_text
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.leaks import find_leaks, refuse_leaks
-from kbtrain.records import GateExample, Split
+from kbtrain.records import GateExample, Label, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
@@ -37,6 +39,9 @@ class BuildConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and labels.jsonl")
     keys: tuple[Key, ...] = Field(("mastery", "certainty", "benefit"), description="targets a training example needs")
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
+    benefit_tail: float = Field(
+        0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train"
+    )
     with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
     on_leak: Literal["fail", "drop"] = Field("fail", description="training questions that stand in dev or test")
 
@@ -50,13 +55,13 @@ class BuildConfig(Config):
 
 
 def examples(
-    config: BuildConfig, split: Split, leaked: set[str], targets: Targets, left_out: Counter[str]
+    config: BuildConfig, split: Split, leaked: set[str], to: BenefitTarget, targets: Targets, left_out: Counter[str]
 ) -> Iterator[GateExample]:
     run, found = config.run, config.run / "evidence.jsonl" if config.with_reference else None
     for question, label, evidence in side_by_side(run / "questions.jsonl", run / "labels.jsonl", found):
         if question.split != split or question.id in leaked:
             continue
-        made = [example(question, label, config.tau_benefit)]
+        made = [example(question, label, to)]
         if evidence is not None:
             made.append(reference_example(question, label, evidence_text(evidence.hits)))
         elif config.with_reference:
@@ -72,14 +77,16 @@ def main(config: BuildConfig) -> None:
     started = time.time()
     files = ["questions.jsonl", "labels.jsonl", *(["evidence.jsonl"] if config.with_reference else [])]
     inputs = [config.run / name for name in files]
-    rule = read_meta(inputs[1]).get("label_rule", {}) | {"tau_benefit": config.tau_benefit}
+    rule = read_meta(inputs[1]).get("label_rule", {})
+    benefit = BenefitTarget.of(jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail)
+    rule |= {"benefit": dataclasses.asdict(benefit)}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])
     leaked = {leak.id for leak in find_leaks(inputs[0])} if config.on_leak == "drop" else set()
     targets, left_out = Targets(config.keys), Counter({"leaked training questions": len(leaked)})
     outputs = {split: config.run / "examples" / f"{split}.jsonl" for split in SPLITS}
     sizes = {
-        split: jsonl.write(out, examples(config, split, leaked, targets, left_out))
+        split: jsonl.write(out, examples(config, split, leaked, benefit, targets, left_out))
         for split, out in tqdm(outputs.items(), desc="build", unit="split")
     }
     extra = {"label_rule": rule, "train_classes": targets.as_dict(), "left_out": dict(left_out)}

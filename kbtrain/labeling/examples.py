@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from kbtrain.labeling.benefit_target import PLAIN, BenefitTarget
 from kbtrain.prompts import query_text
 from kbtrain.records import GateExample, Label, Question
 
 
-def example(question: Question, label: Label | None, tau_benefit: float = 0.0) -> GateExample:
+def example(question: Question, label: Label | None, target: BenefitTarget = PLAIN) -> GateExample:
     """The example of the plain question (``Reference: None``), with targets from ``llm`` samples.
 
-    ``soft_benefit`` is (1 + benefit) / 2, ``benefit`` is benefit > tau_benefit; without a label all targets are None.
+    ``target`` says how its benefit becomes a hard and a soft target; without a label all targets are None.
     """
     gain = None if label is None else label.benefit
     return GateExample(
@@ -21,10 +22,10 @@ def example(question: Question, label: Label | None, tau_benefit: float = 0.0) -
         reference=None,
         mastery=None if label is None else label.known,
         certainty=None if label is None else label.certain,
-        benefit=None if gain is None else gain > tau_benefit,
+        benefit=None if gain is None else target.hard(gain),
         soft_mastery=None if label is None else label.llm.mastery,
         soft_certainty=None if label is None else label.llm.certainty,
-        soft_benefit=None if gain is None else (1 + gain) / 2,
+        soft_benefit=None if gain is None else target.soft(gain),
         relation=question.relation,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.errors import UserError
+from kbtrain.labeling.benefit_target import BenefitTarget
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.targets import Targets
@@ -29,7 +30,7 @@ def test_the_plain_example_carries_llm_targets_and_half_of_one_plus_benefit(capi
     assert (made.mastery, made.certainty, made.benefit) == (False, False, True)
     assert (made.soft_mastery, made.soft_certainty) == (0.25, labelled.llm.certainty)
     assert made.soft_benefit == (1 + 0.5) / 2
-    assert example(capital, labelled, tau_benefit=0.5).benefit is False
+    assert example(capital, labelled, BenefitTarget(tau=0.5)).benefit is False
 
 
 def test_the_reference_example_carries_rag_targets_and_no_benefit(capital: Question, labelled: Label) -> None:

@@ -1,0 +1,42 @@
+"""Benefit as targets: stretched over the training questions' range, and over no others'."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from kbtrain.labeling.benefit_target import PLAIN, BenefitTarget
+from kbtrain.labeling.label import indicators, label
+from kbtrain.records import Label, Question, SampleSet, Split
+
+
+@pytest.fixture
+def made(capital: Question, answered: Callable[..., SampleSet]) -> Callable[..., Label]:
+    def labelled(benefit: float | None, split: Split = "train") -> Label:
+        llm = indicators(capital, answered("Paris", "Rome"))[0]
+        return dataclasses.replace(label(capital, {"llm": llm}, 0.5, 0.5), benefit=benefit, split=split)
+
+    return labelled
+
+
+def test_unstretched_a_benefit_is_half_of_one_plus_itself() -> None:
+    assert [PLAIN.soft(b) for b in (-1, 0, 0.5, 1)] == [0, 0.5, 0.75, 1]
+
+
+def test_the_tails_of_the_training_questions_become_0_and_1(made: Callable[..., Label]) -> None:
+    labels = [made(b / 10) for b in range(-2, 8)]  # ten: the 20 % quantile is -0.1, the 80 % one 0.5
+    target = BenefitTarget.of([*labels, made(-1.0, "dev"), made(1.0, "test"), made(None)], 0.1, 0.2)
+    assert target == BenefitTarget(0.1, -0.1, 0.5)
+    assert [target.soft(b) for b in (-0.2, -0.1, 0.2, 0.5, 0.7)] == pytest.approx([0, 0, 0.5, 1, 1])
+    assert (target.hard(0.1), target.hard(0.11)) == (False, True)
+
+
+@pytest.mark.parametrize("values", [[], [0.3, 0.3, 0.3]])
+def test_without_a_range_nothing_is_stretched(made: Callable[..., Label], values: list[float]) -> None:
+    assert BenefitTarget.of([made(b) for b in values], 0.2, 0.05) == BenefitTarget(0.2)
+
+
+def test_without_tails_nothing_is_stretched(made: Callable[..., Label]) -> None:
+    assert BenefitTarget.of([made(0.1), made(0.6)], 0.0, 0.0) == PLAIN
