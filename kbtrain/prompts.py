@@ -104,12 +104,13 @@ def need_answer(value: bool) -> str:
     return f'{{"need": "{value}"}}'
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str) -> str:
     """The text a model reads: its chat template with ``prompt`` as the user's turn, or the prompt itself.
 
-    The date that some templates insert is fixed, so that a prompt is the same tomorrow.
+    The date that some templates insert is fixed, so that a prompt is the same tomorrow. No tokenizer: a server has the
+    template.
     """
-    if not tokenizer.chat_template:
+    if tokenizer is None or not tokenizer.chat_template:
         return prompt
     turns = [{"role": "user", "content": prompt}]
     text: Any = tokenizer.apply_chat_template(
@@ -127,13 +128,13 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     return ids
 
 
-def fingerprint(tokenizer: PreTrainedTokenizerBase, *prompts: str) -> str:
+def fingerprint(tokenizer: PreTrainedTokenizerBase | None, *prompts: str) -> str:
     """16 hex digits that change when a prompt's text, the chat template or its rendering changes."""
     rendered = "\0".join(render_chat(tokenizer, prompt) for prompt in prompts)
     return hashlib.sha256(rendered.encode()).hexdigest()[:16]
 
 
-def answer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+def answer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Fingerprint of all prompts that ask for answers (figures 9-12, both languages)."""
     texts = [table[lang] for table in (_OPEN, _OPEN_RAG, _EVIDENCE, _CHOICE) for lang in ("en", "zh")]
     return fingerprint(tokenizer, *texts)

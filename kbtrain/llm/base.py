@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kbtrain.records import Condition, Question, SampleSet
 
@@ -45,6 +45,13 @@ class LLM(Protocol):
 
     name: str
 
-    def answer(self, asks: Iterable[Ask]) -> Iterator[list[SampleSet]]:
-        """Answer a stream of asks; yields finished groups, so that a caller can store each at once."""
+    def facts(self) -> dict[str, Any]:
+        """What the answers depend on beyond the settings (number format, prompts): kept with the run they belong to."""
+        ...
+
+    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
+        """Answer a stream of asks; yields finished groups, so that a caller can store each at once.
+
+        ``done`` are (question, condition) pairs that are stored already: nothing is returned for them.
+        """
         ...

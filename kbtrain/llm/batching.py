@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from kbtrain.llm.sampler import PromptRows
+if TYPE_CHECKING:
+    from kbtrain.llm.sampler import PromptRows
 
 T = TypeVar("T")
 

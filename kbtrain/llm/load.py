@@ -49,6 +49,14 @@ def load_model(
     return placed, tokenizer
 
 
+def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, for back ends that hold the model themselves. Raises :class:`UserError`."""
+    try:
+        return AutoTokenizer.from_pretrained(resolve(model), trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model '{model}': {_why(model, error)}") from None
+
+
 def _why(model: str, error: Exception) -> str:
     """What is wrong with a model's name, or else the first line of what transformers said."""
     if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8):

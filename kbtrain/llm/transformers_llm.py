@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,9 +13,11 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.batching import BatchLimits, batches, windows
 from kbtrain.llm.load import load_model
+from kbtrain.llm.precision import name_of
+from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.sampler import BatchSampler, PromptRows
 from kbtrain.llm.shared_prefix_check import prefix_problem
-from kbtrain.prompts import answer_prompt, encode
+from kbtrain.prompts import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
 
 
@@ -48,6 +51,15 @@ class TransformersLLM:
         model, tokenizer = load_model(name, dtype, device)
         return cls(name, model, tokenizer, sampling, limits)
 
+    def facts(self) -> dict[str, Any]:
+        """As :meth:`kbtrain.llm.base.LLM.facts`."""
+        return {
+            "dtype": name_of(self.model.dtype),
+            "device": self.model.device.type,
+            "prompts": answer_fingerprint(self.tokenizer),
+            "shared_prefix": self.shared_prefix,
+        }
+
     def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
         """Answer a stream of asks, one list a batch.
 
@@ -65,18 +77,7 @@ class TransformersLLM:
 
     def _prompt(self, ask: Ask) -> tuple[PromptRows, int]:
         """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
-        ids = encode(self.tokenizer, answer_prompt(ask.question, ask.condition, ask.evidence))
-        cut, evidence, room = 0, ask.evidence, self.sampling.max_prompt_tokens
-        while len(ids) > room:
-            tokens = self.tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
-            if not tokens:
-                raise UserError(
-                    f"question '{ask.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
-                )
-            drop = min(len(ids) - room, len(tokens))
-            cut += drop
-            evidence = str(self.tokenizer.decode(tokens[:-drop]))
-            ids = encode(self.tokenizer, answer_prompt(ask.question, ask.condition, evidence))
+        ids, cut = prompt_ids(self.tokenizer, ask, self.sampling.max_prompt_tokens)
         indices = (*([GREEDY] if ask.greedy else []), *range(ask.n))
         return PromptRows(ask.question.id, ask.condition, tuple(ids), indices), cut
 

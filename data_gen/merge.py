@@ -1,0 +1,60 @@
+"""Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, as if it had never been divided.
+
+Refuses shards of different runs, a question-condition that two of them hold, and shards that are missing or not
+finished (unless --allow-gaps).
+
+Examples:
+  python data_gen/merge.py --run runs/qwen
+  python data_gen/merge.py --run runs/qwen --allow-gaps
+  python data_gen/merge.py --run runs/qwen --shards "[a/samples.shard-1-of-2.db, b/samples.shard-2-of-2.db]"
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain.config import Config, run_script
+from kbtrain.distributed.merge import check, find_shards, merge, n_gaps
+from kbtrain.errors import UserError, at
+from kbtrain.provenance import write_meta
+from kbtrain.store import SampleStore
+from kbtrain.store_lock import writing
+
+
+class MergeConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder; samples.db is written there")
+    shards: tuple[Path, ...] = Field((), description="the shards' stores; none: all of the run folder")
+    sampling_run: str = Field("main", description="name of the sampling run in the stores")
+    allow_gaps: bool = Field(False, description="merge what there is, though shards are missing or not finished")
+
+
+def main(config: MergeConfig) -> None:
+    started, name = time.time(), config.sampling_run
+    target = config.run / "samples.db"
+    parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
+    partial = target.with_name(target.name + ".partial")
+    with writing(target, name):
+        if target.exists():
+            raise UserError(f"{at(target)}: exists already; move it away to merge anew")
+        for left_over in config.run.glob(partial.name + "*"):
+            left_over.unlink()
+        with SampleStore(partial) as store, tqdm(total=sum(part.stored for part in parts), desc="merge") as bar:
+            for n in merge(parts, name, store):
+                bar.update(n)
+            meta = store.run_meta(name)
+        os.replace(partial, target)  # closed, so its log is folded in: one file
+    inputs = [part.path for part in parts]
+    extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
+    write_meta(target, stage="merge", config=config.model_dump(mode="json"), inputs=inputs, extra=extra,
+               started=started)  # fmt: skip
+    stored = sum(part.stored for part in parts)
+    print(f"{stored} question-conditions of {len(parts)} shards, {extra['n_gaps']} gaps -> {target}")
+
+
+if __name__ == "__main__":
+    run_script(main, MergeConfig, __doc__)

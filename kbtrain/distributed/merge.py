@@ -1,0 +1,106 @@
+"""The shards of one run joined into the store that the undivided run would have written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbtrain.distributed.shards import Shard
+from kbtrain.errors import UserError, at
+from kbtrain.llm.batching import windows
+from kbtrain.store import SampleStore
+
+BATCH = 200  # question-conditions in one transaction
+OF_A_SHARD = ("shard", "n_expected")  # what the shards' meta data may differ in
+
+
+@dataclass(frozen=True)
+class Part:
+    """One shard's store: which shard it is, what it holds and what it should hold."""
+
+    path: Path
+    shard: Shard
+    stored: int
+    expected: int
+    meta: dict[str, Any]  # without what belongs to the shard alone
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The shard stores of a run folder, by number. Raises :class:`UserError` if there are none."""
+    found = sorted(folder.glob("samples.shard-*-of-*.db"), key=lambda path: (len(path.name), path.name))
+    if not found:
+        raise UserError(f"{at(folder)}: no samples.shard-I-of-N.db in it; run data_gen/sample.py with --shard first")
+    return found
+
+
+def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[Part]:
+    """The parts in the order of their shards. Raises :class:`UserError` for stores that do not belong together:
+    another model, setting or input, another number of shards, the same shard twice, and (unless ``allow_gaps``) a
+    shard that is missing or not finished.
+    """
+    parts = sorted((_part(path, run) for path in paths), key=lambda part: part.shard.index)
+    first = parts[0]
+    for before, part in zip(parts, parts[1:], strict=False):
+        _same_run(first, part)
+        if part.shard.index == before.shard.index:
+            raise UserError(f"{at(part.path)}: shard {part.shard.index} stands in {before.path} too; leave one out")
+    gaps = [*_unfinished(parts), *_missing(parts)]
+    if gaps and not allow_gaps:
+        raise UserError(f"{gaps[0]} ({len(gaps)} such in all); finish it, or merge what there is with --allow-gaps")
+    return parts
+
+
+def merge(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]:
+    """Copy the parts into an empty store; yields how many question-conditions were copied each time.
+
+    Raises :class:`UserError` for a question-condition that two shards hold.
+    """
+    target.begin(run, parts[0].meta)
+    for part in parts:
+        with SampleStore(part.path, read_only=True) as store:
+            for sets in windows(store.iterate(run), BATCH):
+                try:
+                    target.put(run, sets)
+                except ValueError as error:
+                    raise UserError(f"{at(part.path)}: overlaps another shard ({error}); leave one out") from None
+                yield len(sets)
+
+
+def n_gaps(parts: Sequence[Part]) -> int:
+    """How many shards are missing or not finished."""
+    return len(_unfinished(parts)) + len(_missing(parts))
+
+
+def _part(path: Path, run: str) -> Part:
+    with SampleStore(path, read_only=True) as store:
+        meta = store.run_meta(run)
+        if "shard" not in meta:
+            raise UserError(f"{at(path)}: run '{run}' in it is no shard; it was sampled without --shard")
+        stored = sum(store.counts(run).values())
+    plain = {key: value for key, value in meta.items() if key not in OF_A_SHARD}
+    return Part(path, Shard.parse(meta["shard"]), stored, meta["n_expected"], plain)
+
+
+def _same_run(first: Part, part: Part) -> None:
+    if first.shard.count != part.shard.count:
+        counts = f"{part.shard.count} shards, {first.path} one of {first.shard.count}"
+        raise UserError(f"{at(part.path)}: is one of {counts}; merge the shards of one run")
+    for key in {**first.meta, **part.meta}:
+        if first.meta.get(key) != part.meta.get(key):
+            values = f"{str(part.meta.get(key))[:60]}, {first.path} with {str(first.meta.get(key))[:60]}"
+            raise UserError(f"{at(part.path)}: was sampled with {key} = {values}; merge the shards of one run")
+
+
+def _unfinished(parts: Sequence[Part]) -> list[str]:
+    return [
+        f"{at(part.path)}: holds {part.stored} of its {part.expected} question-conditions"
+        for part in parts
+        if part.stored < part.expected
+    ]
+
+
+def _missing(parts: Sequence[Part]) -> list[str]:
+    count, there = parts[0].shard.count, {part.shard.index for part in parts}
+    return [f"shard {i} of {count} is missing" for i in range(1, count + 1) if i not in there]

@@ -1,0 +1,198 @@
+"""The back end for servers that speak OpenAI's protocol: many requests at once, failures tried again, n answers or n
+requests. ``completions`` sends the very token ids the other back ends see; ``chat`` leaves the rendering to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.seeds import request_seed
+from kbtrain.llm.server_reply import samples
+from kbtrain.llm.server_requests import Retry, message, post
+from kbtrain.prompts import answer_fingerprint, answer_prompt
+from kbtrain.records import GREEDY, Sample, SampleSet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# a vLLM server fills in what its model's generation config recommends; the answers must be drawn as they are asked for
+NEUTRAL = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the model is and how it is asked. ``extra`` goes into each request (None takes a field out)."""
+
+    url: str
+    model: str
+    chat: bool = False
+    concurrency: int = 32
+    n_in_one: bool = True
+    logprobs: bool = True
+    timeout: float = 600.0
+    key_env: str = "OPENAI_API_KEY"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    retry: Retry = field(default_factory=Retry)
+
+
+class OpenAILLM:
+    """Implements :class:`~kbtrain.llm.base.LLM`; ``tokenizer`` is None for the chat endpoint.
+
+    There evidence is not cut to the prompt's room. ``logprob`` is 0 where the server is not asked for it.
+    """
+
+    def __init__(
+        self, name: str, tokenizer: PreTrainedTokenizerBase | None, sampling: Sampling, server: Server
+    ) -> None:
+        self.name = name
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.server = server
+        self._one_by_one = not server.n_in_one
+        self._gate: asyncio.Semaphore | None = None
+
+    @classmethod
+    def connect(cls, name: str, sampling: Sampling, server: Server) -> OpenAILLM:
+        """Ask the server for its models first: a wrong address or name is one line at once."""
+        kind = _server_kind(server)
+        extra = {**NEUTRAL.get(kind, {}), **server.extra}
+        tokenizer = None
+        if not server.chat:
+            from kbtrain.llm.load import load_tokenizer
+
+            tokenizer = load_tokenizer(name)
+        changed = Server(**{**vars(server), "extra": extra})
+        return cls(name, tokenizer, sampling, changed)
+
+    def facts(self) -> dict[str, Any]:
+        """As :meth:`kbtrain.llm.base.LLM.facts`."""
+        return {"device": "server", "prompts": answer_fingerprint(self.tokenizer)}
+
+    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
+        """As :meth:`kbtrain.llm.base.LLM.answer`; each question-condition as soon as it is whole."""
+        missing = (ask for ask in asks if (ask.question.id, ask.condition) not in done)
+        pending: set[asyncio.Task[SampleSet]] = set()
+        with asyncio.Runner() as runner:
+            client = _client(self.server)
+            self._gate = asyncio.Semaphore(self.server.concurrency)
+            try:
+                while True:
+                    for ask in itertools.islice(missing, self.server.concurrency - len(pending)):
+                        pending.add(runner.get_loop().create_task(self._ask(client, ask)))
+                    if not pending:
+                        return
+                    finished, pending = runner.run(_some(pending))
+                    failures = [error for task in finished if (error := task.exception())]
+                    yield [task.result() for task in finished if not task.exception()]
+                    if failures:
+                        raise failures[0]
+            finally:
+                runner.run(_close(client, pending))
+
+    async def _ask(self, client: httpx2.AsyncClient, ask: Ask) -> SampleSet:
+        prompt, n_tokens, cut = self._prompt(ask)
+        seed = request_seed(self.sampling.seed, ask.question.id, ask.condition)
+        counted, greedy, drawn = 0, [], list[Sample]()
+        if ask.greedy:
+            greedy, counted = await self._draw(client, {**prompt, "temperature": 0.0}, GREEDY, 1)
+        s = self.sampling
+        how = {"temperature": s.temperature, "top_p": s.top_p, **({"top_k": s.top_k} if s.top_k else {})}
+        while len(drawn) < ask.n:  # a server may give fewer answers than it was asked for: then the rest, one by one
+            rest = range(len(drawn), ask.n)
+            parts = [(i, 1) for i in rest] if self._one_by_one else [(rest.start, len(rest))]
+            draws = (self._draw(client, {**prompt, **how, "seed": seed + i}, i, n) for i, n in parts)
+            for found in await asyncio.gather(*draws, return_exceptions=True):
+                if isinstance(found, BaseException):
+                    raise found
+                drawn += found[0]
+                counted = found[1]
+            self._one_by_one |= len(drawn) < ask.n
+        key = (ask.question.id, ask.condition)
+        return SampleSet(*key, tuple(drawn), greedy[0] if greedy else None, n_tokens or counted, cut)
+
+    async def _draw(
+        self, client: httpx2.AsyncClient, body: Mapping[str, Any], first: int, n: int
+    ) -> tuple[list[Sample], int]:
+        """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt."""
+        if n > 1:
+            body = {**body, "n": n}
+        fields = {key: value for key, value in {**body, **self.server.extra}.items() if value is not None}
+        path = "chat/completions" if self.server.chat else "completions"
+        assert self._gate is not None
+        async with self._gate:
+            reply = await post(client, path, fields, self.server.retry)
+        made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
+        return made, int((reply.get("usage") or {}).get("prompt_tokens") or 0)
+
+    def _prompt(self, ask: Ask) -> tuple[dict[str, Any], int, int]:
+        """What all requests of an ask share, the number of its prompt tokens (0: unknown), and the cut."""
+        s = self.sampling
+        body: dict[str, Any] = {"model": self.server.model, "max_tokens": s.max_new_tokens, "stop": list(s.stop)}
+        if not s.stop:
+            del body["stop"]
+        if self.tokenizer is None:
+            if self.server.logprobs:
+                body["logprobs"] = True
+            text = answer_prompt(ask.question, ask.condition, ask.evidence)
+            return {**body, "messages": [{"role": "user", "content": text}]}, 0, 0
+        from kbtrain.llm.prompt_room import prompt_ids
+
+        ids, cut = prompt_ids(self.tokenizer, ask, s.max_prompt_tokens)
+        if self.server.logprobs:
+            body["logprobs"] = 1
+        return {**body, "prompt": ids}, len(ids), cut
+
+
+def _client(server: Server) -> httpx2.AsyncClient:
+    """Without a key in the environment no header is sent: a server of one's own needs none."""
+    limits = httpx2.Limits(max_connections=server.concurrency, max_keepalive_connections=server.concurrency)
+    timeout = httpx2.Timeout(server.timeout, connect=min(30.0, server.timeout), pool=None)
+    return httpx2.AsyncClient(base_url=server.url, headers=_headers(server), limits=limits, timeout=timeout)
+
+
+def _headers(server: Server) -> dict[str, str]:
+    key = os.environ.get(server.key_env)
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _server_kind(server: Server) -> str:
+    """Who serves, as far as its list of models tells (vLLM says so). Raises :class:`UserError` if nobody answers."""
+    where = f"server {server.url}"
+    try:
+        response = httpx2.get(f"{server.url.rstrip('/')}/models", headers=_headers(server), timeout=30.0)
+        models = response.json().get("data") or [] if response.status_code == 200 else []
+    except httpx2.HTTPError as error:
+        raise UserError(f"{where}: no connection ({str(error)[:100]}); is it running, is server_url right?") from None
+    except (ValueError, AttributeError):
+        raise UserError(f"{where}: does not speak OpenAI's protocol; does server_url end in /v1?") from None
+    if response.status_code in {401, 403}:
+        raise UserError(
+            f"{where}: status {response.status_code} ({message(response)}); set the key in {server.key_env}"
+        )
+    kinds = {model.get("id"): str(model.get("owned_by")) for model in models if isinstance(model, dict)}
+    kind = next(iter(kinds.values()), "unknown")
+    if kind == "vllm" and server.model not in kinds:
+        hint = did_you_mean(server.model, [str(name) for name in kinds])
+        raise UserError(f"key 'server_model': {where} has no model '{server.model}'; {hint}")
+    return kind
+
+
+async def _some(tasks: set[asyncio.Task[SampleSet]]) -> tuple[Sequence[asyncio.Task[SampleSet]], set[Any]]:
+    finished, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    return list(finished), pending
+
+
+async def _close(client: httpx2.AsyncClient, tasks: Iterable[asyncio.Task[SampleSet]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await client.aclose()

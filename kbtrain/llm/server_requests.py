@@ -1,0 +1,120 @@
+"""One request to a model server, tried again with back-off while there is hope, else one line that says why not.
+
+Tried again: no connection, a connection that breaks, a time-out, the statuses of :data:`PASSING`, and a reply of status
+200 that is not what was asked for (cut off, no JSON, no choices). Everything else is the user's to mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from kbtrain.errors import UserError
+
+PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+HINTS = {
+    401: "; set the key (see server_key_env)",
+    403: "; is the key allowed to use this model?",
+    404: "; check server_url and server_model",
+}
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often, and how long between tries: ``first`` seconds, doubled each time up to ``longest``, times a random
+    number between 1/2 and 1 (so that clients which failed together do not come back together).
+
+    A server's ``Retry-After`` counts as the least wait, up to ``patience`` seconds.
+    """
+
+    tries: int = 8
+    first: float = 1.0
+    longest: float = 60.0
+    patience: float = 600.0
+
+    def seconds(self, failed: int, asked: float | None) -> float:
+        """The wait after ``failed`` tries; ``asked`` is what the server asked for."""
+        wait = min(self.longest, self.first * 2 ** (failed - 1)) * random.uniform(0.5, 1.0)
+        return max(wait, min(asked or 0.0, self.patience))
+
+
+class NoReply(Exception):
+    """A try that failed and may be repeated; ``asked`` is the server's ``Retry-After`` in seconds."""
+
+    def __init__(self, why: str, asked: float | None = None) -> None:
+        super().__init__(why)
+        self.asked = asked
+
+
+async def post(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
+    """The JSON object that answers ``body``, with at least one choice. Raises :class:`UserError`."""
+    failed = 0
+    while True:
+        try:
+            return await _once(client, path, body)
+        except NoReply as error:
+            failed += 1
+            if failed >= retry.tries:
+                raise UserError(
+                    f"server {client.base_url}: {error}, {failed} times; what was finished is kept, run the same "
+                    "command again when the server is well"
+                ) from None
+            await asyncio.sleep(retry.seconds(failed, error.asked))
+
+
+async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        response = await client.post(path, json=body)
+    except httpx2.UnsupportedProtocol as error:
+        raise UserError(f"key 'server_url': {error}") from None
+    except httpx2.TimeoutException as error:
+        raise NoReply(f"no answer in time ({type(error).__name__})") from None
+    except (httpx2.TransportError, httpx2.DecodingError) as error:
+        raise NoReply(f"connection failed ({type(error).__name__}: {str(error)[:100]})") from None
+    if response.status_code in PASSING:
+        why = f"status {response.status_code} ({message(response)})"
+        raise NoReply(why, retry_after(response.headers.get("retry-after")))
+    if response.status_code != 200:
+        status = f"status {response.status_code} ({message(response)})"
+        raise UserError(f"server {client.base_url}: {status}{HINTS.get(response.status_code, '')}")
+    try:
+        reply = response.json()
+    except ValueError:
+        raise NoReply(f"a reply that is not JSON ({response.text[:60]!r})") from None
+    if not isinstance(reply, dict) or not reply.get("choices"):
+        raise NoReply(f"a reply without choices ({message(response)})")
+    return reply
+
+
+def message(response: httpx2.Response) -> str:
+    """What a server says of its error, in one short line."""
+    try:
+        said = json.loads(response.text)
+    except ValueError:
+        said = response.text
+    for key in ("error", "message"):
+        if isinstance(said, dict):
+            said = said.get(key) or said
+    return " ".join(str(said).split())[:200] or response.reason_phrase
+
+
+def retry_after(text: str | None) -> float | None:
+    """Seconds from a ``Retry-After`` header: a number of seconds or a date; None if it is neither."""
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -1,0 +1,137 @@
+"""The vLLM back end: its offline engine, n answers from one prompt, prefixes cached, a seed for each request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kbtrain.errors import UserError
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.batching import windows
+from kbtrain.llm.load import load_tokenizer, resolve
+from kbtrain.llm.precision import name_of
+from kbtrain.llm.prompt_room import prompt_ids
+from kbtrain.llm.seeds import request_seed
+from kbtrain.prompts import answer_fingerprint
+from kbtrain.records import GREEDY, Finish, Sample, SampleSet
+
+DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "fp16": "float16", "fp16-anyway": "float16"}
+
+
+class VllmLLM:
+    """Implements :class:`~kbtrain.llm.base.LLM` with an open ``vllm.LLM``.
+
+    A sample's ``logprob`` is at the sampling temperature, as everywhere; the greedy answer's is at temperature 1,
+    because vLLM takes temperature 0 for "greedy". Answers are stored by the window: a kill loses one window at most.
+    """
+
+    def __init__(self, name: str, engine: Any, sampling: Sampling, window: int = 256) -> None:
+        self.name = name
+        self.engine = engine
+        self.tokenizer = load_tokenizer(name)
+        self.sampling = sampling
+        self.window = window
+        self._end = _end_ids(engine)
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        sampling: Sampling,
+        dtype: str = "auto",
+        tensor_parallel: int = 1,
+        rows: int = 248,
+        window: int = 256,
+        extra: Mapping[str, Any] | None = None,
+    ) -> VllmLLM:
+        """Open a model by embedded name, folder or hub id; ``extra`` are more arguments of ``vllm.LLM``."""
+        try:
+            import vllm
+        except ImportError:
+            raise UserError('backend vllm: vLLM is not installed here; pip install "kbtrain[vllm]"') from None
+        if dtype not in DTYPES:
+            raise UserError(f"key 'dtype': unknown '{dtype}'; valid: {', '.join(DTYPES)}")
+        arguments = {
+            "model": resolve(name), "dtype": DTYPES[dtype], "tensor_parallel_size": tensor_parallel,
+            "max_num_seqs": rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_new_tokens,
+            "enable_prefix_caching": True, "generation_config": "vllm", "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True, **(extra or {}),
+        }  # fmt: skip
+        try:
+            return cls(name, vllm.LLM(**arguments), sampling, window)
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            first = str(error).strip().splitlines()[0][:200]
+            raise UserError(f"model '{name}': vLLM cannot open it ({first}); its own log above says more") from None
+
+    def facts(self) -> dict[str, Any]:
+        """As :meth:`kbtrain.llm.base.LLM.facts`."""
+        import torch
+
+        return {
+            "dtype": name_of(self.engine.llm_engine.model_config.dtype),
+            "device": "cuda" if torch.cuda.is_available() else "cpu",
+            "prompts": answer_fingerprint(self.tokenizer),
+        }
+
+    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
+        """As :meth:`kbtrain.llm.base.LLM.answer`, one window a group."""
+        missing = (ask for ask in asks if (ask.question.id, ask.condition) not in done)
+        for window in windows(missing, self.window):
+            yield self._window(window)
+
+    def _window(self, asks: Sequence[Ask]) -> list[SampleSet]:
+        from vllm.inputs import TokensPrompt
+
+        fitted = [prompt_ids(self.tokenizer, ask, self.sampling.max_prompt_tokens) for ask in asks]
+        prompts, how, key = [], [], []
+        for i, (ask, (ids, _)) in enumerate(zip(asks, fitted, strict=True)):
+            for n in ([GREEDY] if ask.greedy else []) + ([ask.n] if ask.n else []):
+                prompts.append(TokensPrompt(prompt_token_ids=ids))
+                how.append(self._parameters(ask, n))
+                key.append((i, n))
+        outputs = dict(zip(key, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
+        made = []
+        for i, (ask, (ids, cut)) in enumerate(zip(asks, fitted, strict=True)):
+            greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY)[0] if ask.greedy else None
+            drawn = self._samples(outputs[i, ask.n].outputs, 0) if ask.n else ()
+            made.append(SampleSet(ask.question.id, ask.condition, tuple(drawn), greedy, len(ids), cut))
+        return made
+
+    def _parameters(self, ask: Ask, n: int) -> Any:
+        from vllm import SamplingParams
+
+        s = self.sampling
+        drawn = {} if n == GREEDY else {
+            "n": n, "temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p,
+            "seed": request_seed(s.seed, ask.question.id, ask.condition),
+        }  # fmt: skip
+        return SamplingParams(
+            **{"temperature": 0.0, **drawn}, max_tokens=s.max_new_tokens, stop=list(s.stop), logprobs=0,
+            stop_token_ids=self._end,
+        )  # fmt: skip
+
+    def _samples(self, outputs: Sequence[Any], first: int) -> list[Sample]:
+        ordered = sorted(outputs, key=lambda output: output.index)
+        return [_sample(output, first + i) for i, output in enumerate(ordered)]
+
+
+def _sample(output: Any, index: int) -> Sample:
+    tokens = list(output.token_ids)
+    chosen = (step[token].logprob for step, token in zip(output.logprobs, tokens, strict=True))
+    return Sample(index, output.text, len(tokens), _finish(output), math.fsum(chosen))
+
+
+def _finish(output: Any) -> Finish:
+    if output.finish_reason == "length":
+        return "length"
+    return "stop" if isinstance(output.stop_reason, str) else "eos"
+
+
+def _end_ids(engine: Any) -> list[int]:
+    """The end ids of model and generation config; the tokenizer's vLLM knows by itself."""
+    config = engine.llm_engine.model_config
+    found: set[int] = set()
+    for ids in (config.hf_config.eos_token_id, config.try_get_generation_config().get("eos_token_id")):
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    return sorted(found)
