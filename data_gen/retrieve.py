@@ -1,12 +1,14 @@
 """Search evidence for every question of a run folder: questions.jsonl + passages.jsonl -> evidence.jsonl.
 
-One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; the
-BM25 index is built once and kept in RUN/bm25/.
+One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; an index
+is built once and kept in RUN/bm25/ or RUN/tfidf/. A corpus is JSON Lines (id, title, text) or DPR's TSV, plain or .gz.
 
 Examples:
   python data_gen/retrieve.py --run runs/demo
   python data_gen/retrieve.py --run runs/demo --retriever fixed --k 2
-  python data_gen/retrieve.py --config data_gen/configs/retrieve_paper.yaml --run runs/qwen2_7b --corpus wiki.jsonl
+  python data_gen/retrieve.py --config data_gen/configs/retrieve_paper.yaml --run runs/qwen2_7b --corpus psgs_w100.tsv
+  python data_gen/retrieve.py --run runs/zh --retriever tfidf --chinese jieba --chunk-tokens 100 --chunk-overlap 20
+  python data_gen/retrieve.py --config data_gen/configs/retrieve_web.yaml --run runs/fresh
 """
 
 from __future__ import annotations
@@ -20,31 +22,42 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.retrieval.chunk import Chunking
 from kbtrain.retrieval.evidence_file import EvidenceFile
-from kbtrain.retrieval.stage import bm25_index, by_bm25, by_gold, find_evidence, summary
+from kbtrain.retrieval.stage import Search, by_gold, by_search, find_evidence, open_index, summary
+from kbtrain.retrieval.tokens import Chinese, Tokens
+from kbtrain.retrieval.web import WebSearch, WebService
 
 
 class RetrieveConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl")
     corpus: Path | None = Field(None, description="passages to search; null: passages.jsonl of the run folder")
-    retriever: Literal["bm25", "fixed"] = Field("bm25", description="bm25, or fixed: the gold passages themselves")
+    retriever: Literal["bm25", "tfidf", "fixed", "web"] = Field(
+        "bm25", description="bm25, tfidf, fixed (the gold passages themselves) or web (key web)"
+    )
     k: int = Field(3, ge=1, description="passages per question, best first")
     query: Literal["text", "text_and_options"] = Field("text", description="what is searched for")
     batch: int = Field(256, ge=1, description="questions searched at once")
+    chinese: Chinese = Field("bigrams", description="Chinese is cut into bigrams, characters, or words by jieba")
+    chunk_tokens: int | None = Field(None, ge=1, description="longer passages are cut into chunks of so many tokens")
+    chunk_overlap: int = Field(0, ge=0, description="tokens that a chunk shares with the one before")
+    chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
+    web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")
 
 
 def main(config: RetrieveConfig) -> None:
     started = time.time()
     questions, target = config.run / "questions.jsonl", config.run / "evidence.jsonl"
-    corpus = config.corpus or config.run / "passages.jsonl"
+    corpus = None if config.retriever == "web" else config.corpus or config.run / "passages.jsonl"
+    inputs = [questions, *([corpus] if corpus else [])]
     key = key_of(config, questions, corpus)
     if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key:
         print(f"{target} is there already, made from the same questions, passages and options")
         return
     with EvidenceFile(target, key) as out:
-        fixed = config.retriever == "fixed"
-        search = by_gold(corpus, config.k) if fixed else by_bm25(bm25_index(corpus, config.run / "bm25"), config.k)
+        search = search_of(config, corpus)
         total = sum(1 for _ in jsonl.lines(questions))
         with tqdm(total=total, initial=out.n, desc="retrieve", unit="question") as bar:
             for batch in find_evidence(questions, search, config.retriever, config.query, config.batch, out.n):
@@ -56,15 +69,30 @@ def main(config: RetrieveConfig) -> None:
     counts = summary(target, questions)
     extra = {"key": key, "counts": counts}
     options = config.model_dump(mode="json")
-    write_meta(target, stage="retrieve", config=options, inputs=[questions, corpus], extra=extra, started=started)
+    write_meta(target, stage="retrieve", config=options, inputs=inputs, extra=extra, started=started)
     print(f"{counts['questions']} questions, a gold passage among the {config.k} hits for {counts['gold_found']} of "
-          f"{counts['gold_named']}, nothing found for {counts['without_hits']} -> {target}")  # fmt: skip
+          f"{counts['gold_named']}, nothing found for {counts['without_hits']}, an answer shows through the mask for "
+          f"{counts['mask_leaks']} -> {target}")  # fmt: skip
 
 
-def key_of(config: RetrieveConfig, questions: Path, corpus: Path) -> dict[str, Any]:
+def search_of(config: RetrieveConfig, corpus: Path | None) -> Search:
+    """The retriever that is asked for, its index built if need be."""
+    if config.retriever == "web" or corpus is None:
+        if config.web is None:
+            raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
+        return by_search(WebSearch(config.web), config.k)
+    if config.retriever == "fixed":
+        return by_gold(corpus, config.k)
+    sizes = None if config.chunk_tokens is None else Chunking(config.chunk_tokens, config.chunk_overlap,
+                                                              config.chunk_tokenizer)  # fmt: skip
+    folder = config.run / config.retriever
+    return by_search(open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), sizes), config.k)
+
+
+def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
     """What the evidence depends on; the batch size is not among it."""
-    hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus)}
-    return {**config.model_dump(include={"retriever", "k", "query"}), **hashes}
+    hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
+    return {**config.model_dump(mode="json", exclude={"run", "corpus", "batch"}), **hashes}
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ class Evidence:
     query: str
     hits: tuple[Hit, ...]
     gold_found: bool | None = None  # is a gold passage among the hits? None: the data set names none
+    mask_leak: tuple[str, ...] | None = None  # gold answers that masking leaves in the text; None: not looked for
 
 
 @dataclass(frozen=True)

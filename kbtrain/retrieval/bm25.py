@@ -1,59 +1,83 @@
 """BM25 over passages (package bm25s), with an answer that depends on the query and the corpus alone.
 
 What bm25s leaves open is settled here: equal scores are ordered by passage id, passages that share no word with the
-query are no hits, and k may exceed the corpus.
+query are no hits, and k may exceed the corpus. The index is built from a stream, in bm25s's own file format.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.tokens import Tokens
+from kbtrain.retrieval.passage_file import PassageFile, copy_passages
+from kbtrain.retrieval.postings import Postings
+from kbtrain.retrieval.tokens import TokenIds, Tokens
 
 if TYPE_CHECKING:
     import bm25s
 
-_PASSAGES = "passages.jsonl"
-_TOKENS = "tokens.json"
+Backend = Literal["numba", "numpy"]
+K1, B = 1.5, 0.75
 NUMBA_FROM = 20_000  # passages; numba compiles for 5-10 s in every process, numpy answers small corpora at once
+_TOKENS = "tokens.json"
 
 
 class BM25:
     """An index over passages: title and text are searched, ``score`` is BM25 (Lucene's variant, k1 1.5, b 0.75)."""
 
-    def __init__(self, index: bm25s.BM25, passages: Sequence[Mapping[str, str]], tokens: Tokens) -> None:
+    def __init__(self, index: bm25s.BM25, passages: PassageFile, tokens: Tokens, folder: Path) -> None:
         self._index = index
         self._passages = passages
         self._tokens = tokens
+        self._folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @staticmethod
     def build(
-        passages: Iterable[Passage], tokens: Tokens | None = None, backend: Literal["numba", "numpy"] | None = None
+        passages: Iterable[Passage],
+        tokens: Tokens | None = None,
+        backend: Backend | None = None,
+        folder: Path | None = None,
     ) -> BM25:
-        """Index a corpus (held in memory); ``backend`` None: by its size. Both give the same hits.
+        """Index a stream of passages in ``folder`` (None: a temporary one) and open it; see :meth:`load`.
 
         Raises :class:`UserError` for an empty corpus and for a passage id that occurs twice.
         """
+        temporary = None
+        if folder is None:
+            temporary = tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
+            folder = Path(temporary.name) / "index"
+        build_index(passages, folder, tokens or Tokens())
+        made = BM25.load(folder, backend)
+        made._temporary = temporary  # removed together with the index
+        return made
+
+    @staticmethod
+    def load(folder: Path, backend: Backend | None = None) -> BM25:
+        """Open an index; postings and passages stay on disk, memory-mapped.
+
+        ``backend`` None: numba from 20,000 passages on. Both give the same hits. Raises :class:`UserError`.
+        """
         import bm25s
 
-        tokens = tokens or Tokens()
-        # sorted by id: positions then order equal scores
-        rows = sorted(({"id": p.id, "title": p.title, "text": p.text} for p in passages), key=lambda row: row["id"])
-        if not rows:
-            raise UserError("no passages to search: the corpus is empty")
-        for earlier, later in itertools.pairwise(rows):
-            if earlier["id"] == later["id"]:
-                raise UserError(f"two passages have the id '{later['id']}'")
-        index = bm25s.BM25(backend=backend or ("numba" if len(rows) >= NUMBA_FROM else "numpy"))
-        index.index([tokens.words(f"{row['title']} {row['text']}") for row in rows], show_progress=False)
-        return BM25(index, rows, tokens)
+        tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
+        backend = backend or ("numba" if len(passages) >= NUMBA_FROM else "numpy")
+        try:
+            index = bm25s.BM25.load(folder, mmap=True, show_progress=False, backend=backend)
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
+        return BM25(index, passages, tokens, folder)
+
+    def save(self, folder: Path) -> None:
+        """Copy the index into another folder (replaced as a whole if it is there)."""
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self._folder, folder)
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -73,43 +97,56 @@ class BM25:
             for i, positions, values in zip(open_, rows, scores, strict=True):
                 # a tie that runs on past the last row may hide a passage with a smaller id
                 if reach == len(self) or values[min(k, reach) - 1] > values[-1] or values[-1] <= 0:
-                    found[i] = self._hits(positions.tolist(), values.tolist(), k)
+                    found[i] = self._hits(positions, values.tolist(), k)
             open_ = [i for i in open_ if i not in found]
             reach = min(len(self), 4 * reach)
         return [found.get(i, ()) for i in range(len(queries))]
 
-    def _hits(self, positions: list[int], scores: list[float], k: int) -> tuple[Hit, ...]:
-        best = sorted((-score, position) for position, score in zip(positions, scores, strict=True) if score > 0)[:k]
-        return tuple(self._hit(position, -negative) for negative, position in best)
+    def _hits(self, positions: Any, scores: list[float], k: int) -> tuple[Hit, ...]:
+        ranks = self._passages.ranks[positions].tolist()
+        rows = zip(scores, ranks, positions.tolist(), strict=True)
+        best = sorted((-score, rank, position) for score, rank, position in rows if score > 0)[:k]
+        return tuple(self._hit(position, -negative) for negative, _, position in best)
 
     def _hit(self, position: int, score: float) -> Hit:
-        row = self._passages[position]
-        return Hit(row["id"], row["title"], row["text"], round(score, 4))
+        passage = self._passages[position]
+        return Hit(passage.id, passage.title, passage.text, round(score, 4))
 
-    def save(self, folder: Path) -> None:
-        """Write index, passages and tokenizer into a folder (replaced as a whole if it is there)."""
-        import bm25s
 
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        self._index.save(partial, show_progress=False)
-        jsonl.write(partial / _PASSAGES, (Passage(**row) for row in self._passages))
-        lines = bm25s.utils.corpus.find_newline_positions(partial / _PASSAGES, show_progress=False)
-        bm25s.utils.corpus.save_mmindex(lines, path=partial / _PASSAGES)
-        self._tokens.save(partial / _TOKENS)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> None:
+    """Write an index into ``folder``, which is replaced as a whole when it is done; passages are read once."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="postings-", dir=partial) as pieces:
+        postings = Postings(Path(pieces), TokenIds(tokens))
+        postings.add(f"{p.title} {p.text}" for p in copy_passages(passages, partial))
+        _write_scores(postings, partial)
+    (partial / "vocab.index.json").write_text(json.dumps(postings.words.vocabulary, ensure_ascii=False), "utf-8")
+    tokens.save(partial / _TOKENS)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
-    @staticmethod
-    def load(folder: Path) -> BM25:
-        """Open a saved index; scores and passages are memory-mapped. Raises :class:`UserError`."""
-        import bm25s
 
-        tokens = Tokens.load(folder / _TOKENS)
-        try:
-            index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-            passages: Any = bm25s.utils.corpus.JsonlCorpus(folder / _PASSAGES, show_progress=False, verbosity=0)
-        except (FileNotFoundError, ValueError, KeyError) as error:
-            raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
-        return BM25(index, passages, tokens)
+def _write_scores(postings: Postings, folder: Path) -> None:
+    """The matrix of BM25 scores, one column a word (compressed sparse columns), written front to back."""
+    import numpy as np
+
+    df, lengths = postings.df(), np.frombuffer(postings.lengths, dtype=np.int32)
+    n = len(lengths)
+    idf = np.log(1 + (n - df + 0.5) / (df + 0.5))
+    norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+    np.save(folder / "indptr.csc.index.npy", np.concatenate([[0], np.cumsum(df)]))
+    total = int(df.sum())
+    with open(folder / "data.csc.index.npy", "wb") as data, open(folder / "indices.csc.index.npy", "wb") as indices:
+        for file, kind in ((data, "<f4"), (indices, "<i4")):
+            header = {"descr": kind, "fortran_order": False, "shape": (total,)}
+            np.lib.format.write_array_header_1_0(file, header)
+        for lists in postings.merged(df):
+            words = slice(lists.first, lists.first + len(lists.counts))
+            tf = lists.frequencies / (lists.frequencies + norm[lists.passages])
+            data.write((np.repeat(idf[words], lists.counts) * tf).astype("<f4").tobytes())
+            indices.write(lists.passages.tobytes())
+    settings = {"k1": K1, "b": B, "delta": 0.5, "method": "lucene", "idf_method": "lucene", "num_docs": n}
+    params = {**settings, "dtype": "float32", "int_dtype": "int32", "backend": "numpy"}
+    (folder / "params.index.json").write_text(json.dumps(params), "utf-8")

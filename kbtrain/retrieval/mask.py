@@ -1,24 +1,67 @@
-"""Evidence without the answer: what a model still says then comes from itself (KBM, figure 2)."""
+"""Evidence without the answer: what a model still says then comes from itself (KBM, section 3.3 and figure 2).
+
+Answers are found in any case, spacing, punctuation, accents, full or half width, simplified or traditional characters,
+and numbers in any form; :func:`mask_leak` looks at the result again, with other eyes, and names what is left.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 
+from kbtrain.labeling.grading import contains
 from kbtrain.records import Question
+from kbtrain.retrieval import number_forms
+from kbtrain.retrieval.fold import fold, is_mark
+from kbtrain.retrieval.tokens import CJK
 
 MASK = "MASK"
-_CJK = r"\u3400-\u9fff\uf900-\ufaff"
+_LETTER = rf"[^\W_{CJK}]"
+_OPENING, _CLOSING = "\"'“”‘’「『《〈([<（", "\"'“”‘’」』》〉)]>）.,;:!?。，；：！？"
+_SPACED = r"[\W_]{0,3}"  # "New York", "New-York", "NewYork", "U. S."
+_CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
+_PIECE = re.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|{_LETTER}+|[^\w\s]|_")
+_DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
+_IN_WORD_FROM = 4  # letters; shorter answers stand at the beginning of too many words
+_CJK_CHAR = re.compile(rf"[{CJK}]")
+_HANZI_NUMBER = re.compile("[零一二两三四五六七八九十百千万]{2,}")
 
 
 def mask_answers(text: str, question: Question) -> str:
-    """``text`` with every gold answer replaced by ``MASK``: all aliases, any case, whole words.
+    """``text`` with every gold answer replaced by ``MASK``: all aliases, whole words.
 
     For multiple choice the text of the gold option is masked. Longer aliases go first, so that "US dollar" leaves no
     "MASK dollar". Chinese has no word boundaries: there an alias is masked wherever it stands.
     """
     gold = gold_texts(question)
-    return _pattern(gold).sub(MASK, text) if gold else text
+    if not gold:
+        return text
+    folded, origin = fold(text)
+    parts, after = [], 0
+    for found in _pattern(gold).finditer(folded):
+        begin, end = origin[found.start()], origin[found.end() - 1] + 1
+        while end < len(text) and is_mark(text[end]):
+            end += 1
+        if begin >= after:
+            parts += [text[after:begin], MASK]
+            after = end
+    return "".join(parts) + text[after:]
+
+
+def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
+    """The gold answers that a masked text still shows, longest first: as words, at the beginning of a longer word
+    (from four letters on: Paris in "Parisian"), spelled with spaces inside, or as a number in another form.
+
+    A Chinese numeral of one character ("七") is no leak of "7": it stands in too many words.
+    """
+    folded, _ = fold(masked)
+    numbers = _numbers(folded)
+    return tuple(gold for gold in gold_texts(question) if _leaks(gold, masked, folded, numbers))
+
+
+def is_mask(answer: str) -> bool:
+    """Whether an answer is nothing but ``MASK``: copied from the evidence (figure 2)."""
+    return re.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
 
 
 def gold_texts(question: Question) -> tuple[str, ...]:
@@ -31,10 +74,115 @@ def gold_texts(question: Question) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _pattern(gold: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(_whole_words(text) for text in gold), re.IGNORECASE)
+    return re.compile("|".join(_alias(fold(text)[0]) for text in gold))
 
 
-def _whole_words(text: str) -> str:
-    before = r"(?<![^\W%s])" % _CJK if re.match(r"[^\W%s]" % _CJK, text) else ""  # noqa: UP031
-    after = r"(?![^\W%s])" % _CJK if re.search(r"[^\W%s]$" % _CJK, text) else ""  # noqa: UP031
-    return before + r"\s+".join(re.escape(word) for word in text.split()) + after
+def _alias(text: str) -> str:
+    """A pattern for one folded alias."""
+    inner = text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip()
+    pieces = _PIECE.findall(inner)
+    if not any(re.match(r"\w", piece) for piece in pieces):
+        return re.escape(text.strip())
+    groups = _numbers_joined(pieces)
+    first = next(i for i, group in enumerate(groups) if re.match(r"\w", group[0]))
+    last = max(i for i, group in enumerate(groups) if re.match(r"\w", group[0]))
+    pattern, before = "", ""
+    for i, group in enumerate(groups):
+        word = re.match(r"\w", group[0])
+        if first < i < last and not word:
+            continue  # punctuation inside is optional
+        if before and word:
+            both_chinese = _CJK_CHAR.match(before) and _CJK_CHAR.match(group[0])
+            pattern += _CHINESE_SPACED if both_chinese else _SPACED
+        pattern += _form(group)
+        before = group[-1] if word else ""
+    return _edge(groups[0][0], before=True) + pattern + _edge(groups[-1][-1], before=False)
+
+
+def _edge(piece: str, before: bool) -> str:
+    """What may not stand beside an alias that begins or ends with ``piece``: more of the same word or number."""
+    char = piece[0 if before else -1]
+    if char.isdecimal():
+        return r"(?<!\d)(?<!\d[.,])" + rf"(?<!{_LETTER})" if before else rf"(?![,'’.]?\d)(?!{_LETTER})"
+    if _CJK_CHAR.match(char) or not re.match(_LETTER, char):
+        return "" if before or not re.match(r"[^\w\s]", char) else rf"(?!{_LETTER})" if char == "." else ""
+    return rf"(?<!{_LETTER})" if before else rf"(?!{_LETTER})"
+
+
+def _numbers_joined(pieces: list[str]) -> list[list[str]]:
+    """Pieces in groups: the words (or characters) of one number together, hyphens between them dropped."""
+    groups: list[list[str]] = []
+    i = 0
+    while i < len(pieces):
+        size = next((n for n in range(min(12, len(pieces) - i), 0, -1) if _value(pieces[i : i + n]) is not None), 1)
+        groups.append(pieces[i : i + size])
+        i += size
+    return groups
+
+
+def _value(pieces: list[str]) -> int | None:
+    """The number that pieces say, or None."""
+    if len(pieces) == 1 and re.fullmatch(r"\d[\d,'’]*", pieces[0]):
+        return int(re.sub(r"\D", "", pieces[0]))
+    if all(_CJK_CHAR.match(piece) for piece in pieces):
+        return number_forms.from_chinese("".join(pieces)) if pieces[-1] != "-" else None
+    if pieces[0] == "-" or pieces[-1] == "-":
+        return None
+    return number_forms.from_english([piece for piece in pieces if piece != "-"])
+
+
+def _form(group: list[str]) -> str:
+    """A pattern for one group: the piece itself, or a number in all its forms."""
+    value = _value(group)
+    if value is None or value > number_forms.LARGEST:
+        return "".join(re.escape(piece) for piece in group)
+    digits = str(value)
+    head = len(digits) % 3 or 3
+    thousands = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
+    words = r"[\s\-]*(?:and\s+)?".join(number_forms.english(value))
+    forms = [r"[,'’\s]?".join(thousands), words]
+    if digits != group[0] and group[0].isdecimal():
+        forms.insert(0, re.escape(group[0]))  # leading zeros: 007
+    if value < 10**8:
+        numeral = number_forms.chinese(value)
+        forms += [numeral.replace("二", "[二两]")] if len(numeral) > 1 or _CJK_CHAR.match(group[0]) else []
+    return f"(?:{'|'.join(forms)})"
+
+
+def _leaks(gold: str, masked: str, folded: str, numbers: set[int]) -> bool:
+    plain = re.sub(r"[\W_]", "", fold(gold)[0])
+    if not plain:
+        return gold in masked
+    pieces = [piece for piece in _PIECE.findall(fold(gold)[0]) if piece not in _OPENING + _CLOSING]
+    value = _value(pieces) if pieces else None
+    if value is not None and len(plain) > 1 - plain.isdecimal():
+        return value in numbers
+    if _CJK_CHAR.search(plain):
+        return re.search(r"[\W_]{0,2}".join(map(re.escape, plain)), folded) is not None
+    spaced = rf"(?<!{_LETTER})" + r"[\W_]{0,2}".join(map(re.escape, plain)) + rf"(?!{_LETTER})"
+    prefix = rf"|(?<!{_LETTER}){re.escape(plain)}" if len(plain) >= _IN_WORD_FROM else ""
+    special = not re.match(r"\w", gold.strip()[0]) or not re.match(r"[\w.,;:!?\"')\]]", gold.strip()[-1])
+    if special:  # "C++", ".bo": without their signs they are other words
+        return contains(masked, gold) and gold.strip().casefold() in masked.casefold()
+    return re.search(spaced + prefix, folded) is not None
+
+
+def _numbers(folded: str) -> set[int]:
+    """All whole numbers that stand in a folded text, in digits, English words or Chinese numerals."""
+    found = {int(re.sub(r"\D", "", digits)) for digits in _DIGITS.findall(folded)}
+    words = re.findall(r"[a-z]+|[^\w\s-]", folded)
+    i = 0
+    while i < len(words):
+        size = next((n for n in range(min(12, len(words) - i), 0, -1) if _words_value(words[i : i + n])), 0)
+        if size:
+            value = number_forms.from_english(words[i : i + size])
+            found.add(value if value is not None else -1)
+        i += size or 1
+    for numeral in _HANZI_NUMBER.findall(folded):
+        value = number_forms.from_chinese(numeral)
+        found |= {value} if value is not None else set()
+    return found
+
+
+def _words_value(words: list[str]) -> bool:
+    return number_forms.is_number_word(words[0]) and number_forms.from_english(words) is not None

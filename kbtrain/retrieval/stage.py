@@ -4,44 +4,59 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError, at
-from kbtrain.prompts import query_text
+from kbtrain.errors import UserError
+from kbtrain.prompts import evidence_text, query_text
 from kbtrain.provenance import file_sha256
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question
-from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.base import Searcher
+from kbtrain.retrieval.bm25 import BM25, build_index
+from kbtrain.retrieval.chunk import Chunking, chunked
+from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.fixed import fixed_hits
+from kbtrain.retrieval.mask import mask_answers, mask_leak
+from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
+from kbtrain.retrieval.tokens import Tokens
 
 Query = Literal["text", "text_and_options"]
+Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
+_BUILD = {"bm25": build_index, "tfidf": build_tfidf}
+_LOAD: dict[str, Callable[[Path], Searcher]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
 
 
-def bm25_index(corpus: Path, folder: Path) -> BM25:
-    """The index of a corpus, kept in ``folder`` and built only if the corpus is another one than last time."""
-    wanted = {"corpus_sha256": file_sha256(corpus)}
+def open_index(
+    kind: Kind, corpus: Path, folder: Path, tokens: Tokens | None = None, chunking: Chunking | None = None
+) -> Searcher:
+    """The index of a corpus, kept in ``folder`` and built only if corpus, tokenizer or chunks differ from last time."""
+    tokens = tokens or Tokens()
+    wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
+    wanted["chunking"] = None if chunking is None else chunking._asdict()
     note = folder / "built_from.json"
     if not note.exists() or json.loads(note.read_text(encoding="utf-8")) != wanted:
-        BM25.build(jsonl.read(Passage, corpus)).save(folder)
+        passages = read_passages(corpus)
+        _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
         note.write_text(json.dumps(wanted), encoding="utf-8")
-    return BM25.load(folder)
+    return _LOAD[kind](folder)
 
 
-def by_bm25(index: BM25, k: int) -> Search:
-    """Search an index for the queries."""
-    return lambda questions, queries: index.search(queries, k)
+def by_search(searcher: Searcher, k: int) -> Search:
+    """Search for the queries."""
+    return lambda questions, queries: searcher.search(queries, k)
 
 
 def by_gold(corpus: Path, k: int) -> Search:
     """The questions' own gold passages. Raises :class:`UserError` for a passage id that occurs twice."""
     passages: dict[str, Passage] = {}
-    for number, passage in jsonl.read_numbered(Passage, corpus):
+    for number, passage in enumerate(read_passages(corpus), 1):
         if passage.id in passages:
-            raise UserError(f"{at(corpus, number, 'id')}: duplicate '{passage.id}'")
+            raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
         passages[passage.id] = passage
     return lambda questions, queries: [fixed_hits(question, passages, k) for question in questions]
 
@@ -58,20 +73,29 @@ def find_evidence(
 
 
 def evidence_of(question: Question, query: str, hits: tuple[Hit, ...], name: str) -> Evidence:
-    """The record; ``gold_found``: is at least one of the gold passages among the hits?"""
+    """The record. ``gold_found``: is a gold passage, or a chunk of one, among the hits?"""
     gold = set(question.gold_passages)
-    return Evidence(question.id, name, query, hits, any(hit.passage_id in gold for hit in hits) if gold else None)
+    leak = mask_leak(mask_answers(evidence_text(hits), question), question)
+    found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
+    return Evidence(question.id, name, query, hits, found, leak)
+
+
+def _source(passage_id: str, gold: set[str]) -> str:
+    return passage_id if passage_id in gold else re.sub(r"#\d+$", "", passage_id)
 
 
 def summary(evidence: Path, questions: Path) -> dict[str, int]:
     """Counts over a finished file: how often some and all gold passages were found, and nothing at all."""
-    counts = dict.fromkeys(("questions", "without_hits", "gold_named", "gold_found", "all_gold_found"), 0)
+    names = ("questions", "without_hits", "gold_named", "gold_found", "all_gold_found", "mask_leaks")
+    counts = dict.fromkeys(names, 0)
     pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
     for found, question in pairs:
-        ids = {hit.passage_id for hit in found.hits}
+        gold = set(question.gold_passages)
+        ids = {_source(hit.passage_id, gold) for hit in found.hits}
         counts["questions"] += 1
         counts["without_hits"] += not ids
-        counts["gold_named"] += bool(question.gold_passages)
+        counts["gold_named"] += bool(gold)
         counts["gold_found"] += bool(found.gold_found)
-        counts["all_gold_found"] += bool(question.gold_passages) and ids.issuperset(question.gold_passages)
+        counts["all_gold_found"] += bool(gold) and ids.issuperset(gold)
+        counts["mask_leaks"] += bool(found.mask_leak)
     return counts

@@ -95,16 +95,16 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
         BM25.build([ANIMALS[0], ANIMALS[1], ANIMALS[0]])
     with pytest.raises(UserError, match="empty"):
         BM25.build([])
-    with pytest.raises(UserError, match="holds no BM25 index"):
+    with pytest.raises(UserError, match="holds no whole index"):
         BM25.load(tmp_path)
     (tmp_path / "tokens.json").write_text("{")
     with pytest.raises(UserError, match="broken; build the index again"):
         BM25.load(tmp_path)
     Tokens().save(tmp_path / "tokens.json")
-    with pytest.raises(UserError, match="no whole BM25 index"):
+    with pytest.raises(UserError, match="no whole index"):
         BM25.load(tmp_path)
 
 
 def test_one_letter_words_and_chinese_characters_are_words() -> None:
     assert Tokens().words("Which element is K?") == ["element", "k"]
-    assert Tokens().words("北京 is in China") == ["北", "京", "in", "china"]
+    assert Tokens(chinese="characters").words("北京 is in China") == ["北", "京", "in", "china"]

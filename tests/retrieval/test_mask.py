@@ -1,11 +1,12 @@
-"""Masking: every gold alias, in any case, as whole words, and nothing else."""
+"""Masking: every gold alias in whatever form, and nothing else; what is left is named."""
 
 from __future__ import annotations
 
 import pytest
 
 from kbtrain.records import Question
-from kbtrain.retrieval.mask import mask_answers
+from kbtrain.retrieval import number_forms
+from kbtrain.retrieval.mask import is_mask, mask_answers, mask_leak
 
 
 def asked(*answers: str, **more: object) -> Question:
@@ -31,6 +32,87 @@ def test_gold_answers_are_masked_as_whole_words(answers: tuple[str, ...], text: 
     assert mask_answers(text, asked(*answers)) == masked
 
 
+@pytest.mark.parametrize(
+    ("answers", "text", "masked"),
+    [
+        (("New York",), "New-York, NewYork, NEW   YORK, New\u00a0York", "MASK, MASK, MASK, MASK"),
+        (("St. Louis",), "St Louis and St.Louis", "MASK and MASK"),
+        (("U.S.A.",), "the USA, the U. S. A.", "the MASK, the MASK."),
+        (("São Paulo",), "Sao Paulo; Sa\u0303o Paulo", "MASK; MASK"),
+        (("Jalapeno",), "jalapen\u0303os; jalapen\u0303o\u0301!", "jalapen\u0303os; MASK!"),
+        (("7",), "seven or 7, not 17, 7.5, 7,000 or seventeen", "MASK or MASK, not 17, 7.5, 7,000 or seventeen"),
+        (("seven",), "in 7 days, Seven", "in MASK days, MASK"),
+        (("1,000",), "1000; 1,000; 1 000; one thousand; 10,000", "MASK; MASK; MASK; MASK; 10,000"),
+        (("1000",), "A thousand? One Thousand, 1'000", "A thousand? MASK, MASK"),
+        (("twenty-one years",), "21 years, twenty one years", "MASK, MASK"),
+        (("105",), "one hundred and five; one hundred five", "MASK; MASK"),
+        (("3.14",), "3.14 but not 3.141 or 13.14", "MASK but not 3.141 or 13.14"),
+        (("1994",), "(1994) 1994-95 in 19940", "(MASK) MASK-95 in 19940"),
+        (("12",), "十二个月, 12个月", "MASK个月, MASK个月"),
+        (("二百",), "200人, 两百人, 二百人", "MASK人, MASK人, MASK人"),
+        (("台湾",), "臺灣; 台 湾", "MASK; MASK"),
+        (("乔治·华盛顿",), "喬治華盛頓與乔治·华盛顿", "MASK與MASK"),
+        (("ABC公司",), "ＡＢＣ公司", "MASK"),
+        (("苹果",), "吃蘋果。", "吃MASK。"),
+    ],
+)
+def test_another_form_of_the_answer_is_masked_as_well(answers: tuple[str, ...], text: str, masked: str) -> None:
+    assert mask_answers(text, asked(*answers)) == masked
+    assert mask_leak(masked, asked("a word that is not there")) == ()
+
+
+@pytest.mark.parametrize(
+    ("answers", "text", "leak"),
+    [
+        (("Paris", "City of Light"), "Parisians love it", ("Paris",)),
+        (("Facebook",), "on Face book today", ("Facebook",)),
+        (("Rome",), "He came from England", ()),
+        (("O",), "Oxygen has the symbol MASK", ()),
+        (("10",), "in 1066 and 10,000 and 1.10", ()),
+        (("10",), "of ten men", ("10",)),
+        (("seven",), "7 of them", ("seven",)),
+        (("北京",), "北——京", ("北京",)),
+        (("北京",), "东京", ()),
+        (("七",), "七天", ("七",)),
+        (("7",), "七天", ()),
+        (("C++",), "C and D", ()),
+        (("C++",), "C++ code", ("C++",)),
+        (("Theban",), "the banner", ()),
+        (("!",), "so!", ("!",)),
+    ],
+)
+def test_what_a_text_still_shows_is_named(answers: tuple[str, ...], text: str, leak: tuple[str, ...]) -> None:
+    assert mask_leak(text, asked(*answers)) == leak
+
+
 def test_for_multiple_choice_the_gold_option_is_masked() -> None:
     question = asked("B", form="choice", grading="option", options=("Lima", "Quito"))
     assert mask_answers("B: Quito, not Lima", question) == "B: MASK, not Lima"
+    assert mask_leak("Quitoans", question) == ("Quito",)
+
+
+def test_a_masked_text_shows_none_of_its_answers() -> None:
+    gold = ("New York", "7", "1,000", "台灣", "C++", "U.S.", "twenty-one", "São Paulo", "3.14", "O'Brien", "二百")
+    text = " / ".join((*gold, *(g.upper() for g in gold), "new-york 1000 seven 台湾 21 obrien us 两百 Sao Paulo"))
+    for answers in (gold, gold[::-1], *((g,) for g in gold)):
+        assert mask_leak(mask_answers(text, asked(*answers)), asked(*answers)) == (), answers
+
+
+def test_a_copied_mask_is_recognised() -> None:
+    assert [is_mask(answer) for answer in ("MASK", " mask.", "**MASK**", "the MASK", "unmask", "")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_numbers_are_read_as_they_are_written() -> None:
+    for n in (*range(1, 130), 200, 999, 1000, 1001, 1905, 10_000, 12_000, 20_305, 100_000, 1_000_000, 99_999_999):
+        assert number_forms.from_english(number_forms.english(n)) == n
+        assert number_forms.from_chinese(number_forms.chinese(n)) == n
+    assert number_forms.english(1_905) == "one thousand nine hundred five".split()
+    assert number_forms.from_english("one hundred and five".split()) == 105
+    assert number_forms.from_english("five hundred thousand".split()) == 500_000
+    assert [number_forms.chinese(n) for n in (0, 10, 12, 20, 105, 1010, 12_000, 10_500)] == [
+        "零", "十", "十二", "二十", "一百零五", "一千零一十", "一万二千", "一万零五百",
+    ]  # fmt: skip
+    assert [number_forms.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
+    assert number_forms.from_chinese("十百") is None and number_forms.from_chinese("两千") == 2000

@@ -1,0 +1,128 @@
+"""A search service on the web as a retriever: anything that answers a GET request with JSON.
+
+Only the public names of header variables are kept in a configuration; their values come from the environment.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import Field
+
+from kbtrain.config import Config
+from kbtrain.errors import UserError
+from kbtrain.records import Hit
+
+RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LONGEST_WAIT = 60.0  # seconds, whatever a server asks for
+_LARGEST = 8 * 2**20  # bytes of a reply
+
+
+class WebService(Config):
+    """How to ask one service, and where its reply holds what. Paths are keys joined by dots: ``data.items``."""
+
+    url: str = Field(description="address with {query} and, if the service takes it, {k}")
+    results: str = Field("results", description="path to the list of results")
+    id: str = Field("url", description="path of a result's id within the result")
+    title: str = Field("title", description="path of its title")
+    text: str = Field("snippet", description="path of its text")
+    score: str | None = Field(None, description="path of its score; null: 1, 1/2, 1/3 ... by rank")
+    headers: dict[str, str] = Field({}, description="header -> name of the environment variable with its value")
+    timeout_s: float = Field(20, gt=0, description="seconds to wait for a reply")
+    attempts: int = Field(5, ge=1, description="tries per query; 429, 5xx and time-outs are tried again")
+    parallel: int = Field(4, ge=1, description="queries under way at once")
+
+
+class WebSearch:
+    """Asks the service for each query. ``dropped`` counts results that had no text or repeated an id."""
+
+    def __init__(self, service: WebService, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.service = service
+        self.dropped = 0
+        self._sleep = sleep
+        if urllib.parse.urlsplit(service.url).scheme not in ("http", "https") or "{query}" not in service.url:
+            raise UserError("key 'web': url must begin with http:// or https:// and hold {query}")
+        missing = [name for name in service.headers.values() if name not in os.environ]
+        if missing:
+            raise UserError(f"key 'web': environment variable {missing[0]} is not set")
+        self._headers = {header: os.environ[name] for header, name in service.headers.items()}
+
+    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
+        """At most ``k`` hits for each query, in the service's order. Raises :class:`UserError` when it gives up."""
+        with ThreadPoolExecutor(self.service.parallel) as pool:
+            replies = list(pool.map(lambda query: self._reply(query, k), queries))
+        return [self._hits(reply, query, k) for reply, query in zip(replies, queries, strict=True)]
+
+    def _reply(self, query: str, k: int) -> Any:
+        quoted = urllib.parse.quote(query, safe="")
+        url = self.service.url.replace("{query}", quoted).replace("{k}", str(k))
+        request = urllib.request.Request(url, headers={"Accept": "application/json", **self._headers})
+        problem = ""
+        for attempt in range(self.service.attempts):
+            wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
+            try:
+                with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:
+                    return json.loads(reply.read(_LARGEST))
+            except urllib.error.HTTPError as error:
+                problem = f"HTTP {error.code}"
+                if error.code not in RETRY:
+                    break
+                wait = asked_wait(error.headers.get("Retry-After")) or wait
+            except (OSError, http.client.HTTPException) as error:
+                problem = str(getattr(error, "reason", error)) or type(error).__name__
+            except ValueError as error:
+                problem = f"no JSON in the reply ({error})"
+            if attempt + 1 < self.service.attempts:
+                self._sleep(wait)
+        raise UserError(f"web search for {query!r:.60}: {problem}; what was found before is kept, run the same again")
+
+    def _hits(self, reply: Any, query: str, k: int) -> tuple[Hit, ...]:
+        service, found = self.service, dict[str, Hit]()
+        rows = at_path(reply, service.results)
+        if not isinstance(rows, list):
+            raise UserError(f"web search for {query!r:.60}: no list at '{service.results}' of the reply; see key 'web'")
+        for rank, row in enumerate(rows, 1):
+            text = at_path(row, service.text)
+            name = str(at_path(row, service.id) or f"{query}#{rank}")
+            score = 1 / rank if service.score is None else at_path(row, service.score)
+            if not isinstance(text, str) or not text.strip() or name in found or not isinstance(score, int | float):
+                self.dropped += 1
+                continue
+            found[name] = Hit(name, str(at_path(row, service.title) or ""), text, float(score))
+        return tuple(list(found.values())[:k])
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What stands at a path of keys and list positions (``items.0.name``), or None."""
+    for key in path.split("."):
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value
+
+
+def asked_wait(header: str | None) -> float | None:
+    """Seconds that a ``Retry-After`` header asks for (a number or a date), at most a minute; None if it has none."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(_LONGEST_WAIT, max(0.0, seconds))
