@@ -15,6 +15,7 @@ Form = Literal["open", "choice"]
 Grading = Literal["exact", "contains", "option"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 Finish = Literal["eos", "stop", "length"]
+Speaker = Literal["USER", "SYSTEM"]
 
 CONDITIONS: tuple[Condition, ...] = ("llm", "rag", "mask")
 GREEDY = -1  # the sample index of the greedy answer
@@ -201,3 +202,66 @@ class Outcome:
     rag_expected: float | None
     llm_tokens: int
     rag_tokens: int
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A named thing in an utterance: its text, its type (slot or NER label) and who found it.
+
+    ``source``: ``sgd`` (the data set's slot spans), ``spacy:MODEL`` or ``gliner:MODEL``.
+    """
+
+    text: str
+    type: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One turn of a dialogue; ``services`` and ``acts`` as the data set annotates this very turn, empty where it
+    does not."""
+
+    speaker: Speaker
+    text: str
+    services: tuple[str, ...] = ()
+    acts: tuple[str, ...] = ()
+    entities: tuple[Entity, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A piece of knowledge of one dialogue, or of all (``dialogue_id`` None)."""
+
+    id: str
+    dialogue_id: str | None
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class TurnExample:
+    """One system turn that may need knowledge (RAGate): ``context`` is all that was said before it, ending with the
+    user's utterance; ``label`` says whether people enriched the turn.
+
+    What a gate may read: ``context``, ``turn`` (0 = the dialogue's first utterance), ``services`` (named so far, the
+    latest last) and the features ``synthetic_response``, ``entities``, ``knowledge``, ``source``. What lies in the
+    future: ``response`` and ``response_acts`` (what the turn says and does), ``position`` (``turn`` / all turns of
+    the dialogue, for analysis) and ``gold_snippets``.
+    """
+
+    id: str
+    dialogue_id: str
+    split: Split
+    turn: int
+    context: tuple[Utterance, ...]
+    services: tuple[str, ...] = ()
+    label: bool | None = None
+    response: str | None = None
+    response_acts: tuple[str, ...] = ()
+    enriched_response: str | None = None
+    gold_snippets: tuple[str, ...] = ()
+    position: float | None = None
+    synthetic_response: str | None = None
+    entities: tuple[Entity, ...] | None = None
+    knowledge: tuple[Hit, ...] | None = None
+    source: str | None = None

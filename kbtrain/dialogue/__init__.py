@@ -1,0 +1,61 @@
+"""Dialogues from anywhere: one loader per native format, all giving :class:`kbtrain.records.TurnExample`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kbtrain.dialogue.dialogues import Dialogue, checked, domain_of, turn_examples
+from kbtrain.dialogue.dstc import dstc_dialogues
+from kbtrain.dialogue.ketod import ketod_joined, ketod_lines, ketod_released
+from kbtrain.dialogue.sgd import sgd_dialogues
+from kbtrain.dialogue.turns_jsonl import plain_turns
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.records import Snippet, Split, TurnExample
+
+__all__ = ["DATASETS", "domain_of", "load_turns"]
+
+_DIALOGUES: dict[str, Callable[[Path, Split | None], Iterator[Dialogue]]] = {
+    "sgd": sgd_dialogues,  # no labels
+    "ketod": ketod_joined,  # as KETOD's own script writes it
+    "ketod_lines": ketod_lines,  # SGD turns + enrich, one dialogue a line
+    "dstc": dstc_dialogues,  # DSTC9 track 1, DSTC11 track 5
+}
+DATASETS = (*_DIALOGUES, "ketod_released", "jsonl")
+
+
+def load_turns(
+    name: str, path: Path, split: Split | None = None, sgd: Path | None = None
+) -> Iterator[TurnExample | Snippet]:
+    """Stream a data set's turns, each dialogue's snippets before its turns.
+
+    ``split`` takes one split only, or names that of a single file; ``sgd`` is the folder that ``ketod_released`` is
+    joined with. Raises :class:`UserError` naming file and dialogue.
+    """
+    if name not in DATASETS:
+        raise UserError(f"unknown data set '{name}'; {did_you_mean(name, DATASETS)}")
+    if (name == "ketod_released") != (sgd is not None):
+        raise UserError("data set 'ketod_released' needs the folder of SGD (sgd), and no other takes it")
+    if name == "jsonl":
+        yield from _distinct(plain_turns(path, split), path)
+        return
+    dialogues = ketod_released(path, sgd, split) if sgd else _DIALOGUES[name](path, split)
+    for dialogue in checked(dialogues):
+        yield from dialogue.snippets
+        yield from turn_examples(dialogue)
+
+
+def _distinct(numbered: Iterator[tuple[int, TurnExample]], path: Path) -> Iterator[TurnExample]:
+    """No turn twice, no dialogue in two splits."""
+    seen: set[tuple[str, int]] = set()
+    splits: dict[str, Split] = {}
+    for number, example in numbered:
+        where = f"{path}:{number}: dialogue '{example.dialogue_id}'"
+        if (example.dialogue_id, example.turn) in seen:
+            raise UserError(f"{where}: turn {example.turn} stands there twice; delete one")
+        if splits.setdefault(example.dialogue_id, example.split) != example.split:
+            raise UserError(f"{where}: in {example.split} and in {splits[example.dialogue_id]}; keep it in one split")
+        if not example.context:
+            raise UserError(f"{where}: turn {example.turn} has no context")
+        seen.add((example.dialogue_id, example.turn))
+        yield example

@@ -1,0 +1,112 @@
+"""DSTC9 track 1 and DSTC11 track 5: partial dialogues whose next system turn seeks knowledge, or does not.
+
+A folder with train, val and test, each with logs.json and labels.json, and knowledge.json beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from kbtrain.dialogue.dialogues import Dialogue, Turn
+from kbtrain.dialogue.files import load_json, load_list, parsed, split_of
+from kbtrain.errors import UserError, at
+from kbtrain.records import Snippet, Speaker, Split, Utterance
+
+_SPEAKERS: dict[str, Speaker] = {"U": "USER", "S": "SYSTEM"}
+
+
+class _Said(BaseModel):
+    speaker: Literal["U", "S"]
+    text: str
+
+
+class _Log(BaseModel):
+    turns: list[_Said]
+
+
+class _Reference(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+    domain: str
+    entity_id: str
+    doc_id: str
+    doc_type: str | None = None
+    sent_id: str | None = None
+
+
+class _Label(BaseModel):
+    target: bool
+    knowledge: list[_Reference] = []
+    response: str = ""
+
+
+def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
+    """One dialogue per instance; its last turn is the labelled one. Without labels.json labels are unknown.
+
+    All snippets come with the first dialogue: they belong to no dialogue alone. Raises :class:`UserError` naming the
+    instance (number from 0, as the data sets count).
+    """
+    snippets = tuple(dstc_snippets(path / "knowledge.json"))
+    known = {snippet.id for snippet in snippets}
+    for folder in sorted(file.parent for file in path.glob("*/logs.json")):
+        name = split_of(folder.name, folder)
+        if split not in (None, name):
+            continue
+        for dialogue in _instances(folder, name, known):
+            yield Dialogue(dialogue.id, name, dialogue.turns, dialogue.where, snippets, only_last=True)
+            snippets = ()
+
+
+def _instances(folder: Path, split: Split, known: set[str]) -> Iterator[Dialogue]:
+    logs = load_list(folder / "logs.json")
+    labels = load_list(folder / "labels.json") if (folder / "labels.json").exists() else [None] * len(logs)
+    if len(logs) != len(labels):
+        raise UserError(f"{at(folder)}: {len(logs)} dialogues in logs.json but {len(labels)} in labels.json")
+    for i, (log, label) in enumerate(zip(logs, labels, strict=True)):
+        where = f"{folder}: dialogue {i}"
+        said = parsed(_Log, {"turns": log}, where).turns
+        if not said or said[-1].speaker != "U":
+            raise UserError(f"{where}: does not end with the user's turn")
+        turns = [Turn(Utterance(_SPEAKERS[turn.speaker], turn.text)) for turn in said]
+        turns.append(_last(None if label is None else parsed(_Label, label, where), known, where))
+        yield Dialogue(f"{split}-{i}", split, tuple(turns), where)
+
+
+def _last(label: _Label | None, known: set[str], where: str) -> Turn:
+    if label is None:
+        return Turn(Utterance("SYSTEM", ""))
+    gold = tuple(_name(reference) for reference in label.knowledge)
+    unknown = next((name for name in gold if name not in known), None)
+    if unknown is not None:
+        raise UserError(f"{where}: its knowledge '{unknown}' is not in knowledge.json")
+    return Turn(Utterance("SYSTEM", label.response), label.target, label.response or None, gold)
+
+
+def _name(reference: _Reference) -> str:
+    parts = [reference.domain, reference.entity_id, reference.doc_type, reference.doc_id, reference.sent_id]
+    return "/".join(part for part in parts if part is not None)
+
+
+def dstc_snippets(path: Path) -> Iterator[Snippet]:
+    """knowledge.json: DSTC9's documents (title, body); DSTC11's reviews (by sentence) and FAQs."""
+    knowledge = load_json(path)
+    try:
+        for domain, entities in knowledge.items():
+            for entity, data in entities.items():
+                name = f"{domain}/{entity}"
+                yield from _documents(name, data.get("name") or domain, data)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{at(path)}: not laid out as DSTC9's or DSTC11's knowledge ({error!r:.60})") from None
+
+
+def _documents(name: str, title: str, data: dict[str, Any]) -> Iterator[Snippet]:
+    for i, doc in data.get("docs", {}).items():
+        yield Snippet(f"{name}/{i}", None, title, f"{doc['title']} {doc['body']}")
+    for i, review in data.get("reviews", {}).items():
+        for j, sentence in review["sentences"].items():
+            yield Snippet(f"{name}/review/{i}/{j}", None, title, sentence)
+    for i, faq in data.get("faqs", {}).items():
+        yield Snippet(f"{name}/faq/{i}", None, title, f"{faq['question']} {faq['answer']}")

@@ -1,0 +1,85 @@
+"""Turns from a plain JSONL file: ``{"context": ["...", "..."], "label": true}`` a line is enough."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kbtrain import jsonl
+from kbtrain.dialogue.dialogues import services_so_far
+from kbtrain.dialogue.files import split_files
+from kbtrain.errors import UserError, at
+from kbtrain.records import Split, TurnExample, Utterance
+
+_MARK = re.compile(r"\b(USER|SYSTEM):\s*")
+_OWN = frozenset(field.name for field in fields(TurnExample))
+
+
+def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, TurnExample]]:
+    """Stream (line number, example).
+
+    Needed a line: ``context``, as a list of texts (the last one the user's, speakers alternating), as a list of
+    ``{"speaker": "USER", "text": "..."}``, or as one text ``USER: ... SYSTEM: ... USER: ...``. Any field of
+    :class:`TurnExample` may stand there too. Defaults: ``id`` and ``dialogue_id`` from file name and line, ``turn`` =
+    turns of the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
+    """
+    for name, file in _files(path, split):
+        for number, line in jsonl.lines(file):
+            yield number, jsonl.parse(TurnExample, _complete(line, file, number, name), file, number)
+
+
+def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
+    """A single file may say the split in its lines; the files of a folder say it by their names."""
+    if path.is_file():
+        stem = path.name.removesuffix(".jsonl")
+        known = split or next((s for s in ("train", "dev", "test") if s == stem), None)
+        return [(known, path)]  # type: ignore[list-item]
+    return list(split_files(path, ".jsonl", split))
+
+
+def _complete(line: str, path: Path, number: int, split: Split | None) -> str:
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError:
+        return line  # parse() names the place
+    if not isinstance(data, dict):
+        return line
+    if not {"split", *data} - _OWN:
+        where = at(path, number, "context")
+        data = {**data, "context": [vars(u) for u in _context(data.get("context"), where)]}
+        dialogue = str(data.get("dialogue_id", f"{path.stem}-{number}"))
+        turn = data.get("turn", len(data["context"]))
+        defaults: dict[str, Any] = {"id": f"{dialogue}:{turn}", "dialogue_id": dialogue, "turn": turn}
+        if "services" not in data:
+            defaults["services"] = services_so_far(Utterance(**u) for u in data["context"])
+        if split is not None:
+            defaults["split"] = split
+        data = {**defaults, **data}
+        if split is not None and data["split"] != split:
+            raise UserError(f"{at(path, number, 'split')}: '{data['split']}' in the file of '{split}'")
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _context(given: object, where: str) -> Sequence[Utterance]:
+    if isinstance(given, str):
+        return _from_text(given, where)
+    if not isinstance(given, list) or not given:
+        raise UserError(f"{where}: give the turns before this one, as a list or as 'USER: ... SYSTEM: ...'")
+    if all(isinstance(turn, str) for turn in given):
+        last = len(given) - 1
+        return [Utterance("USER" if (last - i) % 2 == 0 else "SYSTEM", turn) for i, turn in enumerate(given)]
+    if not all(isinstance(turn, dict) and {"speaker", "text"} <= set(turn) for turn in given):
+        raise UserError(f"{where}: each turn needs 'speaker' and 'text'")
+    return [Utterance(**turn) for turn in given]
+
+
+def _from_text(text: str, where: str) -> list[Utterance]:
+    before, *parts = _MARK.split(text)
+    if before.strip() or not parts:
+        raise UserError(f"{where}: the text must begin with 'USER:' or 'SYSTEM:'")
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return [Utterance("USER" if who == "USER" else "SYSTEM", said.strip()) for who, said in pairs]

@@ -1,0 +1,254 @@
+"""Dialogues in their native formats, written by hand, and what is wrong with some of them."""
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kbtrain.dialogue import DATASETS, domain_of, load_turns
+from kbtrain.errors import UserError
+from kbtrain.records import Entity, Snippet, TurnExample
+
+
+def turn(speaker, text, service="Hotels_2", act="INFORM", slots=(), **more):
+    frame = {"service": service, "actions": [{"act": act, "slot": "", "values": []}], "slots": list(slots)}
+    return {"speaker": speaker, "utterance": text, "frames": [frame], **more}
+
+
+SGD = {
+    "dialogue_id": "1_00000",
+    "services": ["Hotels_2", "Music_1"],
+    "turns": [
+        turn("USER", "A room in Rome.", slots=[{"slot": "city", "start": 10, "exclusive_end": 14}]),
+        turn("SYSTEM", "How about Hotel Roma?", act="OFFER"),
+        turn("USER", "Fine. Play Abba.", service="Music_1"),
+        turn("SYSTEM", "Playing Abba.", service="Music_1", act="NOTIFY_SUCCESS"),
+    ],
+}
+NOTES = {
+    "dialogue_id": "1_00000",
+    "turns": [
+        {"enrich": False},
+        {"enrich": True, "enriched_utter": "Hotel Roma? Rome is old.", "kg_snippets": [2]},
+        {"enrich": False},
+        {"enrich": False},
+    ],
+    "dialog_query": [],
+    "entity_passages_sents": {"hotels : city : Rome": [["Rome", [1, "Rome is in Italy."], [2, "Rome is old."]]]},
+}
+
+
+def joined():
+    whole = copy.deepcopy(SGD | {k: v for k, v in NOTES.items() if k != "turns"})
+    for one, note in zip(whole["turns"], NOTES["turns"], strict=True):
+        one.update(copy.deepcopy(note))
+    return whole
+
+
+def put(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def load(*args, **more):
+    found = list(load_turns(*args, **more))
+    return [r for r in found if isinstance(r, TurnExample)], [r for r in found if isinstance(r, Snippet)]
+
+
+def refused(*args, match, **more):
+    with pytest.raises(UserError, match=match) as error:
+        load(*args, **more)
+    assert "\n" not in str(error.value)
+
+
+def sgd_folder(folder, dialogue=SGD, split="test"):
+    put(folder / split / "dialogues_001.json", [dialogue])
+    return folder
+
+
+def test_sgd_gives_one_example_per_system_turn_with_all_turns_before_it(tmp_path):
+    first, second = load("sgd", sgd_folder(tmp_path))[0]
+    assert (first.id, first.turn, first.split, first.label, first.position) == ("1_00000:1", 1, "test", None, 0.25)
+    assert [u.text for u in second.context] == ["A room in Rome.", "How about Hotel Roma?", "Fine. Play Abba."]
+    assert first.context[0].entities == (Entity("Rome", "city", "sgd"),)
+    assert (first.response, first.response_acts) == ("How about Hotel Roma?", ("OFFER",))
+
+
+def test_services_are_those_named_so_far_not_those_of_the_whole_dialogue(tmp_path):
+    first, second = load("sgd", sgd_folder(tmp_path))[0]
+    assert first.services == ("Hotels_2",)
+    assert second.services == ("Hotels_2", "Music_1")
+    assert domain_of("Hotels_2") == "hotels"
+
+
+def test_ketod_as_released_is_joined_with_sgd_by_dialogue_id(tmp_path):
+    put(tmp_path / "ketod" / "test_ketod.json", [NOTES])
+    turns, snippets = load("ketod_released", tmp_path / "ketod", sgd=sgd_folder(tmp_path / "sgd", split="test"))
+    assert [t.label for t in turns] == [True, False]
+    assert turns[0].gold_snippets == ("1_00000/2",)
+    assert turns[0].enriched_response == "Hotel Roma? Rome is old."
+    assert snippets[1] == Snippet("1_00000/2", "1_00000", "Rome", "Rome is old.")
+
+
+def test_all_layouts_of_ketod_give_the_same(tmp_path):
+    put(tmp_path / "released" / "dev_ketod.json", [NOTES])
+    put(tmp_path / "joined" / "dev.json", [joined()])
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "dev.jsonl").write_text(json.dumps(joined()) + "\n")
+    released = load("ketod_released", tmp_path / "released", sgd=sgd_folder(tmp_path / "sgd", split="dev"))
+    assert released == load("ketod", tmp_path / "joined") == load("ketod_lines", tmp_path / "lines")
+    assert len(released[0]) == 2
+
+
+def test_a_dialogue_missing_from_its_sgd_split_is_taken_from_train(tmp_path):
+    put(tmp_path / "ketod" / "test_ketod.json", [NOTES])
+    sgd = sgd_folder(sgd_folder(tmp_path / "sgd", split="train"), SGD | {"dialogue_id": "other"}, "test")
+    assert {t.split for t in load("ketod_released", tmp_path / "ketod", sgd=sgd)[0]} == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda n: n["turns"].pop(), "dialogue '1_00000': 3 annotated turns, but SGD has 4"),
+        (lambda n: n.update(dialogue_id="7"), "dialogue '7': not in .* \\(neither in test nor in train\\)"),
+        (lambda n: n["turns"][1].pop("enrich"), "dialogue '1_00000': turn 1 has no 'enrich'"),
+        (lambda n: n["turns"][1].update(kg_snippets=[9]), "dialogue '1_00000': turn 1 names snippet 9"),
+        (lambda n: n["entity_passages_sents"].update(x=[["Rome", [1, "again"]]]), "snippet 1 stands there twice"),
+        (lambda n: n["turns"][1].update(enrich="maybe"), "dialogue '1_00000', turn 1: field 'enrich'"),
+    ],
+)
+def test_a_join_that_does_not_fit_names_the_dialogue(tmp_path, change, words):
+    notes = copy.deepcopy(NOTES)
+    change(notes)
+    put(tmp_path / "ketod" / "test_ketod.json", [notes])
+    sgd = sgd_folder(sgd_folder(tmp_path / "sgd"), SGD | {"dialogue_id": "other"}, "train")
+    refused("ketod_released", tmp_path / "ketod", sgd=sgd, match=words)
+
+
+def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):
+    again = joined()
+    again["turns"].insert(1, copy.deepcopy(again["turns"][1]))
+    refused(
+        "ketod", put(tmp_path / "train.json", [again]), match="dialogue '1_00000': turns 1 and 2 are both by SYSTEM"
+    )
+    refused("ketod", put(tmp_path / "train.json", [joined(), joined()]), match="dialogue '1_00000': stands there twice")
+    put(tmp_path / "test.json", [joined()])
+    put(tmp_path / "train.json", [joined()])
+    refused("ketod", tmp_path, match=r"train.json: dialogue '1_00000': stands there twice \(first in .*test.json")
+
+
+def test_an_unknown_split_is_refused(tmp_path):
+    put(tmp_path / "trial.json", [joined()])
+    refused("ketod", tmp_path, match="unknown split 'trial'")
+    assert load("ketod", tmp_path / "trial.json", split="dev")[0][0].split == "dev"
+    refused("sgd", sgd_folder(tmp_path / "sgd", split="extra"), match="unknown split 'extra'")
+
+
+def test_a_slot_outside_its_text_is_refused(tmp_path):
+    bad = copy.deepcopy(SGD)
+    bad["turns"][0]["frames"][0]["slots"][0]["exclusive_end"] = 99
+    refused("sgd", sgd_folder(tmp_path, bad), match="dialogue '1_00000': slot 'city' at 10 to 99, outside")
+
+
+def dstc(folder, labels, knowledge):
+    put(folder / "knowledge.json", knowledge)
+    log = [{"speaker": "U", "text": "A hotel?"}, {"speaker": "S", "text": "Avalon."}, {"speaker": "U", "text": "Wifi?"}]
+    put(folder / "val" / "logs.json", [log, log[:1]])
+    put(folder / "val" / "labels.json", labels)
+    return folder
+
+
+DSTC9 = {"hotel": {"3": {"name": "Avalon", "docs": {"0": {"title": "Wifi?", "body": "Yes."}}}}}
+DSTC11 = {
+    "hotel": {
+        "3": {
+            "name": "Avalon",
+            "reviews": {"5": {"sentences": {"1": "Fast wifi."}}},
+            "faqs": {"2": {"question": "Wifi?", "answer": "Free."}},
+        }
+    }
+}
+
+
+def test_dstc9_and_dstc11_label_the_turn_after_the_last(tmp_path):
+    nine = {"domain": "hotel", "entity_id": 3, "doc_id": 0}
+    labels = [{"target": True, "knowledge": [nine], "response": "Yes, free."}, {"target": False}]
+    turns, snippets = load("dstc", dstc(tmp_path / "9", labels, DSTC9))
+    assert [(t.id, t.split, t.label, t.turn) for t in turns] == [
+        ("dev-0:3", "dev", True, 3),
+        ("dev-1:1", "dev", False, 1),
+    ]
+    assert turns[0].gold_snippets == ("hotel/3/0",)
+    assert snippets == [Snippet("hotel/3/0", None, "Avalon", "Wifi? Yes.")]
+
+    eleven = [
+        {"domain": "hotel", "entity_id": 3, "doc_type": "review", "doc_id": 5, "sent_id": 1},
+        {"domain": "hotel", "entity_id": 3, "doc_type": "faq", "doc_id": 2},
+    ]
+    turns, snippets = load("dstc", dstc(tmp_path / "11", [{"target": True, "knowledge": eleven}] * 2, DSTC11))
+    assert turns[0].gold_snippets == ("hotel/3/review/5/1", "hotel/3/faq/2")
+    assert [s.text for s in snippets] == ["Fast wifi.", "Wifi? Free."]
+
+
+def test_dstc_labels_that_do_not_fit_are_refused(tmp_path):
+    refused("dstc", dstc(tmp_path, [{"target": False}], DSTC9), match="2 dialogues in logs.json but 1 in labels.json")
+    gone = {"domain": "hotel", "entity_id": 4, "doc_id": 0}
+    labels = [{"target": True, "knowledge": [gone]}, {"target": False}]
+    refused("dstc", dstc(tmp_path, labels, DSTC9), match="dialogue 0: its knowledge 'hotel/4/0' is not in knowledge")
+
+
+def lines(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_plain_lines_need_only_context_and_label(tmp_path):
+    path = lines(
+        tmp_path / "train.jsonl",
+        {"context": ["Hi", "Hello", "Who is Abba?"], "label": True},
+        {"context": "USER: Hi SYSTEM: Hello USER: Bye"},
+    )
+    one, two = load("jsonl", path)[0]
+    assert [u.speaker for u in one.context] == ["USER", "SYSTEM", "USER"]
+    assert (one.id, one.turn, one.split, one.label) == ("train-1:3", 3, "train", True)
+    assert [(u.speaker, u.text) for u in two.context] == [("USER", "Hi"), ("SYSTEM", "Hello"), ("USER", "Bye")]
+
+
+def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(tmp_path):
+    row = {"dialogue_id": "d", "context": ["Hi"], "split": "train"}
+    path = tmp_path / "turns.jsonl"
+    refused("jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': turn 1 stands there twice")
+    refused("jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train")
+    refused("jsonl", lines(path, {"context": [], "split": "dev"}), match="turns.jsonl:1: field 'context'")
+    refused("jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown")
+    refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
+
+
+def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
+    from kbtrain.jsonl import read, write
+
+    turns, _ = load("ketod", put(tmp_path / "train.json", [joined()]))
+    write(tmp_path / "turns.jsonl", turns)
+    assert list(read(TurnExample, tmp_path / "turns.jsonl")) == turns == load("jsonl", tmp_path / "turns.jsonl")[0]
+
+
+def test_every_data_set_has_a_name_and_a_wrong_one_is_told():
+    assert DATASETS == ("sgd", "ketod", "ketod_lines", "dstc", "ketod_released", "jsonl")
+    refused("ketodd", Path(), match="unknown data set 'ketodd'; did you mean 'ketod'")
+    refused("ketod_released", Path(), match="needs the folder of SGD")
+
+
+@pytest.mark.skipif("KBTRAIN_TEST_DATA" not in os.environ, reason="KBTRAIN_TEST_DATA: folder of real data not given")
+def test_real_ketod_dialogues_load_with_the_known_counts():
+    root = Path(os.environ["KBTRAIN_TEST_DATA"])
+    turns, _ = load("ketod_lines", root / "ketod")
+    counts = {s: (sum(t.split == s for t in turns), sum(t.split == s and t.label for t in turns)) for s in
+              ("train", "dev", "test")}  # fmt: skip
+    assert counts == {"train": (2105, 268), "dev": (326, 38), "test": (849, 109)}
+    native, snippets = load("ketod", root / "ketod" / "ketod_native_5examples.json", split="train")
+    assert (len(native), len(snippets), sum(bool(t.label) for t in native)) == (50, 290, 6)
+    plain, _ = load("sgd", root / "sgd" / "train_dialogues_001.json", split="train")
+    assert len({t.dialogue_id for t in plain}) == 128
