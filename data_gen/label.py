@@ -24,11 +24,13 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.labeling import certainty, grading
+from kbtrain.labeling.aligned import Aligned
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import with_taus
 from kbtrain.labeling.stored import Tally, labels
 from kbtrain.labeling.tau import Quantile, Tau, choose_tau
-from kbtrain.provenance import write_meta
+from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question
 from kbtrain.store import SampleStore
@@ -39,6 +41,7 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
+    verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
 
 
 def questions(path: Path) -> Iterator[Question]:
@@ -60,9 +63,11 @@ def main(config: LabelConfig) -> None:
     started = time.time()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, tally, seen = out.with_name(out.name + ".draft"), Tally(), Distribution()
+    judged = config.run / "verdicts.jsonl"
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
-        n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally))
+        n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
+                                      Aligned(QuestionVerdicts, judged) if config.verdicts else None))  # fmt: skip
     try:
         if not n:
             raise UserError(f"{at(store_path)}: holds no samples under 'llm' for {source}; run data_gen/sample.py")
@@ -75,10 +80,11 @@ def main(config: LabelConfig) -> None:
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
         "normalisation": grading.NORMALISATION,
+        "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": certainty.DRAWS, "seed": certainty.SEED},
     }
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
-    inputs = [source, store_path]
+    inputs = [source, store_path, *([judged] if config.verdicts else [])]
     write_meta(out, stage="label", config=config.model_dump(mode="json"), inputs=inputs, extra=extra, started=started)
     print("\n".join(seen.lines()))
     skipped = tally.counts["questions_without_llm_samples"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.records import Condition, Hit, Question
@@ -56,6 +57,19 @@ _NEED = {  # ours: the prompting baseline of section 4.2, in the form of figure 
     "Please respond: (need: True/False) \nAnswer: ",
     "zh": "回答下面的问题, 你是否需要更多资料?\n问题:{query}\n请回答: (need: True/False)\n 输出: ",
 }
+_JUDGE = {  # figure 13 (Chinese); the English one is ours, in its form. The question is left out on purpose (A.2)
+    "en": "Given a prediction and an answer, output 1 if the prediction contains the answer, and 0 if it does not.\n"
+    "prediction: {pred}\nanswer: {answer}\noutput: ",
+    "zh": "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n预测: {pred}\n答案: {answer}\n输出: ",
+}
+
+
+@dataclass(frozen=True)
+class Judgement(Question):
+    """An answer put before a judge: ``text`` is the predicted answer, ``answers`` are the gold ones.
+
+    It can be asked wherever a question can (condition ``llm``): :func:`answer_prompt` gives figure 13 for it.
+    """
 
 
 def query_text(question: Question) -> str:
@@ -74,6 +88,8 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     query = query_text(question)
     if (condition == "llm") != (evidence is None):
         raise ValueError(f"condition {condition!r} {'takes no' if condition == 'llm' else 'needs'} evidence")
+    if isinstance(question, Judgement):
+        return judge_prompt(question.text, question.answers, question.language)
     if question.form == "choice":
         template = ("" if evidence is None else _EVIDENCE[question.language]) + _CHOICE[question.language]
     else:
@@ -92,6 +108,16 @@ def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequ
 def kbm_answer(values: dict[Key, bool]) -> str:
     """Figure 14's answer, e.g. ``{"mastery": "True", "certainty": "False"}``, keys in the order given."""
     return "{" + ", ".join(f'"{key}": "{value}"' for key, value in values.items()) + "}"
+
+
+def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> str:
+    """Figure 13's prompt; several accepted answers are joined by " / "."""
+    return _JUDGE[language].format(pred=prediction, answer=" / ".join(gold))
+
+
+def judge_reply(right: bool) -> str:
+    """Figure 13's answer: 1 or 0."""
+    return "1" if right else "0"
 
 
 def need_prompt(query: str, language: Language) -> str:
@@ -144,3 +170,8 @@ def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key]) -> 
     """Fingerprint of figure 14's prompts and answers with these keys."""
     prompts = [kbm_prompt(_PROBE, None, lang, keys) for lang in ("en", "zh")]
     return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))
+
+
+def judge_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """Fingerprint of figure 13's prompts, both languages."""
+    return fingerprint(tokenizer, _JUDGE["en"], _JUDGE["zh"])

@@ -119,6 +119,7 @@ class Indicators:
     n_groups: int
     n_empty: int
     greedy_correct: bool | None
+    n_abstained: int = 0  # answers from which a judge abstained; mastery = n_correct / (n - n_abstained)
 
 
 @dataclass(frozen=True)

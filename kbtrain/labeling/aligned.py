@@ -8,10 +8,11 @@ from typing import Generic, TypeVar
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Label, Question
 
-R = TypeVar("R", Label, Evidence)
+R = TypeVar("R", Label, Evidence, QuestionVerdicts)
 
 
 class Aligned(Generic[R]):

@@ -17,5 +17,5 @@ def effect(without: float, with_retrieval: float) -> Effect:
 
 def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval]:
     """Mastery with retrieval minus mastery without, in [-1, 1], and its 95 % interval (Newcombe)."""
-    interval = newcombe((llm.n_correct, llm.n), (rag.n_correct, rag.n))
+    interval = newcombe((llm.n_correct, llm.n - llm.n_abstained), (rag.n_correct, rag.n - rag.n_abstained))
     return rag.mastery - llm.mastery, interval

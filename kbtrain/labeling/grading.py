@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
+from kbtrain.errors import UserError
 from kbtrain.records import Question
+
+Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
 NORMALISATION = "nfkc-casefold-punctuation-articles-spaces/1"
 _ARTICLES = {"a", "an", "the"}
@@ -70,6 +74,24 @@ def is_correct(question: Question, answer: str) -> bool:
     if question.grading == "exact":
         return normalise(answer) in {normalise(gold) for gold in question.answers}
     return any(contains(answer, gold) for gold in question.answers)
+
+
+def graded(question: Question, answer: str, verdicts: Verdicts | None = None) -> bool | None:
+    """Whether an answer is right: by the question's own rule, or by a judge's verdicts on it.
+
+    None where the judge abstained. An empty answer is wrong and is put before no judge. Raises :class:`UserError` for
+    an answer without a verdict.
+    """
+    if verdicts is None:
+        return is_correct(question, answer)
+    if is_empty(answer):
+        return False
+    key = normalise(answer)
+    if key not in verdicts:
+        raise UserError(
+            f"question '{question.id}': no verdict on the answer {answer!r:.60}; run data_gen/judge.py again"
+        )
+    return verdicts[key]
 
 
 def group_key(question: Question, answer: str) -> str:

@@ -15,16 +15,23 @@ from kbtrain.records import Condition, Indicators, Label, Question, SampleSet
 MIN_SAMPLES = 2  # one answer has no entropy
 
 
-def indicators(question: Question, made: SampleSet) -> tuple[Indicators, Graded]:
-    """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples."""
-    graded = grade(question, (sample.text for sample in made.samples))
-    mastery_low, mastery_high = wilson(graded.n_correct, graded.n)
+def indicators(
+    question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None
+) -> tuple[Indicators | None, Graded]:
+    """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
+
+    None if a judge (``verdicts``) abstained from so many that fewer are left.
+    """
+    graded = grade(question, (sample.text for sample in made.samples), verdicts)
+    if graded.n_graded < MIN_SAMPLES:
+        return None, graded
+    mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded)
     certainty_low, certainty_high = certainty_interval(graded.groups)
     found = Indicators(
         condition=made.condition,
         n=graded.n,
         n_correct=graded.n_correct,
-        mastery=graded.n_correct / graded.n,
+        mastery=graded.n_correct / graded.n_graded,
         mastery_low=mastery_low,
         mastery_high=mastery_high,
         certainty=certainty(graded.groups),
@@ -32,7 +39,8 @@ def indicators(question: Question, made: SampleSet) -> tuple[Indicators, Graded]
         certainty_high=certainty_high,
         n_groups=len(graded.groups),
         n_empty=graded.n_empty,
-        greedy_correct=None if made.greedy is None else grading.is_correct(question, made.greedy.text),
+        greedy_correct=None if made.greedy is None else grading.graded(question, made.greedy.text, verdicts),
+        n_abstained=graded.n_abstained,
     )
     return found, graded
 

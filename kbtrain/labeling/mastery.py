@@ -19,19 +19,27 @@ class Graded:
     n_empty: int
     n_unparsed: int  # multiple choice: answers, not empty, that name no option (they count as wrong)
     groups: tuple[int, ...]
+    n_abstained: int = 0  # answers from which a judge abstained: neither right nor wrong
+
+    @property
+    def n_graded(self) -> int:
+        """Answers that are right or wrong: what mastery is a share of."""
+        return self.n - self.n_abstained
 
 
-def grade(question: Question, answers: Iterable[str]) -> Graded:
-    """Grade and group answers; each distinct text is looked at once."""
-    correct = empty = unparsed = 0
+def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts | None = None) -> Graded:
+    """Grade (by the question's rule, or a judge's verdicts) and group answers; each distinct text is looked at once."""
+    correct = empty = unparsed = abstained = 0
     groups: Counter[str] = Counter()
     texts = Counter(answers)
     for text, times in texts.items():
         is_empty = grading.is_empty(text)
         empty += times * is_empty
-        correct += times * grading.is_correct(question, text)
+        right = grading.graded(question, text, verdicts)
+        correct += times * (right is True)
+        abstained += times * (right is None)
         if question.grading == "option" and not is_empty:
             unparsed += times * (grading.option_letter(text, question.options) is None)
         groups[grading.group_key(question, text)] += times
     sizes = tuple(sorted(groups.values(), reverse=True))
-    return Graded(texts.total(), correct, empty, unparsed, sizes)
+    return Graded(texts.total(), correct, empty, unparsed, sizes, abstained)

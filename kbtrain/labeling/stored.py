@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from kbtrain.labeling import grading
+from kbtrain.labeling.aligned import Aligned
 from kbtrain.labeling.label import MIN_SAMPLES, indicators, label
+from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question
 from kbtrain.store import SampleStore
 
@@ -23,15 +26,22 @@ class Tally:
         return dict(sorted(self.counts.items()))
 
 
-def labels(store: SampleStore, run: str, questions: Iterable[Question], tally: Tally) -> Iterator[Label]:
+def labels(
+    store: SampleStore,
+    run: str,
+    questions: Iterable[Question],
+    tally: Tally,
+    verdicts: Aligned[QuestionVerdicts] | None = None,
+) -> Iterator[Label]:
     """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
 
+    ``verdicts``: a judge's, in the same order; without them each question's own rule grades.
     tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
     """
     counts, stored = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        found = _found(store, run, question, tally, stored)
+        found = _found(store, run, question, tally, stored, right_of(verdicts, question))
         llm = found.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -43,12 +53,27 @@ def labels(store: SampleStore, run: str, questions: Iterable[Question], tally: T
             tally.mastery[llm.mastery] += 1
             tally.certainty[llm.certainty] += 1
         yield label(question, found, 0.0, 0.0)
+    if verdicts is not None:
+        verdicts.finish()
     for condition, left in stored.items():
         counts[f"stored_{condition}_of_unknown_questions"] = left
 
 
+def right_of(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> grading.Verdicts | None:
+    """What the judge said of the question's answers; None without a judge."""
+    if verdicts is None:
+        return None
+    found = verdicts.of(question)
+    return {} if found is None else found.right
+
+
 def _found(
-    store: SampleStore, run: str, question: Question, tally: Tally, stored: Counter[str]
+    store: SampleStore,
+    run: str,
+    question: Question,
+    tally: Tally,
+    stored: Counter[str],
+    verdicts: grading.Verdicts | None,
 ) -> dict[Condition, Indicators]:
     """Indicators under each condition with enough samples; ``stored`` is counted down by what was read."""
     found: dict[Condition, Indicators] = {}
@@ -60,8 +85,14 @@ def _found(
         if len(made.samples) < MIN_SAMPLES:
             tally.counts[f"{condition}_greedy_only" if not made.samples else f"{condition}_single_sample"] += 1
             continue
-        found[condition], graded = indicators(question, made)
+        indicated, graded = indicators(question, made, verdicts)
+        if indicated is None:
+            tally.counts[f"{condition}_judge_abstained"] += 1
+        else:
+            found[condition] = indicated
         tally.counts[f"{condition}_answers"] += graded.n
         tally.counts[f"{condition}_empty_answers"] += graded.n_empty
         tally.counts[f"{condition}_answers_without_option"] += graded.n_unparsed
+        if verdicts is not None:
+            tally.counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
     return found

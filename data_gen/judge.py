@@ -1,0 +1,96 @@
+"""Let a judge grade the stored answers: questions.jsonl + samples.db -> verdicts.jsonl.
+
+data_gen/label.py --verdicts reads them. Each distinct answer (after normalisation) is judged once, without its
+question (KBM, figure 13 and A.2). Judges: token (a transformers model that can only say 1 or 0, by their
+probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule).
+--labelled FILE says how far the judge agrees with people and needs no run: one answer a line, {"id", "answers",
+"prediction", "right"}.
+
+Examples:
+  python data_gen/judge.py --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai --judge llm
+  python data_gen/judge.py --run runs/demo --judge token --labelled graded_by_hand.jsonl
+  python data_gen/judge.py --labelled graded_by_hand.jsonl --judge contains --agreement-only
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import run_script
+from kbtrain.errors import UserError
+from kbtrain.labeling.agreement import agreement, line, read_labelled
+from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge
+from kbtrain.labeling.verdicts import QuestionVerdicts, judged
+from kbtrain.llm.settings import LLMConfig
+from kbtrain.provenance import write_meta
+from kbtrain.questions.checks import read_questions
+from kbtrain.store import SampleStore
+
+
+class JudgeConfig(LLMConfig):
+    run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
+    sampling_run: str = Field("main", description="name of the sampling run in the store")
+    judge: Literal["token", "llm", "exact", "contains", "option", "rules"] = Field("token", description="see above")
+    votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
+    margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
+    batch: int = Field(512, ge=1, description="answers judged at once")
+    labelled: Path | None = Field(None, description="answers that people have graded: report the agreement")
+    agreement_only: bool = Field(False, description="stop after the agreement")
+
+
+def main(config: JudgeConfig) -> None:
+    started, judge = time.time(), open_judge(config)
+    extra: dict[str, Any] = {"judge": judge.facts()}
+    if config.labelled is not None:
+        made = agreement(judge, read_labelled(config.labelled))
+        extra["agreement"] = dataclasses.asdict(made)
+        print(line(made))
+    if config.agreement_only:
+        if config.labelled is None:
+            raise UserError("key 'agreement_only': needs labelled")
+        return
+    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
+    counts: Counter[str] = Counter()
+    with SampleStore(store_path, read_only=True) as store:
+        store.run_meta(config.sampling_run)
+        n = jsonl.write(out, verdicts(config, store, source, judge, counts))
+    inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
+    options = config.model_dump(mode="json")
+    write_meta(out, stage="judge", config=options, inputs=inputs, extra={**extra, "counts": counts}, started=started)
+    print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
+          f"abstained from {counts['abstained']}, {time.time() - started:.0f} s -> {out}")  # fmt: skip
+
+
+def open_judge(config: JudgeConfig) -> Judge:
+    if config.judge == "token":
+        from kbtrain.labeling.judges_token import TokenJudge
+
+        return TokenJudge.load(config.model, config.dtype, config.device, config.margin)
+    if config.judge == "llm":
+        from kbtrain.llm.backends import open_llm
+
+        return LLMJudge(open_llm(config), config.votes)
+    return RuleJudge(None if config.judge == "rules" else config.judge)
+
+
+def verdicts(
+    config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, counts: Counter[str]
+) -> Iterator[QuestionVerdicts]:
+    with tqdm(total=sum(1 for _ in jsonl.lines(source)), desc="judge", unit="question") as bar:
+        questions = (question for _, question in read_questions(source))
+        for made in judged(store, config.sampling_run, questions, judge, config.batch, counts):
+            bar.update()
+            yield made
+
+
+if __name__ == "__main__":
+    run_script(main, JudgeConfig, __doc__)

@@ -1,0 +1,110 @@
+"""How far judges agree with people, on a small file of answers that people have graded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError, at
+from kbtrain.labeling.intervals import wilson
+from kbtrain.labeling.judges import Judge
+from kbtrain.records import Grading, Question
+
+
+@dataclass(frozen=True)
+class LabelledAnswer:
+    """One line of the file: an answer, the gold answers, and whether a person calls it right."""
+
+    id: str
+    answers: tuple[str, ...]
+    prediction: str
+    right: bool
+    question: str = ""
+    language: Literal["en", "zh"] = "en"
+    grading: Grading = "contains"
+    options: tuple[str, ...] = ()
+
+    def as_question(self) -> Question:
+        form: Literal["open", "choice"] = "choice" if self.options else "open"
+        return Question(
+            self.id, self.question or self.id, self.answers, "dev", "labelled", self.language, form, self.grading,
+            self.options,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One judge against people. Accuracy and kappa are over the answers it judged; ``n_abstained`` stand beside them.
+
+    ``accuracy_all`` counts every abstention as a disagreement. ``kappa`` (Cohen) is None if both sides know one class
+    only. ``false_right``: the judge says right, people say wrong.
+    """
+
+    judge: str
+    n: int
+    n_abstained: int
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+    accuracy_all: float
+    kappa: float | None
+    false_right: int
+    false_wrong: int
+
+
+def read_labelled(path: Path) -> list[LabelledAnswer]:
+    """Raises :class:`UserError` for a broken record, an id twice, no record, or a record without a gold answer."""
+    found: dict[str, LabelledAnswer] = {}
+    for number, row in jsonl.read_numbered(LabelledAnswer, path):
+        if row.id in found:
+            raise UserError(f"{at(path, number, 'id')}: duplicate '{row.id}'")
+        if not row.answers or not all(answer.strip() for answer in row.answers):
+            raise UserError(f"{at(path, number, 'answers')}: no answer, or an empty one")
+        found[row.id] = row
+    if not found:
+        raise UserError(f"{at(path)}: no labelled answers in it")
+    return list(found.values())
+
+
+def agreement(judge: Judge, rows: Sequence[LabelledAnswer]) -> Agreement:
+    """Let a judge grade what people have graded."""
+    opinions = [o.right for o in judge.judge([(row.as_question(), row.prediction) for row in rows])]
+    pairs = [(row.right, said) for row, said in zip(rows, opinions, strict=True) if said is not None]
+    same = sum(human == said for human, said in pairs)
+    low, high = wilson(same, len(pairs)) if pairs else (None, None)
+    return Agreement(
+        judge=judge.name,
+        n=len(rows),
+        n_abstained=len(rows) - len(pairs),
+        accuracy=same / len(pairs) if pairs else None,
+        accuracy_low=low,
+        accuracy_high=high,
+        accuracy_all=same / len(rows),
+        kappa=_kappa(pairs),
+        false_right=sum(said and not human for human, said in pairs),
+        false_wrong=sum(human and not said for human, said in pairs),
+    )
+
+
+def _kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
+    """Undefined (0 / 0) where both sides give the same single class throughout."""
+    if len({value for pair in pairs for value in pair}) < 2:
+        return None
+    from sklearn.metrics import cohen_kappa_score
+
+    return float(cohen_kappa_score(*zip(*pairs, strict=True)))
+
+
+def line(made: Agreement) -> str:
+    """One line for a terminal."""
+    if made.accuracy is None:
+        return f"{made.judge}: abstained from all {made.n} labelled answers"
+    kappa = "undefined" if made.kappa is None else f"{made.kappa:.3f}"
+    return (
+        f"{made.judge}: agrees with people in {made.accuracy:.3f} [{made.accuracy_low:.3f}, {made.accuracy_high:.3f}] "
+        f"of {made.n - made.n_abstained} labelled answers, kappa {kappa}; {made.false_right} wrong ones called right, "
+        f"{made.false_wrong} right ones called wrong; abstained from {made.n_abstained} of {made.n}"
+    )

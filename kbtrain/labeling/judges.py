@@ -1,0 +1,109 @@
+"""Who says whether an answer is right: the rules of :mod:`kbtrain.labeling.grading`, or a language model.
+
+A judge gives True, False, or None: it abstains, which is counted and never becomes a number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kbtrain.labeling import grading
+from kbtrain.llm.base import LLM, Ask
+from kbtrain.prompts import Judgement
+from kbtrain.records import Grading, Question
+from kbtrain.retrieval.mask import gold_texts
+
+_REPLY = re.compile(r"^\W*([01])(?![\d.])")
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """``right`` None: the judge abstains. ``p_right`` in [0, 1] where the judge has a probability, else None."""
+
+    right: bool | None
+    p_right: float | None = None
+
+
+class Judge(Protocol):
+    """Says of answers whether they are right; ``name`` stands in every result."""
+
+    name: str
+
+    def facts(self) -> dict[str, Any]:
+        """What its opinions depend on."""
+        ...
+
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
+        """One opinion per (question, answer), in their order."""
+        ...
+
+
+class RuleJudge:
+    """One rule for all questions: ``exact``, ``contains``, ``option``; None: each question's own.
+
+    It abstains where ``option`` is asked of a question without options.
+    """
+
+    def __init__(self, rule: Grading | None = None) -> None:
+        self.rule = rule
+        self.name = rule or "rules"
+
+    def facts(self) -> dict[str, Any]:
+        return {"judge": self.name, "normalisation": grading.NORMALISATION}
+
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
+        return [Opinion(self._right(question, answer)) for question, answer in cases]
+
+    def _right(self, question: Question, answer: str) -> bool | None:
+        if self.rule is None or self.rule == question.grading:
+            return grading.is_correct(question, answer)
+        if self.rule == "option":
+            return None
+        by_text = dataclasses.replace(question, grading=self.rule, answers=gold_texts(question))
+        return grading.is_correct(by_text, answer)
+
+
+class LLMJudge:
+    """Figure 13's prompt, by anything that implements :class:`~kbtrain.llm.base.LLM`; its reply is read as 1 or 0.
+
+    ``votes`` 0: the greedy reply decides. Else that many sampled replies vote; a tie, and a reply that is neither 1
+    nor 0, is an abstention (``p_right`` is the share of 1 among the replies that could be read).
+    """
+
+    def __init__(self, llm: LLM, votes: int = 0) -> None:
+        self.llm = llm
+        self.votes = votes
+        self.name = f"llm:{llm.name}"
+
+    def facts(self) -> dict[str, Any]:
+        return {"judge": self.name, "votes": self.votes, **self.llm.facts()}
+
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
+        asks = [Ask(judgement(*case, str(i)), "llm", None, self.votes, not self.votes) for i, case in enumerate(cases)]
+        opinions: dict[int, Opinion] = {}
+        for made in (made for group in self.llm.answer(asks) for made in group):
+            replies = made.samples if self.votes else [made.greedy] if made.greedy else []
+            opinions[int(made.question_id)] = self._opinion([reply.text for reply in replies])
+        return [opinions[i] for i in range(len(cases))]
+
+    def _opinion(self, replies: Sequence[str]) -> Opinion:
+        read = [found for found in map(parse_reply, replies) if found is not None]
+        if not read:
+            return Opinion(None)
+        share = sum(read) / len(read)
+        return Opinion(None if share == 0.5 else share > 0.5, share if self.votes else None)
+
+
+def judgement(question: Question, answer: str, name: str) -> Judgement:
+    """An answer as a question to a judge; for multiple choice the gold is the option's text."""
+    return Judgement(name, answer.strip(), gold_texts(question), question.split, question.dataset, question.language)
+
+
+def parse_reply(text: str) -> bool | None:
+    """What a reply to figure 13 says: it begins with 1 or 0; None otherwise ("10", "yes", "")."""
+    found = _REPLY.match(text)
+    return None if found is None else found[1] == "1"

@@ -1,0 +1,93 @@
+"""A judge that can only say 1 or 0: figure 13's prompt, decided by the probabilities of these two tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kbtrain.errors import UserError
+from kbtrain.gates.exact_head import exact_head
+from kbtrain.labeling.judges import Opinion, judgement
+from kbtrain.llm.sampler import prefill
+from kbtrain.prompts import answer_prompt, judge_fingerprint, judge_reply, render_chat
+from kbtrain.records import Question
+
+TOKENS_PER_BATCH = 8192  # padding counted
+Row = tuple[tuple[int, ...], int, int]  # tokens before the reply, the token of "1", the token of "0"
+
+
+class TokenJudge:
+    """Implements :class:`~kbtrain.labeling.judges.Judge` with a transformers model, one forward pass an answer.
+
+    ``p_right`` = p(1) / (p(1) + p(0)). It abstains if that is within ``margin`` of one half (0: only at one half).
+    """
+
+    def __init__(
+        self, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, margin: float = 0.0
+    ) -> None:
+        self.name = f"token:{name}"
+        self.model = model
+        self.tokenizer = tokenizer
+        self.margin = margin
+
+    @classmethod
+    def load(cls, name: str, dtype: str = "auto", device: str = "auto", margin: float = 0.0) -> TokenJudge:
+        """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
+        from kbtrain.llm.load import load_model
+
+        return cls(name, *load_model(name, dtype, device), margin)
+
+    def facts(self) -> dict[str, Any]:
+        """What its opinions depend on."""
+        from kbtrain.llm.precision import name_of
+
+        chat = "chat template" if self.tokenizer.chat_template else "plain"
+        prompts = {"prompts": judge_fingerprint(self.tokenizer), "rendering": chat}
+        return {"judge": self.name, "margin": self.margin, "dtype": name_of(self.model.dtype), **prompts}
+
+    @torch.inference_mode()
+    def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
+        """One opinion per (question, answer), in their order. Raises :class:`UserError`: the model gives no number."""
+        rows = [self._row(*case) for case in cases]
+        found: dict[int, Opinion] = {}
+        for batch in _like_length(rows):
+            ids = sorted({token for i in batch for token in rows[i][1:]})
+            with exact_head(self.model, ids):
+                _, logits = prefill(self.model, [rows[i][0] for i in batch])
+            for place, i in enumerate(batch):
+                one, zero = (float(logits[place, ids.index(token)]) for token in rows[i][1:])
+                found[i] = self._opinion(float(torch.sigmoid(torch.tensor(one - zero, dtype=torch.float64))))
+        return [found[i] for i in range(len(cases))]
+
+    def _opinion(self, p_right: float) -> Opinion:
+        if p_right != p_right:
+            raise UserError(f"judge {self.name}: the model gives no number; try dtype fp32")
+        unsure = abs(p_right - 0.5) <= self.margin
+        return Opinion(None if unsure else p_right > 0.5, p_right)
+
+    def _row(self, question: Question, answer: str) -> Row:
+        """The reply is found by tokenising the whole text, as some tokenizers join it with what stands before."""
+        asked = render_chat(self.tokenizer, answer_prompt(judgement(question, answer, question.id), "llm"))
+        plain = not self.tokenizer.chat_template
+        one, zero = (
+            self.tokenizer(asked + judge_reply(right), add_special_tokens=plain)["input_ids"] for right in (True, False)
+        )
+        place = next((i for i, (a, b) in enumerate(zip(one, zero, strict=False)) if a != b), None)
+        if not place:
+            raise UserError(f"judge {self.name}: the tokenizer does not tell 1 from 0")
+        return tuple(one[:place]), one[place], zero[place]
+
+
+def _like_length(rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Indices in batches of like length, longest first."""
+    batch: list[int] = []
+    for i in sorted(range(len(rows)), key=lambda i: -len(rows[i][0])):
+        if batch and (len(batch) + 1) * len(rows[batch[0]][0]) > TOKENS_PER_BATCH:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
