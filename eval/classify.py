@@ -66,13 +66,17 @@ def main(config: ClassifyConfig) -> None:
 
 def table(found: list[GateClassification]) -> str:
     """One row per gate and definition of "retrieval needed"."""
-    head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP")
+    head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP", "Brier", "ECE",
+            "temperature", "isotonic")  # fmt: skip
     rows = []
     for gate in found:
         for d in gate.definitions:
             values = (d.n_positive / d.n, gate.retrieval_ratio, d.precision, d.recall, d.f1, d.fdr, d.auroc)
-            rows.append([gate.gate, d.positive, *map(number, (*values, d.average_precision))])
-    return aligned(head, rows)
+            made = gate.calibration.get(d.positive)
+            kinds = (made.raw, made.at_temperature, made.isotonic) if made else (None, None, None)
+            errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
+            rows.append([gate.gate, d.positive, *map(number, (*values, d.average_precision, *errors))])
+    return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
 
 
 if __name__ == "__main__":

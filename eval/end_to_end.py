@@ -20,8 +20,9 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.metrics import gate_inputs
 from kbtrain.metrics.conditions import summarise
+from kbtrain.metrics.curves import oracles
 from kbtrain.metrics.end_to_end import Settings, evaluate
-from kbtrain.metrics.outcomes import AccuracyKind, has_expected
+from kbtrain.metrics.outcomes import AccuracyKind, answers, has_expected
 from kbtrain.metrics.stored import check_missing, read_labels, read_scores, read_stored
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import read_meta, write_meta
@@ -81,7 +82,9 @@ def main(config: EndToEndConfig) -> None:
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
     meta = result_meta(config.run, settings, dev, test, sampling, started)
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
-    results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons)
+    known = answers(test.outcomes, config.accuracy)
+    best = oracles(known.llm, known.rag)
+    results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons, oracles=best)
     outcomes, out = config.run / "outcomes.jsonl", config.run / "results.json"
     jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)

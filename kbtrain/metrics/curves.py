@@ -46,6 +46,34 @@ def oracle_curve(llm: Floats, rag: Floats) -> Curve:
     return retrieval_curve(rag - llm, llm, rag)
 
 
+@dataclass(frozen=True)
+class Oracles:
+    """What no gate can beat on these questions, knowing both answers of each.
+
+    ``accuracy`` is the highest one; gates reach it at retrieval ratios from ``fewest`` (only where retrieval mends) to
+    ``most`` (everywhere but where it breaks). ``as_all_rag``: the least ratio at which All-RAG's accuracy is reached.
+    The best accuracy at each ratio is :func:`oracle_curve`.
+    """
+
+    accuracy: float
+    fewest: float
+    most: float
+    as_all_rag: float
+
+
+def oracles(llm: Floats, rag: Floats) -> Oracles:
+    """The three oracles: most accurate, fewest retrievals at that accuracy, and (as a curve) best at each ratio."""
+    curve = oracle_curve(llm, rag)
+    rising = slice(0, int(np.argmax(curve.accuracy)) + 1)
+    as_all_rag = np.interp(rag.mean(), curve.accuracy[rising], curve.ratio[rising])
+    return Oracles(
+        accuracy=float(np.maximum(llm, rag).mean()),
+        fewest=float((rag > llm).mean()),
+        most=float((rag >= llm).mean()),
+        as_all_rag=float(as_all_rag),
+    )
+
+
 def normalised_area(scores: Floats, llm: Floats, rag: Floats) -> float | None:
     """Area under the curve, scaled so that random order is 0 and the oracle's order is 1.
 

@@ -12,8 +12,9 @@ from kbtrain.metrics import outcomes as oc
 from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
 from kbtrain.metrics.curves import Floats, retrieval_curve
 from kbtrain.metrics.decisions import Decision, GateInput, by_all_rules, decide
+from kbtrain.metrics.hypothesis_tests import holm
 from kbtrain.metrics.outcomes import AccuracyKind, Answers
-from kbtrain.metrics.points import Measured, areas, compare, interval, measure
+from kbtrain.metrics.points import Measured, areas, compare, correct_families, interval, measure
 from kbtrain.metrics.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
 from kbtrain.metrics.thresholds import Rule, Threshold
 from kbtrain.records import Outcome
@@ -59,7 +60,14 @@ def evaluate(
         points = [kind[i].point for kind in measured]
         rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
         results.append(replace(_result(decision, points, rankings, tables[0], test, s.tau_mastery), rules=rules))
-    return results, _comparisons(chosen, measured[0], drawn[0])
+    return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))
+
+
+def _one_family(results: Sequence[GateResult]) -> list[GateResult]:
+    """Holm's correction of the gates' p-values against random."""
+    tested = {r.gate: r.p_vs_random for r in results if r.p_vs_random is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return [replace(r, p_vs_random_holm=adjusted.get(r.gate)) for r in results]
 
 
 def _result(
@@ -88,6 +96,7 @@ def _result(
         delta_vs_all_rag=main.delta_vs_all_rag,
         random_draws=main.random_draws,
         beats_random=main.delta_vs_random.above_zero,
+        p_vs_random=main.p_vs_random,
         auroc=needed.auroc,
         average_precision=needed.average_precision,
         precision=needed.precision,

@@ -33,7 +33,8 @@ class Answers:
 class ConditionOutcome:
     """One question under one condition: is the greedy answer right, and which share of the sampled ones (mastery)?
 
-    None where there is no such answer. ``empty`` and ``cut_off`` (token limit) are of the greedy answer.
+    None where there is no such answer. ``empty`` and ``cut_off`` (token limit) are of the greedy answer;
+    ``prompt_tokens`` is what the model reads for it.
     """
 
     correct: bool | None
@@ -41,6 +42,7 @@ class ConditionOutcome:
     tokens: int
     empty: bool
     cut_off: bool
+    prompt_tokens: int = 0
 
 
 def grade(question: Question, stored: SampleSet) -> ConditionOutcome:
@@ -53,6 +55,7 @@ def grade(question: Question, stored: SampleSet) -> ConditionOutcome:
         tokens=0 if greedy is None else greedy.n_tokens,
         empty=greedy is not None and is_empty(greedy.text),
         cut_off=greedy is not None and greedy.finish == "length",
+        prompt_tokens=stored.prompt_tokens,
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kbtrain.metrics.curves import normalised_area
 from kbtrain.metrics.decisions import Decision
+from kbtrain.metrics.hypothesis_tests import holm, mcnemar, permutation_p
 from kbtrain.metrics.outcomes import Answers
 from kbtrain.metrics.results import Comparison, Point, RandomDraws
 from kbtrain.metrics.significance import Delta, delta, random_gates, resampled_areas, resampled_means
@@ -19,11 +20,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measured:
-    """A decision's figures, and its accuracy and gain over random: as observed first, then in each resample."""
+    """A decision's figures; its accuracy, gain over random and retrieval ratio: as observed first, then in each
+    resample; and the correctness of each question under it."""
 
     point: Point
     accuracy: Floats
     gain: Floats
+    ratio: Floats
+    correct: Floats
 
 
 def measure(
@@ -60,10 +64,12 @@ def _measured(answers: Answers, decision: Decision, means: Floats, random: Float
         delta_vs_llm_only=interval(accuracy - llm),
         delta_vs_all_rag=interval(accuracy - rag),
         random_draws=RandomDraws(len(random), float(random.mean()), low, high),
+        p_vs_random=permutation_p(float(accuracy[0]), random) if decision.threshold else None,
     )
     if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
         point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
-    return Measured(point, accuracy, accuracy - chance)
+    p = decision.under(answers)
+    return Measured(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
 
 
 def areas(answers: Answers, decisions: Sequence[Decision], *, draws: int, seed: int) -> list[Floats | None]:
@@ -81,7 +87,27 @@ def compare(
 ) -> Comparison:
     """Paired differences a - b, see :class:`Comparison`."""
     area = None if area_a is None or area_b is None else interval(area_a - area_b)
-    return Comparison(name, other, interval(a.accuracy - b.accuracy), interval(a.gain - b.gain), area)
+    return Comparison(
+        name,
+        other,
+        accuracy=interval(a.accuracy - b.accuracy),
+        gain=interval(a.gain - b.gain),
+        area=area,
+        ratio=interval(a.ratio - b.ratio),
+        mcnemar=mcnemar(a.correct, b.correct),
+    )
+
+
+def correct_families(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """McNemar's p-values with Holm's correction: one family for each gate that others are compared with."""
+    adjusted: dict[int, float] = {}
+    for other in {c.other for c in comparisons}:
+        family = {i: c.mcnemar.p for i, c in enumerate(comparisons) if c.other == other and c.mcnemar is not None}
+        adjusted |= zip(family, holm(list(family.values())), strict=True)
+    return [
+        replace(c, mcnemar=replace(c.mcnemar, p_holm=adjusted[i])) if c.mcnemar is not None else c
+        for i, c in enumerate(comparisons)
+    ]
 
 
 def interval(values: Floats) -> Delta:

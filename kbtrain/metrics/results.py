@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kbtrain.metrics.classification import Classification
+from kbtrain.metrics.hypothesis_tests import McNemar
 from kbtrain.metrics.outcomes import AccuracyKind
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Rule
@@ -24,7 +25,8 @@ class RandomDraws:
 class Point:
     """One gate at one threshold, measured by one kind of accuracy (share of questions answered right, 0 to 1).
 
-    ``random_accuracy`` is the expected accuracy of a random gate with the same retrieval ratio.
+    ``random_accuracy`` is the expected accuracy of a random gate with the same retrieval ratio; ``p_vs_random`` the
+    permutation test's p-value against random gates, resolved to 1 / (draws + 1).
     """
 
     accuracy_kind: AccuracyKind
@@ -35,6 +37,7 @@ class Point:
     delta_vs_llm_only: Delta
     delta_vs_all_rag: Delta
     random_draws: RandomDraws
+    p_vs_random: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class GateResult:
-    """One gate. The flat classification metrics are those of the positive class ``needed``."""
+    """One gate. The flat classification metrics are those of the positive class ``needed``.
+
+    ``p_vs_random_holm``: ``p_vs_random`` after Holm's correction over all gates with a threshold chosen on dev.
+    """
 
     gate: str
     n: int
@@ -109,15 +115,21 @@ class GateResult:
     other_area: list[Ranking] = field(default_factory=list)
     rules: list[RulePoint] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
+    p_vs_random: float | None = None
+    p_vs_random_holm: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Two gates on the same questions: ``accuracy`` is the plain difference; ``gain`` the difference of what each
-    gains over random at its own ratio (fair when they retrieve differently often); ``area`` that of their areas."""
+    gains over random at its own ratio (fair when they retrieve differently often); ``area`` that of their areas;
+    ``ratio`` that of their retrieval ratios. ``mcnemar`` tests the accuracies, Holm over all gates against ``other``.
+    """
 
     gate: str
     other: str
     accuracy: Delta
     gain: Delta
     area: Delta | None
+    ratio: Delta | None = None
+    mcnemar: McNemar | None = None

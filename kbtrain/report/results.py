@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import one_line
 from kbtrain.metrics.conditions import ConditionSummary
+from kbtrain.metrics.curves import Oracles
 from kbtrain.metrics.results import Comparison, GateResult
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Condition
@@ -32,6 +33,7 @@ class Results:
     conditions: dict[Condition, ConditionSummary]
     gates: list[GateResult]
     comparisons: list[Comparison]
+    oracles: Oracles | None = None  # of the flat figures' accuracy
 
 
 def to_json(results: Results) -> dict[str, Any]:

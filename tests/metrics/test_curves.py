@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kbtrain.metrics.curves import normalised_area, oracle_curve, retrieval_curve
+from kbtrain.metrics.curves import normalised_area, oracle_curve, oracles, retrieval_curve
 
 
 def test_curve_worked_by_hand() -> None:
@@ -55,3 +55,31 @@ def test_without_any_difference_there_is_no_normalised_area() -> None:
     same = np.array([0.0, 1, 1])
     assert normalised_area(np.array([1.0, 2, 3]), same, same) is None
     assert normalised_area(np.array([1.0, 2, 3]), np.zeros(3), np.ones(3)) is None
+
+
+def test_three_oracles_worked_by_hand() -> None:
+    # mended, mended, no difference, no difference, broken
+    llm, rag = np.array([0.0, 0, 1, 0, 1]), np.array([1.0, 1, 1, 0, 0])
+    found = oracles(llm, rag)
+    assert (found.accuracy, found.fewest, found.most) == (0.8, 0.4, 0.8)
+    assert found.as_all_rag == pytest.approx(0.2)  # one search more than none: 3 of 5 right, as All-RAG
+    assert oracle_curve(llm, rag).at(np.array([0.2, 0.4, 0.8, 1.0])) == pytest.approx([0.6, 0.8, 0.8, 0.6])
+
+
+def test_oracles_where_retrieval_only_harms() -> None:
+    found = oracles(np.ones(4), np.array([1.0, 1, 0, 0]))
+    assert (found.accuracy, found.fewest, found.most, found.as_all_rag) == (1, 0, 0.5, 0)
+
+
+def test_the_oracles_equal_a_search_over_all_decisions() -> None:
+    llm, rag = np.random.default_rng(4).integers(0, 2, (2, 8)).astype(float)
+    tried = [np.array(decision) for decision in itertools.product((0.0, 1), repeat=8)]
+    accuracies = np.array([((1 - p) * llm + p * rag).mean() for p in tried])
+    ratios = np.array([p.mean() for p in tried])
+    found = oracles(llm, rag)
+    assert found.accuracy == accuracies.max()
+    at_best = ratios[accuracies > accuracies.max() - 1e-12]
+    assert (found.fewest, found.most) == (at_best.min(), at_best.max())
+    assert found.as_all_rag == ratios[accuracies > rag.mean() - 1e-12].min()
+    best = [accuracies[ratios == k / 8].max() for k in range(9)]
+    assert oracle_curve(llm, rag).at(np.arange(9) / 8) == pytest.approx(best)

@@ -69,3 +69,21 @@ def test_resampled_areas_equal_the_area_of_each_resample() -> None:
 def test_a_resample_without_anything_to_gain_has_no_area() -> None:
     drawn = resampled_areas([np.array([1.0, 2.0])], np.array([0.0, 1.0]), np.array([1.0, 1.0]), 50, seed=0)
     assert 0 < np.isnan(drawn).sum() < 50
+
+
+def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_simulations() -> None:
+    rng = np.random.default_rng(5)
+    # retrieval mends .6 * .7 and breaks .4 * .1 of the questions; the gates retrieve for .3 and .5 of them
+    expected = [(0.3 - 0.5) * (0.6 * 0.7 - 0.4 * 0.1), 0.3 - 0.5]
+    hits = np.zeros(2)
+    for trial in range(500):
+        llm = rng.random(200) < 0.4
+        rag = np.where(llm, rng.random(200) < 0.9, rng.random(200) < 0.7)
+        first, second = rng.random(200) < 0.3, rng.random(200) < 0.5
+        gain = rag.astype(float) - llm
+        columns = np.stack([(first.astype(float) - second) * gain, first.astype(float) - second], axis=1)
+        drawn = resampled_means(columns, 1000, seed=trial)
+        for i in range(2):
+            found = delta(columns[:, i].mean(), drawn[:, i])
+            hits[i] += found.low <= expected[i] <= found.high
+    assert (abs(hits / 500 - 0.95) <= 0.02).all(), hits / 500

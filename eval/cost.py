@@ -1,0 +1,73 @@
+"""What each gate costs and saves by your prices: money and seconds a question, the gate's own cost always in.
+
+Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and scores.jsonl of the run
+folder; writes cost.json. The break-even ratio is the share of questions a gate may retrieve for before retrieving
+always would be cheaper (or faster).
+
+Examples:
+  python eval/cost.py --run runs/demo --prices eval/configs/prices.yaml
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, build, run_script
+from kbtrain.metrics.cost import GateBill, Prices
+from kbtrain.metrics.cost_of_run import bills
+from kbtrain.metrics.run_folder import read_run
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.report.results import load
+from kbtrain.report.text_table import aligned, number, signed
+
+
+class CostConfig(Config):
+    """Settings of this script."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder with results.json")
+    prices: Path = Field(Path("eval/configs/prices.yaml"), description="YAML file with prices and latencies")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+
+
+def main(config: CostConfig) -> None:
+    """Read, add up, write, say."""
+    started = time.time()
+    prices = build(Prices, config.prices, {})
+    results = load(config.run / "results.json")
+    allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
+    found = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
+    document = {"schema": 1, "prices": prices.model_dump(), "gates": [dataclasses.asdict(one) for one in found]}
+    out = config.run / "cost.json"
+    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    inputs = [config.run / "results.json", config.run / "samples.db", config.prices]
+    write_meta(out, stage="cost", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print(table(found, prices))
+    print(f"billed {len(found)} gates by {config.prices} -> {out}")
+
+
+def table(found: list[GateBill], prices: Prices) -> str:
+    """Money per 1,000 questions, seconds per question, and the break-even ratios."""
+    head = ("gate", "accuracy", "retrieved", f"{prices.currency} per 1000", "searches", "tokens", "gate", "saved",
+            "break-even", "seconds", "saved", "break-even")  # fmt: skip
+    rows = [
+        [one.gate, number(one.accuracy), number(one.ratio),
+         *(f"{1000 * value:.3f}" for value in (one.bill.money, one.bill.searches, one.bill.tokens, one.bill.gate)),
+         _share(one.saved), number(one.break_even), f"{one.bill.seconds:.3f}", _share(one.saved_seconds),
+         number(one.break_even_seconds)]
+        for one in found
+    ]  # fmt: skip
+    note = "saved: against All-RAG, the gate's own cost included; break-even: it pays below this retrieval ratio"
+    return aligned(head, rows) + "\n" + note
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else signed(value)
+
+
+if __name__ == "__main__":
+    run_script(main, CostConfig, __doc__)

@@ -1,0 +1,129 @@
+"""Do scores mean what they say? Expected calibration error, Brier score, reliability diagram, and two ways to mend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.metrics.classification import Bools
+
+Floats = NDArray[np.float64]
+BINS = 10
+_EDGE = 1e-6  # probabilities this close to 0 or 1 have no finite logit worth fitting
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Questions whose probability lies in [low, high): mean probability, and the share that is positive."""
+
+    low: float
+    high: float
+    n: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``ece``: mean distance of probability and observed share over the bins, weighted by their size (Naeini et al.
+    2015); ``brier``: mean squared error of the probabilities; ``bins``: the reliability diagram, empty bins left out.
+    """
+
+    n: int
+    ece: float
+    brier: float
+    bins: list[Bin]
+
+
+def calibration(truth: Bools, probabilities: Floats, bins: int = BINS) -> Calibration:
+    """Compare probabilities with what came true, in ``bins`` intervals of equal width (1 falls into the last)."""
+    if len(truth) == 0 or not is_probability(probabilities):
+        raise ValueError("calibration needs probabilities in [0, 1], one per question")
+    place = np.minimum((probabilities * bins + 1e-9).astype(int), bins - 1)
+    found = []
+    for i in range(bins):
+        inside = place == i
+        if inside.any():
+            predicted, observed = float(probabilities[inside].mean()), float(truth[inside].mean())
+            found.append(Bin(i / bins, (i + 1) / bins, int(inside.sum()), predicted, observed))
+    ece = sum(b.n * abs(b.predicted - b.observed) for b in found) / len(truth)
+    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), found)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Scores as they are, and mended on dev by a temperature or by isotonic regression; None with the reason."""
+
+    raw: Calibration | None
+    temperature: float | None
+    at_temperature: Calibration | None
+    isotonic: Calibration | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def calibrated(dev_truth: Bools, dev_scores: Floats, truth: Bools, scores: Floats) -> Calibrated:
+    """Calibration of ``scores`` before and after what dev teaches."""
+    reasons: dict[str, str] = {}
+    bounded = is_probability(scores) and is_probability(dev_scores)
+    if not bounded:
+        reasons |= dict.fromkeys(("raw", "temperature", "at_temperature"), "the scores are no probabilities")
+    taught = bool(dev_truth.any() and not dev_truth.all())
+    if not taught:
+        one = "every" if len(dev_truth) and dev_truth.all() else "no"
+        reasons |= dict.fromkeys(("temperature", "at_temperature", "isotonic"), f"{one} dev question is positive")
+    temperature = fit_temperature(dev_truth, dev_scores) if bounded and taught else None
+    return Calibrated(
+        raw=calibration(truth, scores) if bounded else None,
+        temperature=temperature,
+        at_temperature=None if temperature is None else calibration(truth, at_temperature(scores, temperature)),
+        isotonic=calibration(truth, isotonic(dev_truth, dev_scores, scores)) if taught else None,
+        reasons=reasons,
+    )
+
+
+def is_probability(scores: Floats) -> bool:
+    """Whether all scores lie in [0, 1]; only then can they be read as probabilities."""
+    return bool(((scores >= 0) & (scores <= 1)).all())
+
+
+def fit_temperature(truth: Bools, probabilities: Floats) -> float:
+    """The temperature T > 0 with the least log loss of ``sigmoid(logit(p) / T)`` on dev (Guo et al. 2017).
+
+    Above 1: the scores were too sure of themselves. It never changes the order of the questions.
+    """
+    from scipy.optimize import minimize_scalar
+
+    logits = _logit(probabilities)
+    signs = np.where(truth, 1.0, -1.0)
+
+    def loss(log_temperature: float) -> float:
+        return float(np.logaddexp(0, -signs * logits / np.exp(log_temperature)).mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x))
+
+
+def at_temperature(probabilities: Floats, temperature: float) -> Floats:
+    """``sigmoid(logit(p) / T)``."""
+    from scipy.special import expit
+
+    scaled: Floats = expit(_logit(probabilities) / temperature)
+    return scaled
+
+
+def isotonic(truth: Bools, scores: Floats, new: Floats) -> Floats:
+    """Probabilities for ``new`` scores by the best non-decreasing step function on dev (scikit-learn); works for
+    scores in any unit. Scores outside those seen on dev get the nearest value."""
+    from sklearn.isotonic import IsotonicRegression
+
+    model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(scores, truth.astype(np.float64))
+    found: Floats = np.clip(model.predict(new), 0, 1)
+    return found
+
+
+def _logit(probabilities: Floats) -> Floats:
+    from scipy.special import logit
+
+    found: Floats = logit(np.clip(probabilities, _EDGE, 1 - _EDGE))
+    return found

@@ -1,0 +1,129 @@
+"""Gates by groups of questions: data set, kind of change, hops, popularity (KBM, tables 1 to 4, figures 5 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.metrics.significance import Delta, delta, resampled_means
+
+Floats = NDArray[np.float64]
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Questions in one order: correctness without and with retrieval, and each gate's decision (1 = retrieve)."""
+
+    llm: Floats
+    rag: Floats
+    retrieve: Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One gate on one group. Shares in [0, 1]; None where there is no question to take the mean of.
+
+    ``random`` is the expected accuracy of a random gate at the same ratio, ``gain`` the difference to it with its 95 %
+    interval; ``known`` and ``unknown``: accuracy without retrieval of the ``n_known`` questions that the gate does not
+    retrieve for, and of the others (figure 5).
+    """
+
+    ratio: float
+    accuracy: float
+    random: float
+    gain: Delta
+    n_known: int
+    known: float | None
+    unknown: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One group of ``n`` questions: accuracy without and with retrieval for all, and every gate's :class:`Cell`."""
+
+    group: str
+    n: int
+    llm_only: float
+    all_rag: float
+    gates: dict[str, Cell]
+
+
+def rows(
+    judged: Judged,
+    groups: Sequence[str | None],
+    order: Callable[[str], object] | None = None,
+    *,
+    draws: int = 2_000,
+    seed: int = 0,
+) -> list[Row]:
+    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names."""
+    names = sorted({group for group in groups if group is not None}, key=order)  # type: ignore[arg-type]
+    places = np.array([-1 if group is None else names.index(group) for group in groups])
+    return [_row(judged, name, np.flatnonzero(places == i), draws, seed) for i, name in enumerate(names)]
+
+
+def mean_row(found: Sequence[Row], name: str = "mean") -> Row:
+    """The mean of some rows, each counting the same (figure 5: mean over all test sets); gains without interval."""
+    gates = {gate: _mean_cell([row.gates[gate] for row in found]) for gate in found[0].gates}
+    llm, rag = (float(np.mean([getattr(row, key) for row in found])) for key in ("llm_only", "all_rag"))
+    return Row(name, sum(row.n for row in found), llm, rag, gates)
+
+
+def _mean_cell(cells: Sequence[Cell]) -> Cell:
+    def mean(key: str) -> float | None:
+        values = [getattr(cell, key) for cell in cells if getattr(cell, key) is not None]
+        return float(np.mean(values)) if values else None
+
+    ratio, accuracy, random = (float(mean(key) or 0.0) for key in ("ratio", "accuracy", "random"))
+    gain = accuracy - random
+    n_known = sum(cell.n_known for cell in cells)
+    return Cell(ratio, accuracy, random, Delta(gain, gain, gain), n_known, mean("known"), mean("unknown"))
+
+
+def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int) -> Row:
+    llm, rag = judged.llm[at], judged.rag[at]
+    decisions = {gate: retrieve[at] for gate, retrieve in judged.retrieve.items()}
+    columns = [llm, rag]
+    for p in decisions.values():
+        columns += [p, (1 - p) * llm + p * rag]
+    table = np.stack(columns, axis=1)
+    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed)])
+    cells = {
+        gate: _cell(llm, p, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]]) for i, (gate, p) in enumerate(decisions.items())
+    }
+    return Row(name, len(at), float(llm.mean()), float(rag.mean()), cells)
+
+
+def _cell(plain: Floats, retrieve: Floats, means: Floats) -> Cell:
+    llm, rag, ratio, accuracy = means.T
+    random = (1 - ratio) * llm + ratio * rag
+    known = retrieve < 0.5
+    gain = accuracy - random
+    return Cell(
+        ratio=float(ratio[0]),
+        accuracy=float(accuracy[0]),
+        random=float(random[0]),
+        gain=delta(float(gain[0]), gain[1:]),
+        n_known=int(known.sum()),
+        known=float(plain[known].mean()) if known.any() else None,
+        unknown=float(plain[~known].mean()) if (~known).any() else None,
+    )
+
+
+def quantile_groups(values: Sequence[float | None], parts: int) -> list[str | None]:
+    """Groups of about equal size from low to high, named "1 (low)" ... "5 (high)"; equal values stay together."""
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    if len(known) == 0:
+        return [None] * len(values)
+    cuts = np.unique(np.quantile(known, np.arange(1, parts) / parts))
+    cuts = cuts[cuts < known.max()]  # a last group without any question is none
+    ends = {0: " (low)", len(cuts): " (high)"} if len(cuts) else {}
+    return [
+        None if value is None else f"{place + 1}{ends.get(place, '')}"
+        for value in values
+        for place in [0 if value is None else int(np.searchsorted(cuts, value, side="left"))]
+    ]

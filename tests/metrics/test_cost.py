@@ -1,0 +1,61 @@
+"""Bills worked by hand, and break-even ratios at which they really are equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.metrics.cost import Prices, Usage, bill, gate_bill
+
+PRICES = Prices(
+    search=0.01,
+    million_tokens_in=1.0,
+    million_tokens_out=2.0,
+    machine_hour=3.6,
+    search_seconds=0.5,
+    seconds_per_1000_tokens_in=0.1,
+    seconds_per_1000_tokens_out=10.0,
+)
+USED = Usage(np.array([100.0, 100]), np.array([10.0, 30]), np.array([1000.0, 3000]), np.array([20.0, 20]))
+
+
+def test_a_bill_worked_by_hand() -> None:
+    found = bill(USED, np.array([0.0, 1.0]), 0.2, PRICES)
+    assert found.searches == pytest.approx(0.005)
+    assert found.tokens == pytest.approx((1550 * 1.0 + 15 * 2.0) / 1e6)
+    assert found.gate == pytest.approx(0.2 * 3.6 / 3600)
+    assert found.money == pytest.approx(found.searches + found.tokens + found.gate)
+    assert found.seconds == pytest.approx(0.25 + 1.55 * 0.1 + 0.015 * 10 + 0.2)
+
+
+def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:
+    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, 0.3, PRICES)
+    assert found.break_even is not None and found.break_even_seconds is not None
+    always = bill(USED, np.ones(2), 0.0, PRICES)
+    assert bill(USED, np.full(2, found.break_even), 0.3, PRICES).money == pytest.approx(always.money)
+    assert bill(USED, np.full(2, found.break_even_seconds), 0.3, PRICES).seconds == pytest.approx(always.seconds)
+    assert found.saved == pytest.approx(1 - found.bill.money / always.money)
+
+
+def test_a_gate_slower_than_a_search_never_pays_in_time() -> None:
+    found = gate_bill("gate", USED, np.zeros(2), 0.5, 100.0, PRICES)
+    assert found.break_even_seconds is not None and found.break_even_seconds < 0
+    assert found.saved_seconds is not None and found.saved_seconds < 0
+
+
+def test_where_retrieval_costs_nothing_there_is_no_break_even_and_it_says_so() -> None:
+    free = PRICES.model_copy(update={"search": 0.0, "million_tokens_in": 0.0, "million_tokens_out": 0.0})
+    found = gate_bill("gate", USED, np.zeros(2), 0.5, 0.1, free)
+    assert found.break_even is None and found.saved is None
+    assert "nothing to save" in found.reasons["break_even"]
+
+
+def test_a_price_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("serch: 1\n")
+    with pytest.raises(UserError, match=r"prices.yaml:1: unknown key 'serch'; did you mean 'search'\?"):
+        build(Prices, path, {})

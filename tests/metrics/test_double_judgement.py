@@ -1,0 +1,35 @@
+"""Double judgement, worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kbtrain.metrics.double_judgement import Read, judge_twice, second_threshold
+
+READ = Read(
+    llm=np.array([1.0, 0, 1, 0]),
+    rag=np.array([1.0, 1, 0, 0]),
+    llm_tokens=np.full(4, 10.0),
+    rag_tokens=np.full(4, 100.0),
+)
+
+
+def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
+    first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
+    found = judge_twice("kbm_mastery", first, second, READ, 0.5, 0.5)
+    plain, always, gate, double = found.ways
+    assert (plain.accuracy, plain.tokens, plain.searched) == (0.5, 40, 0)
+    assert (always.accuracy, always.tokens, always.passed_on) == (0.5, 400, 1)
+    assert (gate.accuracy, gate.searched, gate.passed_on, gate.tokens) == (0.5, 0.75, 0.75, 310)
+    # question 2 is saved: its chunks would have broken it
+    assert (double.accuracy, double.searched, double.passed_on, double.tokens) == (0.75, 0.75, 0.5, 220)
+
+
+def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions() -> None:
+    searched = np.array([False, True, True, True])
+    chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
+    assert 0.3 < chosen < 0.8  # drops question 2 alone
+    assert chosen == pytest.approx(0.55)
+    assert second_threshold("0.5", searched, np.zeros(4), READ) == 0.5
+    assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), READ) == 0.5

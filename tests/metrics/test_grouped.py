@@ -1,0 +1,51 @@
+"""Figures by groups of questions, worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kbtrain.metrics.grouped import Judged, mean_row, quantile_groups, rows
+
+LLM = np.array([1.0, 0, 0, 1, 1, 0])
+RAG = np.array([1.0, 1, 0, 0, 1, 1])
+GATE = np.array([0.0, 1, 1, 1, 0, 0])
+
+
+def test_a_row_worked_by_hand() -> None:
+    first, second = rows(Judged(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "b", "b", "b"])
+    assert (first.group, first.n, first.llm_only, first.all_rag) == ("a", 3, pytest.approx(1 / 3), pytest.approx(2 / 3))
+    cell = first.gates["gate"]
+    assert (cell.ratio, cell.accuracy) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert cell.random == pytest.approx(1 / 3 * 1 / 3 + 2 / 3 * 2 / 3)
+    assert cell.gain.mean == pytest.approx(cell.accuracy - cell.random)
+    assert (cell.n_known, cell.known, cell.unknown) == (1, 1.0, 0.0)
+    assert second.gates["gate"].accuracy == pytest.approx(1 / 3)  # the gate breaks question 3
+
+
+def test_questions_without_a_group_are_in_no_row_and_order_is_by_name() -> None:
+    found = rows(Judged(LLM, RAG, {"gate": GATE}), ["z", None, "a", None, "z", "a"])
+    assert [(row.group, row.n) for row in found] == [("a", 2), ("z", 2)]
+
+
+def test_a_gate_that_never_retrieves_has_no_unknown_questions() -> None:
+    cell = rows(Judged(LLM, RAG, {"never": np.zeros(6)}), ["a"] * 6)[0].gates["never"]
+    assert (cell.known, cell.unknown, cell.gain.mean) == (0.5, None, 0.0)
+
+
+def test_the_mean_over_data_sets_counts_each_the_same() -> None:
+    found = rows(Judged(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"])
+    mean = mean_row(found)
+    assert mean.n == 6
+    assert mean.llm_only == pytest.approx((0.5 + 0.5) / 2)
+    assert mean.gates["gate"].accuracy == np.mean([row.gates["gate"].accuracy for row in found])
+    assert mean.gates["gate"].unknown == found[0].gates["gate"].unknown  # the other one retrieves nothing
+
+
+def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
+    assert quantile_groups([1, 2, 3, 4], 2) == ["1 (low)", "1 (low)", "2 (high)", "2 (high)"]
+    assert quantile_groups([0, 0, 0, 0, 5, None], 3) == ["1 (low)"] * 4 + ["2 (high)", None]
+    assert quantile_groups([7, 7, 7], 3) == ["1", "1", "1"]
+    assert quantile_groups([None, None], 3) == [None, None]
+    groups = quantile_groups(np.random.default_rng(0).random(1000).tolist(), 5)
+    assert {groups.count(name) for name in set(groups)} == {200}

@@ -1,0 +1,68 @@
+"""McNemar, Holm and the permutation test against values worked by hand and other implementations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from kbtrain.metrics.hypothesis_tests import holm, mcnemar, permutation_p
+
+
+def test_mcnemar_worked_by_hand() -> None:
+    first = np.array([1.0] * 8 + [0.0] * 2 + [1.0] * 5 + [0.0] * 5)
+    second = np.array([0.0] * 8 + [1.0] * 2 + [1.0] * 5 + [0.0] * 5)
+    found = mcnemar(first, second)
+    assert found is not None
+    assert (found.only_first, found.only_second) == (8, 2)
+    # two-sided: 2 * P(at most 2 heads in 10 tosses)
+    assert found.p == pytest.approx(2 * sum(math.comb(10, k) for k in range(3)) / 2**10)
+
+
+def test_gates_that_agree_everywhere_have_p_1() -> None:
+    same = np.array([1.0, 0, 1])
+    found = mcnemar(same, same)
+    assert found is not None and found.p == 1
+
+
+def test_expected_accuracies_have_no_mcnemar_test() -> None:
+    assert mcnemar(np.array([0.5, 1]), np.array([0.0, 1])) is None
+
+
+def test_mcnemar_equals_the_permutation_of_pairs() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 2, (2, 14)).astype(float)
+    differences = (first - second)[first != second]
+    flips = [abs(np.dot(differences, signs)) for signs in itertools.product((1, -1), repeat=len(differences))]
+    found = mcnemar(first, second)
+    assert found is not None
+    assert found.p == pytest.approx(np.mean(np.array(flips) >= abs(differences.sum()) - 1e-12))
+
+
+def test_holm_worked_by_hand() -> None:
+    # sorted .01 .02 .03 .04 times 4 3 2 1 = .04 .06 .06 .04, made monotone
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        values = (rng.random(6) ** 3).tolist()
+        rejected = set()
+        for step, i in enumerate(np.argsort(values)):
+            if values[i] > 0.05 / (6 - step):
+                break
+            rejected.add(int(i))
+        assert {i for i, p in enumerate(holm(values)) if p <= 0.05} == rejected
+
+
+def test_a_random_gate_has_a_uniform_permutation_p() -> None:
+    rng = np.random.default_rng(2)
+    values = [permutation_p(row[0], row[1:]) for row in rng.random((2000, 100))]
+    assert np.mean(np.array(values) <= 0.05) == pytest.approx(0.05, abs=0.015)
+    assert min(values) >= 1 / 100
+    assert permutation_p(0.9, np.zeros(99)) == 0.01

@@ -1,0 +1,71 @@
+"""Text metrics against values worked by hand and other implementations."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.metrics.text_generation import bert_scores, confidence, text_scores
+
+pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
+pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
+
+
+def longest_common(a: list[str], b: list[str]) -> int:
+    """Length of the longest common subsequence, the plain recursion with a table."""
+    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a, 1):
+        for j, y in enumerate(b, 1):
+            table[i][j] = table[i - 1][j - 1] + 1 if x == y else max(table[i - 1][j], table[i][j - 1])
+    return table[-1][-1]
+
+
+def test_rouge_worked_by_hand() -> None:
+    found = text_scores(["the cat sat on the mat"], ["the cat lay on a mat"])
+    assert found.rouge1 == pytest.approx(4 / 6)  # the, cat, on, mat; the second "the" has no partner
+    assert found.rouge2 == pytest.approx(1 / 5)  # "the cat"
+    assert found.rouge_l == pytest.approx(4 / 6)
+
+
+def test_rouge_l_equals_a_second_implementation() -> None:
+    pairs = [("one two three four", "two one four three"), ("x y", "y x y z"), ("a b c d e", "e d c b a")]
+    found = text_scores([a for a, _ in pairs], [b for _, b in pairs])
+    expected = [2 * longest_common(a.split(), b.split()) / (len(a.split()) + len(b.split())) for a, b in pairs]
+    assert found.rouge_l == pytest.approx(sum(expected) / 3)
+
+
+def test_bleu_worked_by_hand_with_its_signature() -> None:
+    # 1- to 4-gram precisions 5/6, 4/5, 3/4, 2/3; equal lengths, so no brevity penalty
+    found = text_scores(["there is a cat on roofs"], ["there is a cat on mats"])
+    assert found.bleu == pytest.approx(100 * math.exp(sum(map(math.log, (5 / 6, 4 / 5, 3 / 4, 2 / 3))) / 4))
+    assert "tok:13a" in found.bleu_signature and "version:" in found.bleu_signature
+
+
+def test_equal_texts_are_perfect_and_empty_ones_are_counted() -> None:
+    same = ["I found ten restaurants for you .", "Anything else I can do ?"]
+    found = text_scores(same, same)
+    assert (found.bleu, found.rouge1, found.n_empty) == (pytest.approx(100), 1, 0)
+    found = text_scores(["", same[1]], same)
+    assert found.n_empty == 1
+    assert found.rouge1 == 0.5
+
+
+def test_confidence_is_the_mean_of_the_least() -> None:
+    found = confidence([[3.0, 1.0, 2.0], [], [5.0]], [[0.9, 0.2, 0.5], [], [0.6]])
+    assert (found.minimum_logit, found.minimum_probability) == (3.0, pytest.approx(0.4))
+    assert (found.n, found.n_without) == (2, 1)
+    assert confidence([], []).minimum_logit is None
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(ValueError, match="1 responses and 0 references"):
+        text_scores(["a"], [])
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bert_score", None)
+    with pytest.raises(UserError, match=r'bert-score is not installed; run: pip install "kbtrain\[bertscore\]"'):
+        bert_scores(["a"], ["a"], "no-model")
