@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,22 +13,23 @@ from kbtrain.jsonl import one_line
 from kbtrain.prompts import Key
 from kbtrain.provenance import write_atomically
 
-if TYPE_CHECKING:
-    from kbtrain.gates.kbm import KBM
-
 CARD = "gate.json"
 ADAPTER = "adapter"
-KINDS = ("kbm",)
+KINDS = ("kbm", "seakr")
 
 
 class Threshold(BaseModel):
-    """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions."""
+    """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions.
+
+    ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     threshold: float
     rule: str
     dev_file_sha256: str
     n_dev: int
+    evidence: dict[str, Any] = {}
 
 
 class GateCard(BaseModel):
@@ -57,7 +58,18 @@ def write_card(folder: Path, card: GateCard) -> None:
 
 
 def read_card(folder: Path | str) -> GateCard:
-    """Raises :class:`UserError` for a folder that holds no gate, a broken file or an unknown kind."""
+    """A KBM's card. Raises :class:`UserError` for a folder that holds none, or a broken one."""
+    data, path = read_json(folder), Path(folder) / CARD
+    if data["kind"] != "kbm":
+        raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected 'kbm'")
+    try:
+        return GateCard.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{at(path)}: {one_line(error)}") from None
+
+
+def read_json(folder: Path | str) -> dict[str, Any]:
+    """Any gate's ``gate.json``. Raises :class:`UserError` if there is none, it is broken or of an unknown kind."""
     path = Path(folder) / CARD
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -65,22 +77,27 @@ def read_card(folder: Path | str) -> GateCard:
         raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{at(path)}: broken JSON ({error})") from None
-    if isinstance(data, dict) and data.get("kind") not in KINDS:
+    if not isinstance(data, dict):
+        raise UserError(f"{at(path)}: expected a JSON object, found {type(data).__name__}")
+    if data.get("kind") not in KINDS:
         raise UserError(f"{at(path)}: unknown kind {data.get('kind')!r}; {did_you_mean(str(data.get('kind')), KINDS)}")
-    try:
-        return GateCard.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{at(path)}: {one_line(error)}") from None
+    return data
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
-    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``."""
-    card = read_card(folder)
-    write_card(Path(folder), card.model_copy(update={"thresholds": {**card.thresholds, gate: threshold}}))
+    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind."""
+    data = read_json(folder)
+    data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
+    write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
-def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> KBM:
-    """Open any gate's folder. ``dtype`` auto: as it was saved. Raises :class:`UserError`."""
+def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> Any:
+    """Open any gate's folder: a :class:`~kbtrain.gates.kbm.KBM` or a :class:`~kbtrain.gates.seakr_gate.SeaKR`.
+
+    ``dtype`` auto: as it was saved. Raises :class:`UserError`.
+    """
     from kbtrain.gates.kbm import KBM
+    from kbtrain.gates.seakr_gate import SeaKR
 
-    return KBM.load(path, dtype, device)
+    kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR}
+    return kinds[read_json(path)["kind"]].load(path, dtype, device)

@@ -1,0 +1,118 @@
+"""SeaKR's uncertainty: how far apart a model's own states are at the end of sampled answers (SeaKR, section 3.1).
+
+Z holds one state per sample (k x d). Rows are centred over features, G = Z Zt, and U = ln det(G + alpha I) / k.
+Higher = the answers differ more within the model = retrieval more needed. The unit is nats per sample, but its scale
+belongs to one model, layer, k and alpha: :func:`floor` and :func:`ceiling` say what is attainable there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kbtrain.errors import UserError
+
+ALPHA = 1e-3
+Floats = NDArray[np.float64]
+
+
+def gram(states: ArrayLike) -> Floats:
+    """G (k x k) of states (k x d) whose rows are centred over their features, in float64.
+
+    Raises :class:`UserError` if a state is not finite, as a model in too coarse a number format makes them.
+    """
+    z = np.asarray(states, dtype=np.float64)
+    if z.ndim != 2 or len(z) < 1:
+        raise ValueError(f"states are (samples, features), not {z.shape}")
+    if not np.isfinite(z).all():
+        bad = int((~np.isfinite(z)).any(axis=1).sum())
+        raise UserError(f"hidden states of {bad} of {len(z)} samples are not numbers; try dtype fp32 (or bf16)")
+    z = z - z.mean(axis=1, keepdims=True)
+    product: Floats = z @ z.T
+    return product
+
+
+def uncertainty(states: ArrayLike, alpha: float = ALPHA) -> float:
+    """U of states (k x d), in nats per sample; between their :func:`floor` and :func:`ceiling`."""
+    return log_det(gram(states), alpha)
+
+
+def log_det(g: Floats, alpha: float = ALPHA) -> float:
+    """ln det(G + alpha I) / k. Equal states leave G with one eigenvalue, and alpha stands for the others."""
+    sign, value = np.linalg.slogdet(g + alpha * np.eye(len(g)))
+    if sign <= 0:  # rounding of a G whose entries dwarf alpha: its eigenvalues are not negative in truth
+        value = float(np.log(np.maximum(np.linalg.eigvalsh(g), 0.0) + alpha).sum())
+    return float(value) / len(g)
+
+
+def floor(squared_norm: float, k: int, alpha: float = ALPHA) -> float:
+    """U of k identical states of this squared norm (mean of the samples'; after centring): nothing is lower."""
+    return ((k - 1) * math.log(alpha) + math.log(k * squared_norm + alpha)) / k
+
+
+def ceiling(squared_norm: float, alpha: float = ALPHA) -> float:
+    """U of orthogonal states of this squared norm: by Hadamard's inequality nothing is higher."""
+    return math.log(squared_norm + alpha)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What U can be for one model, layer, k and alpha: measured squared norms of its states over ``n`` questions.
+
+    Each question's norm is the mean over its samples. ``low``, ``mean``, ``high``: smallest, mean and largest of them.
+    """
+
+    k: int
+    alpha: float
+    n: int
+    low: float
+    mean: float
+    high: float
+
+    @classmethod
+    def of(cls, squared_norms: ArrayLike, k: int, alpha: float = ALPHA) -> Scale:
+        """From the questions' mean squared norms."""
+        norms = np.asarray(squared_norms, dtype=np.float64)
+        if not len(norms):
+            raise ValueError("no question to measure the scale on")
+        return cls(k, alpha, len(norms), float(norms.min()), float(norms.mean()), float(norms.max()))
+
+    @property
+    def floor(self) -> float:
+        """No question with states as long as the measured ones has a lower U."""
+        return floor(self.low, self.k, self.alpha)
+
+    @property
+    def ceiling(self) -> float:
+        """None has a higher one."""
+        return ceiling(self.high, self.alpha)
+
+    def check(self, threshold: float) -> None:
+        """Refuse a threshold that no question can stay under. Raises :class:`UserError` with the explanation."""
+        if threshold < self.floor:
+            raise UserError(
+                f"threshold {threshold:g} is under the floor {self.floor:.3f} of this model, layer, k = {self.k} and "
+                f"alpha = {self.alpha:g}: even {self.k} identical answers score more, so every question would be "
+                "retrieved for; a published threshold belongs to its own model: choose one with eval/calibrate.py"
+            )
+
+
+def squared_norm(g: Floats) -> float:
+    """Mean squared norm of the centred states behind G."""
+    return float(np.trace(g)) / len(g)
+
+
+def eigen_score(states: ArrayLike, alpha: float = ALPHA) -> float:
+    """INSIDE's EigenScore: mean log10 of the singular values of cov + alpha I, cov = G / (d - 1). No unit."""
+    z = np.asarray(states, dtype=np.float64)
+    values = np.linalg.svd(gram(z) / (z.shape[1] - 1) + alpha * np.eye(len(z)), compute_uv=False)
+    return float(np.log10(values).mean())
+
+
+def state_variance(states: ArrayLike) -> float:
+    """Variance over the samples, mean of all features, in squared activations."""
+    gram(states)  # refuses what is not finite
+    return float(np.asarray(states, dtype=np.float64).var(axis=0).mean())

@@ -1,0 +1,100 @@
+"""Reads a model's states in its middle: the output of one layer's MLP, and the residual stream behind that layer.
+
+SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual: for 32 layers that of layer 15 (from
+0), which is not ``hidden_states[16]``. A hook finds it in any model whose layers are built as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from kbtrain.errors import UserError, did_you_mean
+
+
+@dataclass
+class Reading:
+    """The newest pass's states at the last position of each row, (rows, d), in the model's number format."""
+
+    mlp: torch.Tensor | None = field(default=None)
+    residual: torch.Tensor | None = field(default=None)
+
+
+class StateTap:
+    """Reads one layer of a model. ``layer`` None: the middle one; ``mlp`` None: found by the layer's structure.
+
+    Raises :class:`UserError` for a layer that is not there, or an MLP that has to be named.
+    """
+
+    def __init__(self, model: PreTrainedModel, layer: int | None = None, mlp: str | None = None) -> None:
+        blocks = decoder_layers(model)
+        self.layer = middle(len(blocks)) if layer is None else layer
+        if not 0 <= self.layer < len(blocks):
+            raise UserError(f"key 'layer': {self.layer} is not in 0 to {len(blocks) - 1}, the layers of this model")
+        self._block = blocks[self.layer]
+        self.mlp = mlp_name(self._block) if mlp is None else mlp
+        try:
+            self._mlp = self._block.get_submodule(self.mlp)
+        except AttributeError:
+            names = [name for name, _ in self._block.named_children()]
+            raise UserError(
+                f"key 'mlp': layer {self.layer} has no '{self.mlp}'; {did_you_mean(self.mlp, names)}"
+            ) from None
+
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Within it, each forward pass of the model replaces what stands in the :class:`Reading`."""
+        found = Reading()
+
+        def of_mlp(module: Any, args: Any, output: Any) -> None:
+            found.mlp = _last(output)
+
+        def of_block(module: Any, args: Any, output: Any) -> None:
+            found.residual = _last(output)
+
+        handles = [self._mlp.register_forward_hook(of_mlp), self._block.register_forward_hook(of_block)]
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def middle(n_layers: int) -> int:
+    """SeaKR's layer: 15 (from 0) of 32."""
+    return max(0, n_layers // 2 - 1)
+
+
+def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
+    """The list of a decoder's layers: as many as its config says. Raises :class:`UserError` if there is none."""
+    count = model.config.get_text_config().num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and _is_block(module[0]):
+            return module
+    raise UserError(f"{type(model).__name__}: its {count} layers stand in no list; its states cannot be read")
+
+
+def mlp_name(block: torch.nn.Module) -> str:
+    """The one part of a layer that holds matrices and is no attention. Raises :class:`UserError` if it is not one."""
+    parts = [n for n, part in block.named_children() if "att" not in n and any(p.ndim > 1 for p in part.parameters())]
+    if len(parts) != 1:
+        raise UserError(
+            f"{type(block).__name__}: its MLP is not one module ({', '.join(parts) or 'none'}); name the one whose "
+            "output is added to the residual with key 'mlp'"
+        )
+    return parts[0]
+
+
+def _is_block(module: torch.nn.Module) -> bool:
+    return any("att" in name for name, _ in module.named_children())
+
+
+def _last(output: Any) -> torch.Tensor:
+    """Mixtures of experts return more than their states; some flatten rows and positions, one position a row."""
+    states: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return states[:, -1] if states.ndim == 3 else states

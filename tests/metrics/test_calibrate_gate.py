@@ -1,0 +1,89 @@
+"""Calibration: each goal on questions worked by hand, evidence, floor, and shifted scores."""
+
+import numpy as np
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.metrics.calibrate_gate import Wanted, calibrate
+from kbtrain.metrics.calibrate_shift import KEPT, kept_scores, shift
+from kbtrain.metrics.thresholds import Dev
+
+
+def dev(n=200, seed=0):
+    """High scores need retrieval: the LLM is right on the lower half, RAG on all but a tenth."""
+    rng = np.random.default_rng(seed)
+    scores = np.arange(n, dtype=float)
+    llm = (scores < n / 2).astype(float)
+    rag = (rng.random(n) > 0.1).astype(float)
+    return Dev(scores, llm, rag, (rag > llm).astype(float))
+
+
+def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
+    found = calibrate(dev(), Wanted("ratio", ratio=0.25))
+    e = found.evidence
+    assert found.threshold == 149.5 and found.rule == "ratio 0.25" and e["guarantee"] is None
+    assert e["retrieval_ratio"] == 0.25 and e["n_dev"] == 200 and e["llm_only"] == 0.5
+    table = dev()
+    assert e["accuracy"] == pytest.approx(np.where(table.scores > 149.5, table.rag, table.llm).mean())
+    assert e["random_at_that_ratio"] == pytest.approx(0.75 * 0.5 + 0.25 * table.rag.mean())
+    assert e["vs_random"]["low"] < e["vs_random"]["mean"] < e["vs_random"]["high"]
+    assert "25.0% retrieved" in found.line()
+
+
+def test_the_best_accuracy_retrieves_for_the_half_that_needs_it():
+    found = calibrate(dev(), Wanted("best_accuracy"))
+    assert 99 <= found.threshold < 102 and found.evidence["accuracy"] > 0.9
+
+
+def test_a_promise_comes_with_its_guarantee():
+    found = calibrate(dev(1000), Wanted("max_loss", max_loss=0.05, delta=0.1))
+    kept = found.evidence["guarantee"]
+    assert kept["bound"] <= 0.05 and kept["promise"] == "accuracy_lost" and kept["n"] == 1000
+    e = found.evidence
+    assert e["all_rag"] - e["accuracy"] <= 0.05 and e["retrieval_ratio"] < 1
+    assert found.rule == "max_loss 0.05 with probability 0.9" and "promised: at most 0.05 lost" in found.line()
+    with pytest.raises(UserError, match="too few to promise"):
+        calibrate(dev(20), Wanted("max_loss", max_loss=0.05))
+
+
+def test_retrieving_everything_does_not_fall_under_the_floor():
+    table = dev()
+    always = Dev(table.scores, np.zeros(200), np.ones(200), np.ones(200))
+    assert calibrate(always, Wanted("best_accuracy")).threshold == -1.0
+    floored = calibrate(always, Wanted("best_accuracy"), floor=-0.25)
+    assert floored.threshold == -0.25 and floored.evidence["retrieval_ratio"] == 1.0
+
+
+def test_a_given_threshold_is_taken_and_measured():
+    assert calibrate(dev(), Wanted("given", given=99.5)).evidence["retrieval_ratio"] == 0.5
+    with pytest.raises(UserError, match="name the threshold"):
+        calibrate(dev(), Wanted("given"))
+
+
+def test_without_dev_questions_nothing_is_chosen():
+    empty = Dev(*(np.zeros(0) for _ in range(4)))
+    with pytest.raises(UserError, match="no dev question"):
+        calibrate(empty, Wanted("ratio"))
+
+
+def test_the_ks_statistic_worked_by_hand():
+    # F(dev) jumps at 1, 2, 3, 4; F(new) at 3, 4, 5, 6: the gap before 3 is 1/2
+    found = shift([1, 2, 3, 4], [3, 4, 5, 6])
+    assert found.statistic == pytest.approx(0.5) and not found.alarming and (found.n_dev, found.n_new) == (4, 4)
+
+
+def test_shifted_scores_are_warned_about_and_others_not():
+    rng = np.random.default_rng(0)
+    before, same, moved = rng.normal(size=400), rng.normal(size=500), rng.normal(0.5, size=500)
+    assert shift(before, moved).line("seakr").startswith("warning: scores of 'seakr' on 500 new questions")
+    assert shift(before, same).line("seakr").startswith("seakr: 500 new scores are distributed as on dev")
+    with pytest.raises(ValueError):
+        shift([], [1.0])
+
+
+def test_kept_scores_keep_their_distribution():
+    scores = np.random.default_rng(0).normal(size=10_000)
+    kept = kept_scores(scores)
+    assert len(kept) == KEPT and kept == sorted(kept)
+    assert shift(scores, kept).statistic < 0.001
+    assert kept_scores(np.array([2.0, 1.0])) == [1.0, 2.0]

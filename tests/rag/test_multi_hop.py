@@ -1,0 +1,177 @@
+"""The multi-hop loop: every branch of the method, each fault, costs counted each on its own."""
+
+import pytest
+from seakr_stand_ins import Script, Shelf, question
+
+from kbtrain.errors import UserError
+from kbtrain.rag.lockstep import answer_all
+from kbtrain.rag.multi_hop import multi_hop
+from kbtrain.rag.self_aware import SelfAwareSettings
+
+SETTINGS = SelfAwareSettings(threshold=0.0)
+
+
+def run(script, shelf, questions=None, settings=SETTINGS, **more):
+    asked = questions or [question()]
+    found = answer_all(asked, lambda q: multi_hop(q, settings), script, shelf, method="m", threshold=0.0, **more)
+    return list(found)
+
+
+def test_sure_sentences_go_into_the_rationale_and_the_final_one_stops():
+    said = ["Book was written by Ann.", "So the answer is: Ann."]
+
+    def say(ask):
+        return (" Ann.", -3.0) if ask.answer else (said[len(ask.rationales)], -1.0)
+
+    script = Script(say)
+    (trace,) = run(script, Shelf())
+    assert [step.sentence for step in trace.steps] == said and trace.stopped == "final answer"
+    assert [ask.rationales for ask in script.asks] == [(), (said[0],), (said[0],)]
+    assert trace.answer == "Ann" and trace.correct and trace.exact_match == 1.0 and trace.f1 == 1.0
+    assert [(s.name, s.chosen) for s in trace.strategies] == [("rationales", True)]
+    assert (trace.spent.searches, trace.spent.passages) == (0, 0)
+    assert (trace.spent.requests, trace.spent.samples, trace.spent.tokens, trace.spent.prompt_tokens) == (
+        3,
+        60,
+        630,
+        300,
+    )
+    assert trace.empty_samples == 3 and not trace.retrieved
+
+
+def test_an_unsure_sentence_is_dropped_and_the_document_that_lowers_u_most_is_kept():
+    def say(ask):
+        if ask.answer:
+            return ("Bob", 0.5) if ask.documents else ("Ann", 0.4)
+        if not ask.documents:
+            return "Guess wrote Book.", 1.0
+        u = {"a": 0.9, "b": 0.2, "c": 0.8}[ask.documents[-1].passage_id]
+        return (f"With {ask.documents[-1].passage_id}.", u) if not ask.rationales else ("So the answer is: Ann.", 0.1)
+
+    script, shelf = Script(say), Shelf(Guess_wrote_Book=("a", "b", "c"))
+    (trace,) = run(script, shelf)
+    first = trace.steps[0]
+    assert first.text == "Guess wrote Book." and first.query == "Guess wrote Book" and first.sentence == "With b."
+    assert [(c.passage_id, c.uncertainty, c.kept) for c in first.candidates] == [
+        ("a", 0.9, False), ("b", 0.2, True), ("c", 0.8, False),
+    ]  # fmt: skip
+    assert [ask.documents[0].passage_id for ask in script.asks if ask.rationales and ask.documents] == ["b"]
+    # self-aware reasoning: A (rationales) is less uncertain than B (documents)
+    assert [(s.name, s.answer, s.chosen) for s in trace.strategies] == [
+        ("rationales", "Ann", True), ("documents", "Bob", False),
+    ]  # fmt: skip
+    assert trace.spent.searches == 1
+    assert trace.spent.passages == 3 + 1 + 1  # each tried, the next step, strategy B
+    assert trace.document_tokens_cut == 2 * 5
+
+
+def test_a_missing_or_unknown_answer_loses_whatever_its_uncertainty():
+    def say(ask):
+        if ask.answer:
+            return ("Ann", 5.0) if ask.documents else ("Unknown.", -5.0)
+        return "So the answer is: x", 1.0 if ask.documents else -1.0
+
+    def unsure_first(ask):
+        if not ask.answer and not ask.documents and not ask.rationales:
+            return "Guess.", 1.0
+        return say(ask)
+
+    (trace,) = run(Script(unsure_first), Shelf(Guess=("a",)))
+    assert trace.answer == "Ann" and [s.chosen for s in trace.strategies] == [False, True]
+
+
+def test_all_ways_missing_give_an_empty_answer_not_a_crash():
+    (trace,) = run(Script(lambda ask: ("", -1.0)), Shelf())
+    assert trace.answer == "" and not trace.correct and trace.stopped == "empty sentence"
+
+
+def test_a_search_that_finds_nothing_ends_the_loop_and_says_so():
+    (trace,) = run(Script(lambda ask: ("Ann", 1.0) if ask.answer else ("Guess wrote it.", 1.0)), Shelf())
+    assert trace.stopped == "nothing found" and trace.steps[0].sentence is None
+    assert trace.spent.searches == 1 and trace.answer == "Ann"
+
+
+def test_a_repeated_query_is_not_searched_for_again():
+    shelf = Shelf(Guess_wrote=("a",))
+    (trace,) = run(Script(lambda ask: ("Ann", 1.0) if ask.answer else ("Guess wrote.", 1.0)), shelf)
+    assert trace.stopped == "repeated query" and shelf.queries == ["Guess wrote"] and trace.spent.searches == 1
+
+
+def test_documents_that_are_all_kept_already_end_the_loop():
+    def say(ask):
+        return ("Ann", 1.0) if ask.answer else (f"Guess{len(ask.rationales)} wrote.", 1.0)
+
+    (trace,) = run(Script(say), Shelf(Guess0_wrote=("a",), Guess1_wrote=("a",)))
+    assert trace.stopped == "no new document" and trace.spent.searches == 2
+
+
+@pytest.mark.parametrize(("steps", "documents", "stopped"), [(2, 9, "2 steps"), (9, 2, "2 documents")])
+def test_the_loop_ends_after_its_steps_or_documents(steps, documents, stopped):
+    def say(ask):
+        return ("Ann", 1.0) if ask.answer else (f"Guess{len(ask.rationales)} wrote.", 1.0)
+
+    shelf = Shelf(Guess0_wrote=("a",), Guess1_wrote=("b",), Guess2_wrote=("c",))
+    settings = SelfAwareSettings(0.0, max_steps=steps, max_documents=documents)
+    (trace,) = run(Script(say), shelf, settings=settings)
+    assert trace.stopped == stopped and len(trace.steps) == 2
+
+
+def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_the_final_sentence_answers():
+    def say(ask):
+        if ask.documents:
+            return "So the answer is: Ann.", 0.3
+        return "Guess wrote.", 1.0
+
+    script = Script(say)
+    (trace,) = run(script, Shelf(Guess_wrote=("a", "b")), settings=SelfAwareSettings(0.0, rerank=False, reason=False))
+    assert [(c.passage_id, c.kept, c.uncertainty) for c in trace.steps[0].candidates] == [
+        ("a", True, 0.3),
+        ("b", False, None),
+    ]
+    assert trace.answer == "Ann" and trace.strategies[0].name == "final sentence"
+    assert trace.spent.requests == 2 and len(script.asks) == 2
+
+
+def test_unsure_words_do_not_go_into_the_query():
+    class Unsure(Script):
+        def think(self, asks):
+            from dataclasses import replace
+
+            found = super().think(asks)
+            for i, reply in enumerate(found):
+                pieces = tuple((p, 0.1 if "Guess" in p else 0.9) for p, _ in reply.thought.pieces)
+                found[i] = replace(reply, thought=replace(reply.thought, pieces=pieces))
+            return found
+
+    shelf = Shelf()
+    run(Unsure(lambda ask: ("Ann", 1.0) if ask.answer else ("The Book was written by Guess.", 1.0)), shelf)
+    assert shelf.queries == ["Book written"]
+
+
+def test_questions_in_work_together_share_calls_and_keep_their_own_costs():
+    def say(ask):
+        return ("Ann", -1.0) if ask.answer else ("So the answer is: Ann.", -1.0)
+
+    questions = [question(f"q{i}") for i in range(5)]
+    script = Script(say)
+    traces = run(script, Shelf(), questions, at_once=5)
+    assert sorted(t.question_id for t in traces) == [q.id for q in questions]
+    assert script.calls == 2 and {t.spent.requests for t in traces} == {2}
+    alone = run(Script(say), Shelf(), questions, at_once=1)
+    assert [(t.question_id, t.answer, t.steps) for t in alone] == [(t.question_id, t.answer, t.steps) for t in traces]
+
+
+def test_a_state_that_is_no_number_fails_its_own_question_only():
+    class Broken(Script):
+        def think(self, asks):
+            if any(ask.id.startswith("bad") for ask in asks):
+                raise UserError("'bad/0/sentence': hidden states of 3 of 20 samples are not numbers; try dtype fp32")
+            return super().think(asks)
+
+    def say(ask):
+        return ("Ann", -1.0) if ask.answer else ("So the answer is: Ann.", -1.0)
+
+    traces = run(Broken(say), Shelf(), [question("a"), question("bad"), question("c")], at_once=3)
+    by = {t.question_id: t for t in traces}
+    assert by["bad"].error and "not numbers" in by["bad"].error and by["bad"].stopped == "error"
+    assert by["a"].correct and by["c"].correct and by["a"].error is None

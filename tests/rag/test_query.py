@@ -1,0 +1,31 @@
+"""Queries: confident content words of the sentence, or else of the question."""
+
+from kbtrain.rag.query import build_query, confident_words, content_words
+
+PIECES = (
+    (" Mo", 0.9),
+    ("zart", 0.8),
+    (" was", 0.9),
+    (" born", 0.7),
+    (" in", 0.9),
+    (" 17", 0.2),
+    ("56", 0.9),
+    (".", 1.0),
+)
+SENTENCE = "Mozart was born in 1756."
+
+
+def test_content_words_keep_their_order_each_once():
+    assert content_words("Who is the Author of the book, and of the Book's author?") == ["Author", "book", "Book's"]
+    assert content_words("北京是哪国的首都") == ["北京是哪国的首都"]
+
+
+def test_a_word_is_as_confident_as_its_least_probable_token():
+    assert confident_words(PIECES, SENTENCE, 0.4) == ["Mozart", "born"]
+    assert confident_words(PIECES, SENTENCE, 0.1) == ["Mozart", "born", "1756"]
+
+
+def test_without_a_confident_word_the_question_is_asked():
+    assert build_query(PIECES, SENTENCE, "When was Mozart born?", 0.95) == "Mozart born"
+    assert build_query(PIECES, SENTENCE, "Who was it?", 0.95) == "Who was it?"
+    assert build_query((), "", "When was Mozart born?", 0.4) == "Mozart born"

@@ -1,0 +1,55 @@
+"""The single-hop rule: the direct answer if sure, else that of the document with the lowest U."""
+
+from seakr_stand_ins import Script, Shelf, question
+
+from kbtrain.rag.lockstep import answer_all
+from kbtrain.rag.self_aware import SelfAwareSettings, is_missing
+from kbtrain.rag.single_hop import single_hop
+
+ASKED = question(text="Book")
+
+
+def run(say, shelf, **settings):
+    chosen = SelfAwareSettings(threshold=0.0, **settings)
+    script = Script(say)
+    (trace,) = answer_all([ASKED], lambda q: single_hop(q, chosen), script, shelf, method="s", threshold=0.0)
+    return trace, script
+
+
+def test_a_sure_direct_answer_needs_no_search():
+    trace, _ = run(lambda ask: (" Ann.", 0.0), Shelf(Book=("a",)))
+    assert (trace.answer, trace.stopped, trace.spent.searches, trace.spent.requests) == ("Ann", "sure", 0, 1)
+
+
+def test_an_unsure_one_gives_way_to_the_least_uncertain_document():
+    us = {"a": 0.9, "b": -0.5, "c": 0.2}
+
+    def say(ask):
+        return (
+            (f"From {ask.documents[0].passage_id}", us[ask.documents[0].passage_id]) if ask.documents else ("Ann", 0.1)
+        )
+
+    trace, script = run(say, Shelf(Book=("a", "b", "c")), documents=10)
+    assert trace.answer == "From b" and [len(ask.documents) for ask in script.asks] == [0, 1, 1, 1]
+    assert [(c.passage_id, c.kept) for c in trace.steps[0].candidates] == [("a", False), ("b", True), ("c", False)]
+    assert (trace.spent.searches, trace.spent.passages, trace.spent.requests) == (1, 3, 4)
+    assert [s.name for s in trace.strategies] == ["document a", "document b", "document c", "direct"]
+
+
+def test_nothing_found_or_only_unknown_answers_leave_the_direct_one():
+    trace, _ = run(lambda ask: ("Ann", 1.0), Shelf())
+    assert (trace.answer, trace.stopped) == ("Ann", "nothing found")
+    trace, _ = run(lambda ask: ("unknown", -1.0) if ask.documents else ("Ann", 1.0), Shelf(Book=("a", "b")))
+    assert trace.answer == "Ann" and [s.chosen for s in trace.strategies] == [False, False, True]
+
+
+def test_without_re_ranking_only_the_first_hit_is_read():
+    trace, _ = run(lambda ask: ("Ann", 1.0), Shelf(Book=("a", "b")), rerank=False)
+    assert trace.spent.passages == 1
+
+
+def test_answers_that_say_nothing():
+    for text in ("", " ", ".", "Unknown.", "I don't know", "not mentioned", "N/A"):
+        assert is_missing(text), text
+    for text in ("Ann", "0", "no", "Nonesuch"):
+        assert not is_missing(text), text

@@ -1,0 +1,95 @@
+"""Traces on disk and as a page: resumed at the next question, nothing twice, everything escaped."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from seakr_stand_ins import Script, Shelf, question
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.rag.lockstep import answer_all
+from kbtrain.rag.multi_hop import multi_hop
+from kbtrain.rag.seakr_run import chosen
+from kbtrain.rag.self_aware import SelfAwareSettings
+from kbtrain.rag.step_threshold import first_thoughts, for_ratio
+from kbtrain.rag.trace import Trace
+from kbtrain.rag.trace_file import TraceFile
+from kbtrain.report.trace_page import render_traces, summarise
+
+EVIL = "<script>alert('x')</script>"
+
+
+def say(ask):
+    if ask.answer:
+        return f"Ann {EVIL}", 0.5
+    return ("So the answer is: Ann", 0.3) if ask.documents else (f"Guess {EVIL}.", 1.0)
+
+
+def traces(names=("q0", "q1")):
+    shelf = Shelf(**{"Guess_script_alert_x": ("a", EVIL)})
+    asked = [question(n, f"Who {EVIL}?") for n in names]
+    begin = partial(multi_hop, settings=SelfAwareSettings(0.0))
+    return list(answer_all(asked, begin, Script(say), shelf, method="seakr", threshold=0.0))
+
+
+def test_a_killed_run_goes_on_at_the_next_question_and_nothing_stands_there_twice(tmp_path):
+    path, made = tmp_path / "m" / "seakr.jsonl", traces(("q0", "q1", "q2"))
+    with TraceFile(path, {"a": 1}) as file:
+        file.add(made[0])
+    with open(path, "a") as torn:  # killed in the middle of the second
+        torn.write(jsonl.dump(made[1])[:50])
+    with TraceFile(path, {"a": 1}) as file:
+        assert file.done == {"q0"}
+        file.add(made[1])
+        with pytest.raises(ValueError, match="'q1' has a trace already"):
+            file.add(made[1])
+        file.add(made[2])
+    assert list(jsonl.read(Trace, path)) == made
+
+
+def test_other_settings_are_refused_with_the_key_that_differs(tmp_path):
+    with TraceFile(tmp_path / "t.jsonl", {"documents": 3, "b": 1}):
+        pass
+    with pytest.raises(UserError, match="begun with documents = 3, now it is 5"):
+        TraceFile(tmp_path / "t.jsonl", {"documents": 5, "b": 1})
+
+
+def test_the_page_escapes_everything_and_is_self_contained():
+    page = render_traces(traces(), f"Title {EVIL}")
+    assert EVIL not in page and "&lt;script&gt;alert" in page
+    assert "<script" not in page and "http" not in page and "src=" not in page
+    for part in ("U 1.000", "Query:", "Title a", "rationales", "documents", "final answer", "searches"):
+        assert part in page
+
+
+def test_the_page_says_what_it_leaves_out_and_shows_errors():
+    first, second = traces()
+    page = render_traces([replace(first, error="states are not numbers"), second], "t", limit=1)
+    assert "states are not numbers" in page and "1 more questions" in page
+
+
+def test_the_summary_adds_up_every_cost():
+    made = traces()
+    found = summarise(made)
+    assert found.n == 2 and found.spent["searches"] == 2 and found.stopped == {"final answer": 2}
+    assert found.spent["requests"] == sum(t.spent.requests for t in made) and found.retrieved == 1.0
+    assert "searches 2" in found.line()
+
+
+def test_a_smaller_limit_chooses_a_part_of_a_larger_one():
+    questions = [question(f"q{i}") for i in range(30)]
+    few, more = ({q.id for q in chosen(questions, "test", n)} for n in (5, 12))
+    assert len(few) == 5 and len(more) == 12 and few < more
+    assert chosen(questions, "dev", 3) == [] and chosen(questions, "test", None) == questions
+
+
+def test_the_threshold_lets_the_wanted_share_of_first_thoughts_pass():
+    us = {f"q{i}": float(i) for i in range(10)}
+    script = Script(lambda ask: ("x", us[ask.id.split("/")[0]]))
+    begin = partial(multi_hop, settings=SelfAwareSettings(0.0))
+    found = [thought.uncertainty for thought in first_thoughts([question(n) for n in us], begin, script, 4)]
+    assert found == list(us.values()) and script.calls == 3
+    assert sum(u > for_ratio(found, 0.3) for u in found) == 3
+    with pytest.raises(UserError, match="no dev question"):
+        for_ratio([], 0.5)
