@@ -1,0 +1,98 @@
+"""Analyse stored answers as the KBM paper does (figures 1-3, section 3.2): analysis.html, analysis.md, analysis.json.
+
+Everything is computed from what the runs hold: questions.jsonl and samples.db, and where it is there evidence.jsonl
+(mask leaks). A store may hold several sampling runs (models); several run folders are shown side by side.
+
+Examples:
+  python data_gen/analyse.py --runs "[runs/demo]"
+  python data_gen/analyse.py --runs "[runs/qwen2_1b, runs/qwen2_7b]" --split test --out runs/compared
+  python data_gen/analyse.py --config data_gen/configs/analyse_demo.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.analysis.page import render_html, render_markdown, to_json
+from kbtrain.analysis.run import RunAnalysis
+from kbtrain.analysis.sections import sections
+from kbtrain.config import Config, run_script
+from kbtrain.labeling.aligned import Aligned
+from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.provenance import git_state, meta_path, read_meta, write_atomically, write_meta
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Evidence
+from kbtrain.store import SampleStore
+
+PAPER_TAU = 0.8
+
+
+class AnalyseConfig(Config):
+    runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders with samples.db")
+    sampling_runs: tuple[str, ...] | None = Field(None, description="names in the stores; null: all that are there")
+    split: Literal["all", "train", "dev", "test"] = Field("all", description="which questions")
+    out: Path | None = Field(None, description="folder of the results; null: the first run folder")
+    tau_mastery: float | None = Field(None, ge=0, le=1, description="null: that of labels.jsonl, else the paper's 0.8")
+    tau_certainty: float | None = Field(None, ge=0, le=1, description="null: that of labels.jsonl, else 0.8")
+    verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
+    examples: int = Field(10, ge=0, description="least certain questions that are shown")
+    title: str = Field("What the model knows, and what retrieval changes", description="headline of the page")
+
+
+def main(config: AnalyseConfig) -> None:
+    started = time.time()
+    found = [made for folder in config.runs for made in analyse_folder(config, folder)]
+    out = config.out or config.runs[0]
+    names = ("questions.jsonl", "samples.db", "evidence.jsonl", "verdicts.jsonl")
+    inputs = [p for folder in config.runs for name in names if (p := folder / name).exists()]
+    about = {"runs": ", ".join(map(str, config.runs)), "split": config.split, **git_state()}
+    made = sections(found)
+    texts = {
+        "analysis.html": render_html(config.title, made, about),
+        "analysis.md": render_markdown(config.title, made, about),
+        "analysis.json": json.dumps({"schema": 1, "runs": to_json(found)}, ensure_ascii=False, indent=1) + "\n",
+    }
+    for name, text in texts.items():
+        write_atomically(out / name, text)
+        options = config.model_dump(mode="json")
+        write_meta(out / name, stage="analyse", config=options, inputs=inputs, started=started)
+    n, seconds = sum(run.counts["questions"] for run in found), time.time() - started
+    print(f"{len(found)} sampling runs, {n} questions, {seconds:.0f} s -> {out}/analysis.html, .md, .json")
+
+
+def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
+    """One analysis for each sampling run of a folder."""
+    questions, evidence, judged = (folder / name for name in ("questions.jsonl", "evidence.jsonl", "verdicts.jsonl"))
+    total, found = sum(1 for _ in jsonl.lines(questions)), []
+    with SampleStore(folder / "samples.db", read_only=True) as store:
+        for name in config.sampling_runs or store.runs():
+            made = RunAnalysis.begin(store, folder, name, config.split, taus(config, folder), config.examples)
+            rows = (question for _, question in read_questions(questions))
+            made.read(
+                store, tqdm(rows, total=total, desc=f"analyse {folder}/{name}", unit="question"),
+                Aligned(Evidence, evidence) if evidence.exists() else None,
+                Aligned(QuestionVerdicts, judged) if config.verdicts else None,
+            )  # fmt: skip
+            found.append(made)
+    return found
+
+
+def taus(config: AnalyseConfig, folder: Path) -> tuple[float, float]:
+    """(mastery, certainty): as set, or as the labels of the folder were made, or the paper's."""
+    labels = folder / "labels.jsonl"
+    rule: dict[str, Any] = read_meta(labels).get("label_rule", {}) if meta_path(labels).exists() else {}
+    stored = (rule.get(name, {}).get("value", PAPER_TAU) for name in ("tau_mastery", "tau_certainty"))
+    wanted = (config.tau_mastery, config.tau_certainty)
+    mastery, certainty = (old if value is None else value for value, old in zip(wanted, stored, strict=True))
+    return mastery, certainty
+
+
+if __name__ == "__main__":
+    run_script(main, AnalyseConfig, __doc__)
