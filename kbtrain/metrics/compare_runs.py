@@ -53,7 +53,7 @@ def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int
     at = [np.array([place[i] for i in shared]) for place in places]
     found = []
     for gate in (g.gate for g in first.gates):
-        decided = [_decided(run, gate) for run in (first, second)]
+        decided = [decisions_of(run, gate) for run in (first, second)]
         if decided[0] is None or decided[1] is None:
             continue
         a, b = (columns[index] for columns, index in zip(decided, at, strict=True) if columns is not None)
@@ -83,7 +83,7 @@ def _adjusted(found: Difference, p: float) -> Difference:
     return found if found.mcnemar is None else replace(found, mcnemar=replace(found.mcnemar, p_holm=p))
 
 
-def _decided(run: Decided, gate: str) -> Floats | None:
+def decisions_of(run: Decided, gate: str) -> Floats | None:
     """Correctness and decision of each question; None if the decisions are not known."""
     llm = np.array([o.llm_correct for o in run.outcomes], dtype=np.float64)
     rag = np.array([o.rag_correct for o in run.outcomes], dtype=np.float64)

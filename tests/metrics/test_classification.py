@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from kbtrain.metrics.classification import classify, expected_at_random
 
@@ -54,3 +55,29 @@ def test_expected_values_at_random_are_the_mean_of_many_draws() -> None:
     drawn = [classify("x", truth, s := rng.random(2000), s > 0.6) for _ in range(60)]
     for key in ("precision", "recall", "f1", "fdr", "auroc", "average_precision"):
         assert getattr(expected, key) == pytest.approx(np.mean([getattr(d, key) for d in drawn]), abs=0.01), key
+
+
+def test_random_inputs_give_what_counting_gives() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        truth = rng.random(60) < rng.uniform(0.1, 0.9)
+        scores = np.round(rng.random(60) + 0.3 * truth, int(rng.integers(1, 4)))  # with ties and without
+        found = classify("x", truth, scores, scores > 0.6)
+        hits, chosen = int((truth & (scores > 0.6)).sum()), int((scores > 0.6).sum())
+        assert found.precision == pytest.approx(hits / chosen)
+        assert found.recall == pytest.approx(hits / truth.sum())
+        assert found.f1 == pytest.approx(2 * hits / (chosen + truth.sum()))
+        u = mannwhitneyu(scores[truth], scores[~truth]).statistic
+        assert found.auroc == pytest.approx(u / (truth.sum() * (~truth).sum()))
+        assert found.average_precision == pytest.approx(stepwise_precision(truth, scores))
+
+
+def stepwise_precision(truth: np.ndarray, scores: np.ndarray) -> float:
+    """Sum over the cuts of the rise in recall times the precision there."""
+    total, before = 0.0, 0.0
+    for cut in np.unique(scores)[::-1]:
+        chosen = scores >= cut
+        recall = (truth & chosen).sum() / truth.sum()
+        total += (recall - before) * (truth & chosen).sum() / chosen.sum()
+        before = recall
+    return total

@@ -1,0 +1,89 @@
+"""Transfer matrix: each gate's threshold from where it was chosen to where it is used, with a test for shifted scores.
+
+--by dataset: from the dev questions of one data set to the test questions of another, within the runs. --by model: from
+one run's model to the answers of another run's, on the same questions. A row marked "shifted" (Kolmogorov-Smirnov,
+p < 0.01) says: choose the threshold anew there. Writes OUT.json and OUT.md.
+
+Examples:
+  python eval/transfer.py --runs "[runs/demo]"
+  python eval/transfer.py --runs "[runs/qwen2_7b, runs/llama3_8b]" --by model --out runs/transfer_models
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from kbtrain.config import Config, run_script
+from kbtrain.metrics.outcomes import AccuracyKind
+from kbtrain.metrics.run_folder import read_run
+from kbtrain.metrics.thresholds import Rule
+from kbtrain.metrics.transfer import Carried, matrix
+from kbtrain.metrics.transfer_parts import By, between_models, by_dataset
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.report.table import Column, Table, as_markdown, as_text
+
+
+class TransferConfig(Config):
+    """Settings of this script."""
+
+    runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders")
+    by: By = Field("dataset", description="dataset or model")
+    gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
+    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
+    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
+    accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+    allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
+    out: Path = Field(Path("runs/transfer"), description="name of the two files, without their ends")
+
+    @field_validator("threshold_rule", mode="before")
+    @classmethod
+    def _half(cls, value: object) -> object:
+        return "0.5" if value == 0.5 else value  # YAML reads it as a number
+
+
+def main(config: TransferConfig) -> None:
+    """Read, carry every threshold everywhere, write, say."""
+    started = time.time()
+    runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
+    rule, ratio = config.threshold_rule, config.target_ratio
+    without: list[str] = []
+    if config.by == "model":
+        found = between_models(runs, config.gates, rule, ratio, config.accuracy)
+    else:
+        found, without = matrix(config.gates, by_dataset(runs, config.gates, config.accuracy), rule, ratio)
+    table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.")
+    out = config.out.with_name(config.out.name + ".json")
+    document = {"schema": 1, "by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
+    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_atomically(out.with_suffix(".md"), as_markdown(table))
+    inputs = [run.path / name for run in runs for name in ("questions.jsonl", "samples.db", "scores.jsonl")]
+    write_meta(out, stage="transfer", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print(as_text(table))
+    if without:
+        print(f"no source, for want of dev questions: {', '.join(without)}")
+    shifted = sum(cell.shift.alarming for cell in found)
+    print(f"{len(found)} transfers by {config.by}, scores shifted in {shifted} -> {out} and .md")
+
+
+def layout(found: list[Carried], note: str) -> Table:
+    """One row a transfer."""
+    columns = [Column("gate", "text"), Column("from", "text"), Column("to", "text"), Column("n", "count"),
+               Column("accuracy"), Column("retrieved"), Column("vs random", "points"), Column("95 %", "text"),
+               Column("KS", "decimal"), Column("p", "decimal"), Column("scores", "text")]  # fmt: skip
+    rows = [
+        [c.gate, c.source, c.target, c.n, c.accuracy, c.ratio, c.gain.mean,
+         f"[{100 * c.gain.low:+.1f}, {100 * c.gain.high:+.1f}]", c.shift.statistic, c.shift.p_value,
+         "shifted" if c.shift.alarming else "alike"]
+        for c in found
+    ]  # fmt: skip
+    return Table("transfer", "Thresholds carried over", f"In percent. {note}", columns, rows)
+
+
+if __name__ == "__main__":
+    run_script(main, TransferConfig, __doc__)
