@@ -1,7 +1,8 @@
 """Evaluate all gates end to end from what is stored: no model runs here.
 
 Reads questions.jsonl, samples.db, labels.jsonl and scores.jsonl of the run folder; writes outcomes.jsonl and
-results.json. Thresholds are chosen on dev questions only, and noted in the KBM's gate.json.
+results.json. Thresholds are chosen on dev questions only, and noted in the KBM's gate.json. Whole methods that were run
+(RUN/methods, see run_seakr.py) stand beside the gates, on their own questions and with all they cost.
 
 Examples:
   python eval/end_to_end.py --run runs/demo
@@ -22,11 +23,13 @@ from kbtrain.metrics import gate_inputs
 from kbtrain.metrics.conditions import summarise
 from kbtrain.metrics.curves import oracles
 from kbtrain.metrics.end_to_end import Settings, evaluate
+from kbtrain.metrics.methods import methods_of_run
 from kbtrain.metrics.outcomes import AccuracyKind, answers, has_expected
 from kbtrain.metrics.stored import check_missing, read_labels, read_scores, read_stored
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.records import Question, Split
+from kbtrain.report.methods_table import methods_text
 from kbtrain.report.provenance import note_thresholds, result_meta
 from kbtrain.report.results import Results, save
 from kbtrain.report.summary import text_summary
@@ -79,12 +82,14 @@ def main(config: EndToEndConfig) -> None:
         random_draws=config.random_draws,
         seed=config.seed,
     )
+    methods = methods_of_run(config.run, config.sampling_run, test.questions, scores, meta)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
     meta = result_meta(config.run, settings, dev, test, sampling, started)
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
     best = oracles(known.llm, known.rag)
-    results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons, oracles=best)
+    results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons, oracles=best,
+                      methods=methods)  # fmt: skip
     outcomes, out = config.run / "outcomes.jsonl", config.run / "results.json"
     jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)
@@ -93,6 +98,7 @@ def main(config: EndToEndConfig) -> None:
                    started=started)  # fmt: skip
     note_thresholds(config.run / "kbm", config.run / "examples" / "dev.jsonl", found)
     print(text_summary(results, missing))
+    print(methods_text(methods), end="\n" if methods else "")
     print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {time.time() - started:.0f} s -> {out}")
 
 

@@ -1,4 +1,4 @@
-"""Score the dev and test questions once with the gates that run a model: the prompt baseline and the KBM.
+"""Score the dev and test questions once with the gates that run a model: prompt baseline, KBM, SeaKR.
 
 Writes RUN/scores.jsonl (higher = retrieval more needed) and RUN/scores.jsonl.meta.json with the seconds per gate.
 Run it again after an interruption: what is scored is kept.
@@ -19,7 +19,7 @@ from tqdm import tqdm
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.score_file import ScoreFile, Timing, plain_examples
-from kbtrain.gates.sources import Source, kbm_source, prompt_source
+from kbtrain.gates.sources import Source, kbm_source, prompt_source, seakr_source
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateExample, GateScore, Split
 
@@ -29,6 +29,7 @@ class ScoreConfig(Config):
 
     run: Path = Field(Path("runs/demo"), description="run folder with examples/dev.jsonl and examples/test.jsonl")
     kbm: Path | None = Field(None, description="gate folder of the KBM; without it RUN/kbm, if there is one")
+    seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr, if there is one")
     model: str | None = Field(None, description="model of the prompt baseline; without it that gate is left out")
     splits: tuple[Split, ...] = Field(("dev", "test"), description="which examples to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
@@ -49,7 +50,8 @@ def main(config: ScoreConfig) -> None:
             score(scores, source, examples, config.chunk)
         names = [name for source in sources for name in source.names]
         seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in names}
-    extra = {"seconds_per_question": seconds, "model": config.model}
+        spent = {name: {split: scores.spent(name, split) for split in config.splits} for name in names}
+    extra = {"seconds_per_question": seconds, "spent_per_question": spent, "model": config.model}
     settings, inputs = config.model_dump(mode="json"), list(files.values())
     write_meta(out, stage="score", config=settings, inputs=inputs, extra=extra, started=started)
     note = "; scores of other inputs were replaced" if scores.restarted else ""
@@ -65,8 +67,11 @@ def gates(config: ScoreConfig) -> list[Source]:
     folder = config.kbm or config.run / "kbm"
     if config.kbm is not None or folder.exists():
         found.append(kbm_source(folder, config.dtype, config.device))
+    seakr = config.seakr or config.run / "seakr"
+    if config.seakr is not None or seakr.exists():
+        found.append(seakr_source(seakr, config.dtype, config.device))
     if not found:
-        raise UserError(f"nothing to score: there is no {folder}, and no --model for the prompt baseline")
+        raise UserError(f"nothing to score: there is no {folder} or {seakr}, and no --model for the prompt baseline")
     return found
 
 
@@ -80,9 +85,9 @@ def score(scores: ScoreFile, source: Source, examples: dict[Split, list[GateExam
     model = source.open()
     with tqdm(total=sum(len(part) for _, part in todo), desc=" ".join(source.names), unit="question") as bar:
         for split, part in todo:
-            begin = time.perf_counter()
+            begin, before = time.perf_counter(), source.spent.copy()
             found = model(part)
-            timing = Timing(source.names, split, len(part), time.perf_counter() - begin)
+            timing = Timing(source.names, split, len(part), time.perf_counter() - begin, dict(source.spent - before))
             new = [GateScore(e.question_id, name, found[name][i]) for name in source.names for i, e in enumerate(part)]
             scores.append(new, timing)
             bar.update(len(part))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,12 +20,16 @@ from kbtrain.records import GateExample, GateScore, Split
 
 @dataclass(frozen=True)
 class Timing:
-    """``seconds`` it took to score ``n`` examples of one split for these gates (they share one forward pass)."""
+    """``seconds`` it took to score ``n`` examples of one split for these gates (they share one forward pass).
+
+    ``spent``: requests, samples and tokens of a gate that needs more than one pass a question.
+    """
 
     gates: tuple[str, ...]
     split: Split
     n: int
     seconds: float
+    spent: dict[str, int] = field(default_factory=dict)
 
 
 class ScoreFile:
@@ -66,6 +70,13 @@ class ScoreFile:
         timings = [t for t in self._timings() if gate in t.gates and t.split == split]
         n = sum(t.n for t in timings)
         return sum(t.seconds for t in timings) / n if n else 0.0
+
+    def spent(self, gate: str, split: Split) -> dict[str, float]:
+        """Requests, samples and tokens per example of this gate on one split; empty for one request a question."""
+        timings = [t for t in self._timings() if gate in t.gates and t.split == split]
+        n = sum(t.n for t in timings)
+        names = sorted({name for t in timings for name in t.spent})
+        return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
 
     def close(self) -> None:
         """Close both files."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbtrain.gates.folder import read_card
@@ -15,11 +16,15 @@ Score = Callable[[Sequence[GateExample]], dict[str, list[float]]]
 
 @dataclass(frozen=True)
 class Source:
-    """The gates that one forward pass serves: their names, what their scores depend on, and how to open the model."""
+    """The gates that one forward pass serves: their names, what their scores depend on, and how to open the model.
+
+    ``spent`` counts what scoring costs beyond one request a question (``requests``, ``samples``, ``tokens``).
+    """
 
     names: tuple[str, ...]
     depends: str
     open: Callable[[], Score]
+    spent: Counter[str] = field(default_factory=Counter)
 
 
 def prompt_source(model: str, dtype: str = "auto", device: str = "auto") -> Source:
@@ -56,3 +61,24 @@ def kbm_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sourc
         return score
 
     return Source(tuple(f"kbm_{key}" for key in card.keys), depends, opened)
+
+
+def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
+    """All signals of a SeaKR gate's folder, from the same samples. Raises :class:`UserError` if it holds no such gate.
+
+    Its scores depend on the card but for what was measured or chosen afterwards.
+    """
+    from kbtrain.gates.seakr_folder import read_seakr_card
+    from kbtrain.gates.signals import SIGNALS
+
+    card = read_seakr_card(folder)
+    spent: Counter[str] = Counter()
+
+    def opened() -> Score:
+        from kbtrain.gates.seakr_gate import SeaKR
+
+        gate = SeaKR.load(folder, dtype, device)
+        gate.spent = spent
+        return gate.all_scores
+
+    return Source(tuple(SIGNALS), card.model_dump_json(exclude={"thresholds", "measured", "run"}), opened, spent)

@@ -56,7 +56,7 @@ class Chosen:
 
 
 def dev_table(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> Dev:
-    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` if one is missing."""
+    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score."""
     dev = [outcome for outcome in outcomes if outcome.split == "dev"]
     known = answers(dev, "greedy")
     return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, needed(dev).astype(np.float64))

@@ -21,7 +21,8 @@ class GateInput:
     """A gate's scores (higher = retrieval more needed) in the order of the dev and of the evaluated outcomes.
 
     ``fixed`` is the threshold of a gate that has nothing to choose (always, never, oracle); ``midpoint`` the neutral
-    score for rule ``0.5``. ``gate_requests`` and ``gate_seconds`` are for all evaluated questions together.
+    score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
+    for all evaluated questions together.
     """
 
     name: str
@@ -29,6 +30,8 @@ class GateInput:
     test: Floats
     gate_seconds: float = 0.0
     gate_requests: int = 0
+    gate_samples: int = 0
+    gate_tokens: int = 0
     midpoint: float = 0.5
     fixed: float | None = None
 

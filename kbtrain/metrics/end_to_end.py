@@ -137,6 +137,8 @@ def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost
         gate_requests=decision.gate.gate_requests,
         generated_tokens=round(used),
         gate_seconds=round(decision.gate.gate_seconds, 3),
+        gate_samples=decision.gate.gate_samples,
+        gate_tokens=decision.gate.gate_tokens,
     )
 
 

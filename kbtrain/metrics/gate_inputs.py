@@ -52,14 +52,20 @@ def scored(
     path: Path,
 ) -> list[GateInput]:
     """The gates of ``scores.jsonl``; ``meta`` is its meta data. Raises :class:`UserError` for a missing score."""
-    seconds = meta.get("seconds_per_question", {})
+    seconds, spent = meta.get("seconds_per_question", {}), meta.get("spent_per_question", {})
+
+    def total(name: str, what: str, default: float = 0.0) -> int:
+        return round(sum(float(spent.get(name, {}).get(o.split, {}).get(what, default)) for o in test))
+
     return [
         GateInput(
             name,
             np.array(in_order(name, by_question, dev, path)),
             np.array(in_order(name, by_question, test, path)),
             gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test),
-            gate_requests=len(test),  # one forward pass each
+            gate_requests=total(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
+            gate_samples=total(name, "samples"),
+            gate_tokens=total(name, "tokens"),
         )
         for name, by_question in scores.items()
     ]

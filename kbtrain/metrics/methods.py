@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError
 from kbtrain.labeling.answer_overlap import exact_match, token_f1
 from kbtrain.labeling.grading import is_correct
 from kbtrain.metrics.significance import Delta, delta, resampled_means
@@ -52,7 +51,8 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """A method and what stands beside it; ``left_out`` of its questions have no stored answers."""
+    """A method and what stands beside it; ``left_out`` of its questions have no stored answers in this evaluation
+    (all of them: there are no rows)."""
 
     method: str
     left_out: int
@@ -75,12 +75,12 @@ def measure_method(
     """The method, LLM only, one-step RAG, and every gate with a score for all of its questions.
 
     ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
-    stand in a question's ``rag`` prompt. Raises :class:`UserError` if no question of the method has stored answers.
+    stand in a question's ``rag`` prompt.
     """
     pairs = [(t, _greedy(store, run, t.question_id, "llm"), _greedy(store, run, t.question_id, "rag")) for t in traces]
     both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
     if not both:
-        raise UserError(f"method '{name}': none of its questions has stored greedy answers under llm and rag")
+        return MethodResult(name, len(traces), [])
     kept = [t for t, _, _ in both]
     asked = [questions[t.question_id] for t in kept]
     llm = _stored("llm_only", asked, [one for _, one, _ in both], None)

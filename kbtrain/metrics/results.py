@@ -70,6 +70,7 @@ class Cost:
 
     ``llm_requests`` = answers + requests of the gate itself (one forward pass, no token generated);
     ``generated_tokens`` are those of the greedy answers that were used; ``gate_seconds`` were measured while scoring.
+    A gate that samples answers (SeaKR) says so in ``gate_samples``, and in ``gate_tokens`` what it generated.
     """
 
     searches: int
@@ -77,6 +78,8 @@ class Cost:
     gate_requests: int
     generated_tokens: int
     gate_seconds: float
+    gate_samples: int = 0
+    gate_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def methods_text(results: Sequence[MethodResult]) -> str:
 
 
 def _one(result: MethodResult) -> str:
+    if not result.rows:
+        return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
     note = f"; {result.left_out} questions without stored answers left out" if result.left_out else ""
     title = f"method {result.method} (gates cut to its number of searches, at most one a question{note})"
     return f"{title}\n{aligned(HEAD, [_cells(row) for row in result.rows])}"

@@ -16,6 +16,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.jsonl import one_line
 from kbtrain.metrics.conditions import ConditionSummary
 from kbtrain.metrics.curves import Oracles
+from kbtrain.metrics.methods import MethodResult
 from kbtrain.metrics.results import Comparison, GateResult
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Condition
@@ -34,6 +35,7 @@ class Results:
     gates: list[GateResult]
     comparisons: list[Comparison]
     oracles: Oracles | None = None  # of the flat figures' accuracy
+    methods: list[MethodResult] = dataclasses.field(default_factory=list)  # whole methods, each beside stored answers
 
 
 def to_json(results: Results) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""SeaKR's three ablations: which uncertainty decides, how many documents are tried, and what re-ranking and reasoning
+add. Each variant is a method of its own under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
+them all. The variant "full" stands in each of the three.
+
+Examples:
+  python eval/ablate_seakr.py --run runs/hotpotqa --limit 50
+  python eval/ablate_seakr.py --run runs/demo --method single_hop --limit 100 --ablations "[documents]"
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain.config import run_script
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.rag.seakr_config import SeakrMethodConfig
+from kbtrain.rag.seakr_run import SeakrRun
+from kbtrain.report.text_table import aligned, number
+from kbtrain.report.trace_page import Summary, render_traces, summarise
+
+Ablation = Literal["measure", "documents", "parts"]
+VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
+    "measure": {
+        "full": {},
+        "token_entropy": {"signal": "token_entropy"},
+        "state_variance": {"signal": "state_variance"},
+        "eigen_score": {"signal": "eigen_score"},
+        "perplexity": {"signal": "perplexity"},
+    },
+    "documents": {"full" if n == 3 else f"documents_{n}": {"documents": n} for n in (1, 2, 3, 5, 10)},
+    "parts": {
+        "full": {},
+        "no_rerank": {"no_rerank": True},
+        "no_reason": {"no_reason": True},
+        "no_rerank_no_reason": {"no_rerank": True, "no_reason": True},
+    },
+}
+COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
+
+
+class AblateSeakrConfig(SeakrMethodConfig):
+    ablations: tuple[Ablation, ...] = Field(("measure", "documents", "parts"), description="which of the three")
+
+
+def main(config: AblateSeakrConfig) -> None:
+    """Run each variant that is not run yet, and print a table for each ablation."""
+    started = time.time()
+    done: dict[str, Summary] = {}
+    for ablation in config.ablations:
+        rows = []
+        for variant, changes in VARIANTS[ablation].items():
+            if variant not in done:
+                done[variant] = run_variant(config.model_copy(update=changes), f"{config.method}_{variant}", started)
+            s = done[variant]
+            costs = [f"{s.spent[cost]:,.0f}" for cost in COSTS]
+            rows.append([variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs])
+        print(f"\n{ablation}\n" + aligned(("variant", "right", "EM", "F1", "searched", *COSTS), rows))
+    n = {summary.n for summary in done.values()}
+    print(f"\n{len(done)} variants on {max(n)} questions in {time.time() - started:.0f} s -> {config.run / 'methods'}")
+
+
+def run_variant(config: AblateSeakrConfig, name: str, started: float) -> Summary:
+    """Answer with one variant; a finished one is only read."""
+    run = SeakrRun(config, name)
+    for _ in tqdm(run.answer(), total=run.n_left, desc=name, unit="question"):
+        pass
+    traces = run.traces()
+    write_atomically(run.out.with_suffix(".html"), render_traces(traces, f"{name}: {len(traces)} questions"))
+    settings = config.model_dump(mode="json")
+    extra = {"threshold": traces[0].threshold}
+    write_meta(run.out, stage="ablate_seakr", config=settings, inputs=run.inputs, extra=extra, started=started)
+    return summarise(traces)
+
+
+if __name__ == "__main__":
+    run_script(main, AblateSeakrConfig, __doc__)

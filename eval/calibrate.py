@@ -1,0 +1,87 @@
+"""Choose a gate's threshold on dev questions for a goal, and note it with its evidence in the gate's folder.
+
+Reads scores.jsonl and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a retrieval ratio, the best
+accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
+same kind), or a threshold given by hand. A threshold under a SeaKR gate's floor is refused. Scores of the test split,
+or of --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
+
+Examples:
+  python eval/calibrate.py --run runs/demo --gate seakr --folder runs/demo/seakr
+  python eval/calibrate.py --run runs/demo --gate kbm_mastery --folder runs/demo/kbm --goal max_loss --max-loss 0.05
+  python eval/calibrate.py --run runs/demo --gate seakr --folder runs/demo/seakr --check --new-scores new/scores.jsonl
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.gates.folder import Threshold, read_json, set_threshold
+from kbtrain.gates.seakr_folder import scale_of
+from kbtrain.metrics.calibrate_gate import Goal, Wanted, calibrate, dev_table
+from kbtrain.metrics.calibrate_shift import shift
+from kbtrain.metrics.stored import read_scores
+from kbtrain.metrics.thresholds import Dev
+from kbtrain.provenance import file_sha256
+from kbtrain.records import Outcome
+
+
+class CalibrateConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder")
+    gate: str = Field(..., description="name of the gate in the score file")
+    folder: Path = Field(..., description="gate folder whose gate.json takes the threshold")
+    goal: Goal = Field("ratio", description="ratio, best_accuracy, max_loss or given")
+    ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
+    max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
+    delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability that the promise fails")
+    threshold: float | None = Field(None, description="goal 'given': the threshold")
+    new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
+    check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
+
+
+def main(config: CalibrateConfig) -> None:
+    """Choose and note, or only compare."""
+    read_json(config.folder)
+    path = config.run / "scores.jsonl"
+    scores = read_scores(path).get(config.gate, {})
+    if not scores:
+        raise UserError(f"{path}: no scores of gate '{config.gate}'; {did_you_mean(config.gate, read_scores(path))}")
+    outcomes = list(jsonl.read(Outcome, config.run / "outcomes.jsonl"))
+    if not config.check:
+        note(config, dev_table(config.gate, scores, outcomes, path))
+    if config.new_scores is not None:
+        new = list(read_scores(config.new_scores).get(config.gate, {}).values())
+    else:
+        new = [scores[o.question_id] for o in outcomes if o.split == "test" and o.question_id in scores]
+    noted = read_json(config.folder).get("thresholds", {}).get(config.gate, {}).get("evidence", {}).get("dev_scores")
+    if not noted:
+        raise UserError(f"{config.folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
+    print(shift(noted, new).line(config.gate) if new else f"{config.gate}: no new scores to compare")
+
+
+def note(config: CalibrateConfig, dev: Dev) -> None:
+    """Choose the threshold, write it with its evidence, say what it does."""
+    scale = scale_of(config.folder, config.gate)
+    if scale is not None and config.goal == "given" and config.threshold is not None:
+        scale.check(config.threshold)
+    wanted = Wanted(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
+    chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
+    hashes = {name: file_sha256(config.run / name) for name in ("scores.jsonl", "outcomes.jsonl")}
+    ends = {} if scale is None else {"floor": scale.floor, "ceiling": scale.ceiling}
+    entry = Threshold(
+        threshold=chosen.threshold,
+        rule=chosen.rule,
+        dev_file_sha256=hashes["scores.jsonl"],
+        n_dev=len(dev.scores),
+        evidence=chosen.evidence | {"sha256": hashes} | ends,
+    )
+    set_threshold(config.folder, config.gate, entry)
+    print(f"{config.gate}: {chosen.line()} -> {config.folder}")
+
+
+if __name__ == "__main__":
+    run_script(main, CalibrateConfig, __doc__)

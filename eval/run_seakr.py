@@ -1,0 +1,50 @@
+"""Answer questions with SeaKR as a whole method: the single-hop rule or the multi-hop loop, every step traced.
+
+Reads questions.jsonl and passages.jsonl of the run folder and a SeaKR gate's folder (recipes/make_seakr.py); writes
+RUN/methods/NAME.jsonl (a trace a question) and NAME.html, which a person can read. Without --threshold it is chosen on
+dev questions: what the method thinks first exceeds it for --ratio of them. Run it again after an interruption: it goes
+on at the next question.
+
+Examples:
+  python eval/run_seakr.py --config eval/configs/seakr_single_hop.yaml
+  python eval/run_seakr.py --config eval/configs/seakr_multi_hop.yaml --run runs/hotpotqa
+  python eval/run_seakr.py --run runs/hotpotqa --no-rerank --name seakr_no_rerank
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain.config import run_script
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.rag.seakr_config import SeakrMethodConfig
+from kbtrain.rag.seakr_run import SeakrRun
+from kbtrain.report.trace_page import render_traces, summarise
+
+
+class RunSeakrConfig(SeakrMethodConfig):
+    name: str | None = Field(None, description="name of the results; without it seakr_METHOD")
+
+
+def main(config: RunSeakrConfig) -> None:
+    """Answer what is not answered yet, write the page, say."""
+    started = time.time()
+    run = SeakrRun(config, config.name or f"seakr_{config.method}")
+    for _ in tqdm(run.answer(), total=run.n_left, desc=run.name, unit="question"):
+        pass
+    traces = run.traces()
+    found, page = summarise(traces), run.out.with_suffix(".html")
+    write_atomically(page, render_traces(traces, f"{run.name}: {len(traces)} questions"))
+    extra = {"threshold": traces[0].threshold, "summary": dataclasses.asdict(found)}
+    for path in (run.out, page):
+        write_meta(path, stage="run_seakr", config=config.model_dump(mode="json"), inputs=run.inputs, extra=extra,
+                   started=started)  # fmt: skip
+    print(f"{run.name}: {found.line()} -> {page}")
+
+
+if __name__ == "__main__":
+    run_script(main, RunSeakrConfig, __doc__)

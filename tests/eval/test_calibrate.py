@@ -1,0 +1,95 @@
+"""eval/calibrate.py: thresholds noted with evidence, refused under the floor; shifted scores are warned about."""
+
+import json
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.gates.folder import read_json
+from kbtrain.gates.seakr import Scale
+from kbtrain.gates.seakr_engine import SeakrSettings
+from kbtrain.gates.seakr_folder import MeasuredScale, SeakrCard, write_seakr_card
+from kbtrain.records import GateScore, Outcome
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Scores and outcomes of 120 dev and 150 test questions, and a SeaKR gate's folder with a measured scale."""
+    outcomes, scores = [], []
+    for split, n in (("dev", 120), ("test", 150)):
+        for i in range(n):
+            known = i % 3 == 0
+            outcomes.append(Outcome(f"{split}{i}", split, "r", known, i % 10 != 0, None, None, 3, 3))
+            scores.append(GateScore(f"{split}{i}", "seakr", (-4.0 if known else -2.0) + i / n))
+    jsonl.write(tmp_path / "outcomes.jsonl", outcomes)
+    jsonl.write(tmp_path / "scores.jsonl", scores)
+    scale = Scale.of([1.0, 2.0], 20)
+    measured = MeasuredScale(
+        n=2, low=1.0, mean=1.5, high=2.0, floor=scale.floor, ceiling=scale.ceiling, mean_floor=scale.floor
+    )
+    card = SeakrCard(base_model="m", dtype="fp32", prompt_fingerprint="0", settings=SeakrSettings(), measured=measured)
+    write_seakr_card(tmp_path / "seakr", card)
+    return tmp_path
+
+
+def config(script, made, **changes):
+    module = script("calibrate")
+    return module, module.CalibrateConfig(run=made, gate="seakr", folder=made / "seakr", **changes)
+
+
+def test_a_threshold_is_chosen_on_dev_and_noted_with_its_evidence(script, made, capsys):
+    module, chosen = config(script, made, goal="best_accuracy")
+    module.main(chosen)
+    noted = read_json(made / "seakr")["thresholds"]["seakr"]
+    assert -3.1 < noted["threshold"] <= -2.0 and noted["n_dev"] == 120
+    e = noted["evidence"]
+    assert e["accuracy"] > e["all_rag"] > e["llm_only"] and len(e["dev_scores"]) == 120
+    assert set(e["sha256"]) == {"scores.jsonl", "outcomes.jsonl"} and e["floor"] < noted["threshold"]
+    text = capsys.readouterr().out
+    assert "seakr: retrieve if score > -" in text and "distributed as on dev" in text
+
+
+def test_a_threshold_under_the_floor_is_refused_with_the_explanation(script, made):
+    module, chosen = config(script, made, goal="given", threshold=-6.5)
+    with pytest.raises(UserError, match=r"threshold -6.5 is under the floor -6\.413 .* eval/calibrate.py"):
+        module.main(chosen)
+    assert read_json(made / "seakr")["thresholds"] == {}
+
+
+def test_a_promise_needs_enough_questions_and_is_noted(script, made, capsys):
+    module, chosen = config(script, made, goal="max_loss", max_loss=0.2)
+    module.main(chosen)
+    assert read_json(made / "seakr")["thresholds"]["seakr"]["evidence"]["guarantee"]["bound"] <= 0.2
+    with pytest.raises(UserError, match="too few to promise"):
+        module.main(config(script, made, goal="max_loss", max_loss=0.01)[1])
+
+
+def test_shifted_new_scores_are_warned_about_without_touching_the_threshold(script, made, capsys):
+    module, chosen = config(script, made)
+    module.main(chosen)
+    before = (made / "seakr" / "gate.json").read_text()
+    new = made / "new.jsonl"
+    jsonl.write(new, [GateScore(f"n{i}", "seakr", -1.0 + i / 100) for i in range(100)])
+    capsys.readouterr()
+    module.main(config(script, made, check=True, new_scores=new)[1])
+    assert capsys.readouterr().out.startswith("warning: scores of 'seakr' on 100 new questions")
+    assert (made / "seakr" / "gate.json").read_text() == before
+
+
+def test_mistakes_are_one_line(script, made):
+    module, unchecked = config(script, made, check=True)
+    with pytest.raises(UserError, match="no calibrated threshold"):
+        module.main(unchecked)
+    wrong = unchecked.model_copy(update={"gate": "seaker"})
+    with pytest.raises(UserError, match="no scores of gate 'seaker'; did you mean 'seakr'"):
+        module.main(wrong)
+
+
+def test_it_serves_any_gate_s_folder(script, made):
+    card = {"kind": "kbm", "thresholds": {}, "base_model": "x"}
+    (made / "kbm").mkdir()
+    (made / "kbm" / "gate.json").write_text(json.dumps(card))
+    module = script("calibrate")
+    module.main(module.CalibrateConfig(run=made, gate="seakr", folder=made / "kbm"))
+    assert read_json(made / "kbm")["thresholds"]["seakr"]["rule"] == "ratio 0.5"
