@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.llm.base import Sampling
+from kbtrain.llm.causal_blocks import causal_blocks, pays
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import draw, filtered
 from kbtrain.llm.stopping import Stopper
@@ -74,7 +76,7 @@ class BatchSampler:
         rows: list[_Row],
         decoder_kind: Callable[..., SharedPrefixDecoder | CopiedPrefixDecoder],
     ) -> None:
-        cache, logits = prefill(self.model, [prompt.ids for prompt in prompts])
+        cache, logits = prefill(self.model, [prompt.ids for prompt in prompts], blocks=self.shared)
         first = rows[0].prompt
         prompt_of_row = [row.prompt - first for row in rows]
         tokens = self._choose(rows, logits, prompt_of_row)
@@ -119,10 +121,13 @@ class BatchSampler:
         return Sample(row.index, text, len(row.tokens), row.finish or "length", row.logprob)
 
 
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, torch.Tensor]:
+def prefill(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], blocks: bool = False
+) -> tuple[DynamicCache, torch.Tensor]:
     """Keys and values of the prompts and the logits after each one's last token, (prompts, vocabulary).
 
-    Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed.
+    Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed. ``blocks``: the
+    model has plain full attention, which may be computed in blocks where that is faster.
     """
     longest = max(len(ids) for ids in prompts)
     # any id serves as padding here, nothing that is used depends on it
@@ -130,6 +135,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[D
     last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
     places, which = torch.unique(last, return_inverse=True)
     cache = DynamicCache(config=model.config)
-    output = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=places)
+    with causal_blocks(model) if blocks and pays(model, longest) else nullcontext():
+        output = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=places)
     rows = torch.arange(len(prompts), device=model.device)
     return cache, output.logits[rows, which]

@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import DynamicLayer
 
 NAME = "kbtrain_shared_prefix"
-_LONG = 384  # tokens of prefix from which the fused kernel is faster than two plain products (measured)
+_LONG = 384  # tokens of prefix from which the fused kernel is faster than two plain products in fp32 (measured)
 
 
 @dataclass
@@ -99,27 +99,29 @@ class OwnLayer(DynamicLayer):
 def _weigh(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softcap: float | None, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention output (float32) and the log-sum-exp of its scores; ``query`` is scaled already."""
-    scores = (query @ keys.transpose(-1, -2)).float()
+    """Attention output and the log-sum-exp of its scores, both float32; ``query`` is scaled already."""
+    scores = query @ keys.transpose(-1, -2)
     if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+        scores = torch.tanh(scores.float() / softcap) * softcap
     if bias is not None:
-        scores = scores + bias
+        scores += bias.to(scores.dtype)
     top = scores.amax(dim=-1, keepdim=True)
-    weights = torch.exp(scores - top)
-    total = weights.sum(dim=-1, keepdim=True)
+    weights = scores.sub_(top).exp_()  # in the model's own precision: half the bytes, and 16-bit products take no other
+    total = weights.sum(dim=-1, keepdim=True, dtype=torch.float32)
     return (weights.to(values.dtype) @ values).float() / total, total.log() + top
 
 
 def _weigh_long(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`_weigh` by PyTorch's fused CPU kernel, which never writes the scores down: three times as fast."""
-    mask = None if bias is None else bias.to(query.dtype)
+    """:func:`_weigh` in fp32 by PyTorch's fused CPU kernel, which never writes the scores down.
+
+    In bf16 it would be slower than plain products: without AMX it multiplies in fp32.
+    """
     output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, keys, values, attn_mask=mask, scale=1.0
+        query, keys, values, attn_mask=bias, scale=1.0
     )
-    return output.float(), lse.unsqueeze(-1)
+    return output, lse.unsqueeze(-1)
 
 
 def _prefix_part(
@@ -133,7 +135,7 @@ def _prefix_part(
     # rows and the heads that share a kv head become the rows of one product per question and kv head
     grid = prefix.layout.to_grid(query).view(-1, width, kv_heads, group, size)
     stacked = grid.transpose(1, 2).reshape(-1, kv_heads, width * group, size)
-    if length >= _LONG and softcap is None and query.device.type == "cpu":
+    if length >= _LONG and softcap is None and query.device.type == "cpu" and query.dtype == torch.float32:
         parts = _weigh_long(stacked, keys, values, prefix.bias)
     else:
         parts = _weigh(stacked, keys, values, softcap, prefix.bias)

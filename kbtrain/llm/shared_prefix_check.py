@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from kbtrain.llm.causal_blocks import pays
 from kbtrain.llm.decoders import SharedPrefixDecoder
 from kbtrain.llm.sampler import prefill
 
 _TOLERANCE = 0.1  # of the logits' spread: bf16 rounding measured 0.03, a lost prefix 0.5 and more
+_BLOCKS = 300  # tokens of a prompt that takes several blocks
 
 
 def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
@@ -21,7 +23,7 @@ def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
     if not all(type(layer).__name__ in _PLAIN_LAYERS for layer in DynamicCache(config=model.config).layers):
         return "its layers keep more than keys and values of every token"
     try:
-        gap = _gap(model)
+        gap = max(_gap(model), _blocks_gap(model, longest))
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         return f"its attention cannot be replaced ({str(error).splitlines()[0][:100]})"
     return None if gap < _TOLERANCE else f"its logits differ from its own attention's by {gap:.2f} of their spread"
@@ -35,6 +37,17 @@ def _window(model: PreTrainedModel) -> int | None:
     layers: list[Any] = DynamicCache(config=model.config).layers
     windows = [layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)]
     return min(windows, default=None)
+
+
+@torch.inference_mode()
+def _blocks_gap(model: PreTrainedModel, longest: int) -> float:
+    """The same for a prompt's attention to itself in blocks, where that would be used."""
+    size = model.config.get_text_config().vocab_size
+    ids = [(7 * i * i + 3) % size for i in range(min(longest, _BLOCKS))]
+    if not pays(model, len(ids)):
+        return 0.0
+    ours, theirs = (prefill(model, [ids], blocks)[1].float() for blocks in (True, False))
+    return float((ours - theirs).square().mean().sqrt() / theirs.std())
 
 
 @torch.inference_mode()

@@ -16,6 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.exact_head import exact_head
 from kbtrain.gates.kbm import KBM
 from kbtrain.records import GateExample
+from kbtrain.training.attention import attention_for_training
 from kbtrain.training.checkpoints import mark_complete, rotate
 from kbtrain.training.data import Labels
 from kbtrain.training.dev_metrics import dev_metrics
@@ -88,7 +89,8 @@ class KBMTrainer(Trainer):
     ) -> Any:
         """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
         labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
-        with exact_head(self.kbm.scorer.model):
+        inner = self.kbm.scorer.model
+        with exact_head(inner), attention_for_training(inner, inputs["input_ids"].shape, self.args.bf16):
             outputs = model(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],

@@ -1,0 +1,68 @@
+"""A prompt's attention to itself by plain matrix products, block by block of queries.
+
+For CPUs on which the fused kernel is slow: plain products run at the processor's 16-bit rate, and in blocks the scores
+stay in its cache. Only for prompts that see nothing before them, padded on the right or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+
+from kbtrain.llm.precision import fused_attention_is_slow
+
+NAME = "kbtrain_causal_blocks"
+_BLOCK = 128  # queries a block; between 64 and 256 it makes no difference
+_LONG = 256  # tokens from which blocks are faster than the fused kernel
+
+
+def causal_blocks_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads."""
+    prompts, heads, length, size = query.shape
+    kv_heads = key.shape[1]
+    scaled = (query * (size**-0.5 if scaling is None else scaling)).view(prompts, kv_heads, -1, length, size)
+    above = torch.full((_BLOCK, _BLOCK), float("-inf"), dtype=query.dtype, device=query.device).triu(1)
+    made = query.new_empty(prompts, length, heads, value.shape[-1])
+    for p in range(prompts):
+        for start in range(0, length, _BLOCK):
+            end = min(length, start + _BLOCK)
+            n = end - start
+            # the heads that share a kv head become rows of one product
+            rows = scaled[p, :, :, start:end].reshape(kv_heads, -1, size)
+            scores = rows @ key[p, :, :end].transpose(-1, -2)
+            scores.view(kv_heads, -1, n, end)[..., start:] += above[:n, :n]
+            output = torch.softmax(scores, dim=-1) @ value[p, :, :end]
+            made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
+    return made, None
+
+
+AttentionInterface.register(NAME, causal_blocks_attention)
+
+
+def pays(model: PreTrainedModel, length: int) -> bool:
+    """Whether this model's own attention over ``length`` tokens is the fused kernel in its slow case."""
+    slow = fused_attention_is_slow(model.device.type, model.dtype)
+    return slow and length >= _LONG and model.config._attn_implementation == "sdpa"
+
+
+@contextmanager
+def causal_blocks(model: PreTrainedModel) -> Iterator[None]:
+    """Within it, the model attends in blocks; what is fed in must have nothing before it, and no soft caps."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

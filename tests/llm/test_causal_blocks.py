@@ -1,0 +1,59 @@
+"""Attention in blocks is the model's own attention."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kbtrain.llm.causal_blocks import causal_blocks, causal_blocks_attention, pays
+from kbtrain.llm.sampler import prefill
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_blocks_equal_one_causal_softmax(length: int, kv_heads: int) -> None:
+    torch.manual_seed(length)
+    query = torch.randn(2, 6, length, 8)
+    key, value = torch.randn(2, kv_heads, length, 8), torch.randn(2, kv_heads, length, 8)
+    made, _ = causal_blocks_attention(SimpleNamespace(), query, key, value, None, scaling=0.3)
+    full = query @ key.repeat_interleave(6 // kv_heads, 1).transpose(-1, -2) * 0.3
+    seen = torch.ones(length, length, dtype=torch.bool).tril()
+    weights = full.masked_fill(~seen, float("-inf")).softmax(-1)
+    torch.testing.assert_close(made, (weights @ value.repeat_interleave(6 // kv_heads, 1)).transpose(1, 2))
+
+
+@pytest.fixture
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@torch.inference_mode()
+def test_a_model_gives_the_same_logits_keys_and_values_in_blocks(model: LlamaForCausalLM) -> None:
+    prompts = [[(3 * i) % 64 for i in range(290)], [(5 * i) % 64 for i in range(270)]]
+    plain, theirs = prefill(model, prompts)
+    with causal_blocks(model):
+        blocks, ours = prefill(model, prompts)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    for a, b in zip(plain.layers, blocks.layers, strict=True):
+        torch.testing.assert_close(a.keys, b.keys, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(a.values, b.values, atol=1e-5, rtol=1e-5)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert not pays(model, 1000)  # fp32: the fused kernel is as fast
+    model.to(torch.bfloat16)
+    assert pays(model, 256) and not pays(model, 255)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    assert not pays(model, 1000)
