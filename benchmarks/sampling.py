@@ -47,6 +47,7 @@ class SamplingBenchmarkConfig(Config):
     batch_prompt_tokens: int = Field(16384, ge=32, description="this sampler: prompt tokens prefilled at once")
     vllm_env: Path = Field(Path(".venv-vllm"), description="vLLM's virtual environment; not measured if absent")
     vllm_eager: bool = Field(False, description="vLLM without torch.compile")
+    vllm_singles: int = Field(4, ge=1, description="questions in a round that vLLM answers one a call, as a loop would")
     vllm_rows: int = Field(256, ge=1, description="vLLM: answers computed at once (max_num_seqs)")
     output: Path = Field(Path("runs/bench/sampling.json"), description="where the numbers go")
     quick: bool = Field(False, description="two questions, few tokens, no vLLM: does everything run?")
@@ -112,10 +113,18 @@ def measure(
         for each in peers:
             some = config.hf_questions[setting] if each.name == "hf_generate" else count
             replies[each.name].append(each.ask(prompts.job(0, some) | how))
+            if each.name == "vllm_generate":
+                singles = [each.ask(prompts.job(i, 1) | how) for i in range(min(count, config.vllm_singles))]
+                replies.setdefault("vllm_singles", []).append(together_as_one(singles))
     ours = replies["kbtrain_llm"]
     tokens = sum(reply["n_tokens"] for reply in ours) / sum(reply["n_answers"] for reply in ours)
     work = Work([len(ids) for ids in prompts.ids], config.n, tokens, how["max_new_tokens"], math.ceil(count / together))
     return Measured(setting, how["natural_stops"], replies, Machine.of(rates), work)
+
+
+def together_as_one(replies: list[dict[str, Any]]) -> dict[str, Any]:
+    """The reply to several jobs as if they had been one."""
+    return {key: sum(reply[key] for reply in replies) for key in replies[0]}
 
 
 if __name__ == "__main__":

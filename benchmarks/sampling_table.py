@@ -8,7 +8,12 @@ from typing import Any
 from sampling_limit import Machine, Work, byte_seconds, least_seconds, operation_seconds, operations
 
 OURS = "kbtrain_llm"
-LABELS = {OURS: "this sampler", "hf_generate": "HF generate", "vllm_generate": "vLLM"}
+LABELS = {
+    OURS: "this sampler",
+    "hf_generate": "HF generate",
+    "vllm_generate": "vLLM, all at once",
+    "vllm_singles": "vLLM, one question a call",
+}
 TARGETS = {  # times faster than a peer
     ("long", "hf_generate"): 25.0,
     ("long", "vllm_generate"): 4.0,
