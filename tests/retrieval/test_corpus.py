@@ -1,0 +1,95 @@
+"""Passages from files: our own, foreign JSON Lines, DPR's TSV, gz; what is broken is one line with its place."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.records import Passage
+from kbtrain.retrieval.chunk import Chunking, chunked, word_spans
+from kbtrain.retrieval.corpus import read_passages
+
+ROWS = [Passage("1", "Aaron", 'He said "Hi,\tyou".'), Passage("2", "", "中文 text")]
+
+
+def test_our_own_and_foreign_lines_are_read(tmp_path: Path) -> None:
+    jsonl.write(tmp_path / "own.jsonl", ROWS)
+    assert list(read_passages(tmp_path / "own.jsonl")) == ROWS
+    foreign = '\ufeff{"id": 7, "text": "a", "title": "b", "source": "wiki", "lang": "en"}\r\n\r\n'
+    (tmp_path / "foreign.jsonl").write_text(foreign, encoding="utf-8")
+    assert list(read_passages(tmp_path / "foreign.jsonl")) == [Passage("7", "b", "a")]
+    with gzip.open(tmp_path / "own.jsonl.gz", "wb") as file:
+        file.write((tmp_path / "own.jsonl").read_bytes())
+    assert list(read_passages(tmp_path / "own.jsonl.gz")) == ROWS
+
+
+def test_dprs_table_is_read_with_its_quotes(tmp_path: Path) -> None:
+    text = 'id\ttext\ttitle\n1\t"He said ""Hi,\tyou""."\tAaron\n2\t中文 text\t\n'
+    (tmp_path / "psgs.tsv").write_text(text, encoding="utf-8")
+    assert list(read_passages(tmp_path / "psgs.tsv")) == ROWS
+    with gzip.open(tmp_path / "psgs.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write(text)
+    assert list(read_passages(tmp_path / "psgs.tsv.gz")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"id": "1", "title": "", "text": "x"}\n{"id"', r"a\.jsonl:2: broken JSON"),
+        ("a.jsonl", b"[1]\n", r"a\.jsonl:1: expected a JSON object, found list"),
+        ("a.jsonl", b'{"id": "1", "title": "", "txt": "x"}\n', r":1: field 'text': missing; did you mean 'txt'\?"),
+        ("a.jsonl", b'{"id": "1", "title": "", "text": null}\n', r":1: field 'text': expected text, found None"),
+        ("a.jsonl", b'{"id": "1", "title": "", "text": " "}\n', r":1: field 'text': empty"),
+        ("a.jsonl", b'{"id": true, "title": "", "text": "x"}\n', r":1: field 'id': expected text, found True"),
+        ("a.jsonl", b'{"id": "1", "title": "\xff", "text": "x"}\n', r":1: not UTF-8 text"),
+        ("a.tsv", b"id\ttext\n1\tx\n", r"a\.tsv:1: expected the columns id, text, title"),
+        ("a.tsv", b"", r"a\.tsv:1: expected the columns .* found 'nothing'"),
+        ("a.tsv", b"id\ttext\ttitle\n1\tx\n", r"a\.tsv:2: 2 columns, expected 3"),
+        ("a.tsv", b'id\ttext\ttitle\n1\t"x\tt\n', r"a\.tsv:\d: broken TSV"),
+        ("a.tsv", b"id\ttext\ttitle\n1\t\tt\n", r"a\.tsv:2: field 'text': empty"),
+        ("a.jsonl.gz", gzip.compress(b'{"id": "1"')[:-4], r"a\.jsonl\.gz:1: broken gzip file"),
+        ("a.jsonl.gz", b"plain text", r"a\.jsonl\.gz:1: broken gzip file"),
+        ("a.csv", b"", r"a\.csv: cannot read passages"),
+    ],
+)
+def test_a_broken_corpus_is_one_line_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        list(read_passages(tmp_path / name))
+    assert "\n" not in str(error.value)
+
+
+def test_a_corpus_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        list(read_passages(tmp_path / "gone.tsv"))
+
+
+def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
+    long = Passage("p", "T", " one two  three\nfour five six seven ")
+    made = list(chunked([long, Passage("q", "", "short one")], Chunking(4, overlap=1)))
+    assert made == [
+        Passage("p#0", "T", "one two  three\nfour"),
+        Passage("p#1", "T", "four five six seven"),
+        Passage("q", "", "short one"),
+    ]
+    assert [p.text for p in chunked([long], Chunking(3))] == ["one two  three", "four five six", "seven"]
+    assert [("我 ab,中")[a:b] for a, b in word_spans("我 ab,中")] == ["我", "ab,", "中"]
+    with pytest.raises(UserError, match="chunks of 3 tokens cannot overlap by 3"):
+        list(chunked([long], Chunking(3, 3)))
+
+
+def test_chunks_by_a_models_tokens_are_stretches_of_the_text(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")  # a token a character
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(tmp_path)
+    made = list(chunked([Passage("p", "", "héllo wörld")], Chunking(4, 0, str(tmp_path))))
+    assert [p.text for p in made] == ["héll", "o wö", "rld"]
+    with pytest.raises(UserError, match="cannot be opened"):
+        list(chunked([], Chunking(4, 0, str(tmp_path / "gone"))))

@@ -1,0 +1,116 @@
+"""Web search against a real server on this machine that misbehaves on request."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.records import Hit
+from kbtrain.retrieval.web import WebSearch, WebService, asked_wait, at_path
+
+SEEN: Counter[str] = Counter()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers by the query: ``fail 503 2`` fails twice with that code before it answers."""
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)["q"][0]
+        SEEN[query] += 1
+        words = query.split()
+        if words[0] == "fail" and SEEN[query] <= int(words[2]):
+            self.send_response(int(words[1]))
+            self.send_header("Retry-After", "3")
+            self.end_headers()
+            return
+        body = b"<html>" if words[0] == "html" else json.dumps(self.reply(query)).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def reply(self, query: str) -> object:
+        if query == "other shape":
+            return {"data": []}
+        rows = [{"url": f"u{i}", "name": "T", "text": f"{query} {i}"} for i in range(3)]
+        rows += [{"url": "u9", "text": ""}, {"url": "u0", "text": "again"}, {"text": self.headers.get("X-Key", "-")}]
+        return {"web": {"items": rows}}
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/s?q={{query}}&n={{k}}"
+    server.shutdown()
+
+
+def service(address: str, **more: object) -> WebService:
+    return WebService.model_validate(
+        {"url": address, "results": "web.items", "title": "name", "text": "text", "attempts": 3, **more}
+    )
+
+
+def test_results_become_hits_in_the_services_order(address: str) -> None:
+    search = WebSearch(service(address))
+    first, second = search.search(["Was ist 1+1 & 2?", "zwei"], 2)
+    assert first == (Hit("u0", "T", "Was ist 1+1 & 2? 0", 1.0), Hit("u1", "T", "Was ist 1+1 & 2? 1", 0.5))
+    assert [hit.text for hit in second] == ["zwei 0", "zwei 1"]
+    assert search.dropped == 4  # no text, an id twice, of each reply
+
+
+def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    made = service(address, headers={"X-Key": "SEARCH_KEY"})
+    (hits,) = WebSearch(made).search(["key"], 9)
+    assert hits[-1].text == "secret" and "secret" not in made.model_dump_json()
+    monkeypatch.delenv("SEARCH_KEY")
+    with pytest.raises(UserError, match="environment variable SEARCH_KEY is not set"):
+        WebSearch(made)
+
+
+def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(address: str) -> None:
+    waits: list[float] = []
+    search = WebSearch(service(address), sleep=waits.append)
+    assert len(search.search(["fail 503 2"], 3)[0]) == 3
+    assert SEEN["fail 503 2"] == 3 and waits == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "times"),
+    [
+        ("fail 429 9", "HTTP 429; what was found before is kept", 3),
+        ("fail 403 9", "HTTP 403", 1),
+        ("html", "no JSON in the reply", 3),
+        ("other shape", "no list at 'web.items' of the reply", 1),
+    ],
+)
+def test_what_does_not_pass_is_one_line(address: str, query: str, message: str, times: int) -> None:
+    with pytest.raises(UserError, match=message):
+        WebSearch(service(address), sleep=lambda _: None).search([query], 3)
+    assert SEEN[query] == times
+
+
+def test_a_service_that_is_not_there_is_one_line() -> None:
+    gone = service("http://127.0.0.1:9/?q={query}", attempts=2)
+    with pytest.raises(UserError, match=r"web search for 'x': .*refused"):
+        WebSearch(gone, sleep=lambda _: None).search(["x"], 1)
+    for url in ("file:///etc/passwd?{query}", "http://127.0.0.1/"):
+        with pytest.raises(UserError, match="must begin with http"):
+            WebSearch(service(url))
+
+
+def test_paths_and_waits() -> None:
+    assert at_path({"a": [{"b": 1}]}, "a.0.b") == 1
+    assert at_path({"a": [1]}, "a.3") is None and at_path("x", "a") is None
+    assert asked_wait("7") == 7 and asked_wait("900") == 60 and asked_wait("-1") == 0
+    assert asked_wait(None) is None and asked_wait("soon") is None
+    assert asked_wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0
