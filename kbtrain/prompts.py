@@ -37,6 +37,10 @@ _CHOICE = {  # figures 11 and 12
     "answers (e.g A/B/C/D...), and do not output other content:\nquestion: {query}\nanswer: ",
     "zh": "给定以下多项选择题, 仅输出正确答案所在的选项(A/B/C/D/E):\n问题: {query}\n答案: ",
 }
+_TURN = (  # ours: what a system would say next in a dialogue
+    "Below is a dialogue of a USER and a SYSTEM. Write the SYSTEM's next response, in one or two sentences.\n"
+    "{query}\nSYSTEM: "
+)
 _KBM_HEAD = {  # figure 14
     "en": "Please assess your mastery and certainty regarding the question based on the information below.\n"
     "Reference: {reference} \nQuestion: {query} \n",
@@ -84,13 +88,18 @@ def evidence_text(hits: Sequence[Hit]) -> str:
 
 
 def answer_prompt(question: Question, condition: Condition, evidence: str | None = None) -> str:
-    """The prompt that asks for an answer: figures 9 and 11 (``llm``), 10 and 12 (``rag``, ``mask``)."""
+    """The prompt that asks for an answer: figures 9 and 11 (``llm``), 10 and 12 (``rag``, ``mask``).
+
+    Of a ``turn`` (its text is the dialogue so far) it asks for the system's response; that prompt is ours.
+    """
     query = query_text(question)
     if (condition == "llm") != (evidence is None):
         raise ValueError(f"condition {condition!r} {'takes no' if condition == 'llm' else 'needs'} evidence")
     if isinstance(question, Judgement):
         return judge_prompt(question.text, question.answers, question.language)
-    if question.form == "choice":
+    if question.form == "turn":
+        template = ("" if evidence is None else _EVIDENCE["en"]) + _TURN
+    elif question.form == "choice":
         template = ("" if evidence is None else _EVIDENCE[question.language]) + _CHOICE[question.language]
     else:
         template = (_OPEN if evidence is None else _OPEN_RAG)[question.language]

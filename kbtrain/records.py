@@ -11,7 +11,7 @@ from typing import Literal
 
 Split = Literal["train", "dev", "test"]
 Condition = Literal["llm", "rag", "mask"]
-Form = Literal["open", "choice"]
+Form = Literal["open", "choice", "turn"]  # turn: the text is a dialogue, the answer its next response
 Grading = Literal["exact", "contains", "option"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 Finish = Literal["eos", "stop", "length"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from kbtrain.dialogue.dialogues import Dialogue, checked, domain_of, turn_examples
@@ -25,31 +26,31 @@ DATASETS = (*_DIALOGUES, "ketod_released", "jsonl")
 
 
 def load_turns(
-    name: str, path: Path, split: Split | None = None, sgd: Path | None = None
+    name: str, path: Path, split: Split | None = None, sgd: Path | None = None, source: str | None = None
 ) -> Iterator[TurnExample | Snippet]:
     """Stream a data set's turns, each dialogue's snippets before its turns.
 
     ``split`` takes one split only, or names that of a single file; ``sgd`` is the folder that ``ketod_released`` is
-    joined with. Raises :class:`UserError` naming file and dialogue.
+    joined with; ``source`` says where the knowledge comes from. Raises :class:`UserError` naming file and dialogue.
     """
     if name not in DATASETS:
         raise UserError(f"unknown data set '{name}'; {did_you_mean(name, DATASETS)}")
     if (name == "ketod_released") != (sgd is not None):
         raise UserError("data set 'ketod_released' needs the folder of SGD (sgd), and no other takes it")
     if name == "jsonl":
-        yield from _distinct(plain_turns(path, split), path)
+        yield from (replace(example, source=example.source or source) for example in _distinct(path, split))
         return
     dialogues = ketod_released(path, sgd, split) if sgd else _DIALOGUES[name](path, split)
     for dialogue in checked(dialogues):
         yield from dialogue.snippets
-        yield from turn_examples(dialogue)
+        yield from (replace(example, source=source) for example in turn_examples(dialogue))
 
 
-def _distinct(numbered: Iterator[tuple[int, TurnExample]], path: Path) -> Iterator[TurnExample]:
+def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:
     """No turn twice, no dialogue in two splits."""
     seen: set[tuple[str, int]] = set()
     splits: dict[str, Split] = {}
-    for number, example in numbered:
+    for number, example in plain_turns(path, split):
         where = f"{path}:{number}: dialogue '{example.dialogue_id}'"
         if (example.dialogue_id, example.turn) in seen:
             raise UserError(f"{where}: turn {example.turn} stands there twice; delete one")

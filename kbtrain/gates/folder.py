@@ -15,7 +15,7 @@ from kbtrain.provenance import write_atomically
 
 CARD = "gate.json"
 ADAPTER = "adapter"
-KINDS = ("kbm", "seakr")
+KINDS = ("kbm", "seakr", "encoder", "ragate_mha")
 
 
 class Threshold(BaseModel):
@@ -92,12 +92,15 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
 
 
 def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> Any:
-    """Open any gate's folder: a :class:`~kbtrain.gates.kbm.KBM` or a :class:`~kbtrain.gates.seakr_gate.SeaKR`.
+    """Open any gate's folder: a :class:`~kbtrain.gates.kbm.KBM`, :class:`~kbtrain.gates.seakr_gate.SeaKR`,
+    :class:`~kbtrain.gates.encoder.EncoderGate` or :class:`~kbtrain.gates.ragate_mha.RagateMHA`.
 
     ``dtype`` auto: as it was saved. Raises :class:`UserError`.
     """
+    from kbtrain.gates.encoder import EncoderGate
     from kbtrain.gates.kbm import KBM
+    from kbtrain.gates.ragate_mha import RagateMHA
     from kbtrain.gates.seakr_gate import SeaKR
 
-    kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR}
+    kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR, "encoder": EncoderGate, "ragate_mha": RagateMHA}
     return kinds[read_json(path)["kind"]].load(path, dtype, device)

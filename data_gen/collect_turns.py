@@ -1,0 +1,72 @@
+"""Collect the system turns of a dialogue data set: RUN/turns.jsonl, and its knowledge in RUN/snippets.jsonl.
+
+Data sets: sgd, ketod (train.json, dev.json, test.json), ketod_released (joined with --sgd), ketod_lines (SGD turns
+and enrich, one dialogue a line), dstc (DSTC9 track 1, DSTC11 track 5) and jsonl ({"context": [...], "label": ...}).
+A dialogue that does not fit stops the stage with its file and id.
+
+Examples:
+  python data_gen/collect_turns.py --run runs/ketod --dataset ketod --path ketod_release
+  python data_gen/collect_turns.py --run runs/ketod --dataset ketod_released --path ketod_release --sgd dstc8-sgd
+  python data_gen/collect_turns.py --run runs/mine --dataset jsonl --path my_turns
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.dialogue import load_turns
+from kbtrain.errors import UserError
+from kbtrain.provenance import write_meta
+from kbtrain.records import Snippet, Split, TurnExample
+
+
+class CollectTurnsConfig(Config):
+    run: Path = Field(description="run folder; it is made if it is not there")
+    dataset: str = Field(description="sgd, ketod, ketod_released, ketod_lines, dstc or jsonl")
+    path: Path = Field(description="the data set's folder, or one of its files")
+    split: Split | None = Field(None, description="take this split only; for a single file: what it is")
+    sgd: Path | None = Field(None, description="folder of SGD (train/, dev/, test/), for ketod_released")
+    source: str | None = Field(None, description="where the knowledge comes from, e.g. Wikipedia; the feature 'source'")
+
+
+def main(config: CollectTurnsConfig) -> None:
+    started = time.time()
+    snippets: list[Snippet] = []
+    counts: Counter[str] = Counter()
+    target = config.run / "turns.jsonl"
+    n = jsonl.write(target, tqdm(turns(config, snippets, counts), desc="collect", unit=" turns"))
+    if not n:
+        target.unlink()
+        raise UserError(f"{config.path}: no system turn to collect")
+    if snippets:
+        jsonl.write(config.run / "snippets.jsonl", snippets)
+    inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
+    options = config.model_dump(mode="json")
+    write_meta(target, stage="collect_turns", config=options, inputs=inputs, extra=dict(counts), started=started)
+    parts = [f"{s} {counts[s]} ({counts[f'{s} enriched']} enriched)" for s in ("train", "dev", "test") if counts[s]]
+    unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
+    print(f"{n} turns: {', '.join(parts)}{unlabelled}; {len(snippets)} snippets -> {target}")
+
+
+def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[str]) -> Iterator[TurnExample]:
+    """Snippets are set aside on the way."""
+    for record in load_turns(config.dataset, config.path, config.split, config.sgd, config.source):
+        if isinstance(record, Snippet):
+            snippets.append(record)
+        else:
+            counts[record.split] += 1
+            counts[f"{record.split} enriched"] += bool(record.label)
+            counts["unlabelled"] += record.label is None
+            yield record
+
+
+if __name__ == "__main__":
+    run_script(main, CollectTurnsConfig, __doc__)

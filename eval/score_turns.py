@@ -1,0 +1,88 @@
+"""Score dialogue turns by the gates that need no training of their own: RUN/turns.jsonl -> RUN/gates/NAME/scores.jsonl.
+
+always retrieves for every turn; structural is a logistic regression on ten numbers about what was said so far (fitted
+on train); ragate_prompt_zero_shot and ragate_prompt_in_context ask a language model (RAGate, appendix A).
+
+Examples:
+  python eval/score_turns.py --run runs/ketod --gate structural
+  python eval/score_turns.py --run runs/ketod --gate ragate_prompt_in_context --model smollm2-135m-instruct
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.provenance import write_meta
+from kbtrain.records import GateScore, TurnExample
+
+Gate = Literal["always", "structural", "ragate_prompt_zero_shot", "ragate_prompt_in_context"]
+
+
+class ScoreTurnsConfig(Config):
+    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
+    turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
+    gate: Gate = Field("structural", description="one of those above")
+    model: str = Field("smollm2-135m-instruct", description="language model of the prompts")
+    know: bool = Field(False, description="the prompts show the turn's knowledge")
+    dtype: str = Field("auto", description="auto, bf16, fp32 or fp16")
+    device: str = Field("auto", description="auto, cpu or cuda")
+    batch: int = Field(64, ge=1, description="turns scored at a time; finished ones are kept")
+
+
+def main(config: ScoreTurnsConfig) -> None:
+    started = time.time()
+    source = config.turns or config.run / "turns.jsonl"
+    turns = list(jsonl.read(TurnExample, source))
+    asked = [turn for turn in turns if turn.split != "train"]
+    if not asked:
+        raise UserError(f"{source}: no dev or test turn to score")
+    folder = config.run / "gates" / (config.gate + ("_know" if config.know else ""))
+    from kbtrain.gates.score_file import ScoreFile, Timing
+    from kbtrain.provenance import file_sha256
+
+    inputs = {"turns": file_sha256(source), **config.model_dump(mode="json", exclude={"run", "turns", "batch"})}
+    target = folder / "scores.jsonl"
+    with ScoreFile(target, inputs) as out:
+        done = {name for _, name in out.done}
+        rest = [turn for turn in asked if turn.id not in done]
+        gate = opened(config, turns, folder) if rest else None
+        for i in tqdm(range(0, len(rest), config.batch), desc=config.gate, unit=" batches"):
+            batch, begun = rest[i : i + config.batch], time.time()
+            scores = gate.score(batch)
+            rows = [GateScore(turn.id, folder.name, score) for turn, score in zip(batch, scores, strict=True)]
+            out.append(rows, Timing((folder.name,), batch[0].split, len(batch), time.time() - begun))
+    facts: dict[str, Any] = {"seed": 0, "turns_cut": getattr(gate, "cut", 0)}
+    options = config.model_dump(mode="json")
+    write_meta(target, stage="score_turns", config=options, inputs=[source], extra=facts, started=started)
+    print(f"{len(asked)} turns scored by {folder.name}, {len(rest)} of them now -> {target}")
+
+
+def opened(config: ScoreTurnsConfig, turns: Sequence[TurnExample], folder: Path) -> Any:
+    if config.gate == "always":
+        from kbtrain.gates.always import Always
+
+        return Always()
+    if config.gate == "structural":
+        from kbtrain.gates.structural import StructuralGate
+
+        gate = StructuralGate.fit([turn for turn in turns if turn.split == "train"])
+        gate.save(folder / "structural.json")
+        return gate
+    from kbtrain.gates.ragate_prompt import RagatePrompt
+    from kbtrain.llm.load import load_model
+
+    shots: Any = config.gate.removeprefix("ragate_prompt_")
+    return RagatePrompt(*load_model(config.model, config.dtype, config.device), shots, config.know)
+
+
+if __name__ == "__main__":
+    run_script(main, ScoreTurnsConfig, __doc__)

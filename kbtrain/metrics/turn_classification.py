@@ -1,0 +1,131 @@
+"""Gates on dialogue turns (RAGate, table 2): figures over seeds, with intervals by a bootstrap over dialogues.
+
+Turns of one dialogue are alike, so whole dialogues are drawn; and all gates see the same draws, so that differences
+between them are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.metrics.significance import Delta, delta
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+METRICS = ("precision", "recall", "f1", "auroc", "average_precision", "fdr")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One gate trained with one seed: its test scores and the cut chosen on dev (retrieve if above)."""
+
+    scores: Floats
+    threshold: float
+
+
+@dataclass(frozen=True)
+class GateTurns:
+    """One gate: for each metric its mean over seeds with a 95 % interval over dialogues, and each seed's value.
+
+    ``spread`` is the standard deviation over seeds (n - 1; None for one seed); ``retrieved`` the mean share of turns.
+    """
+
+    gate: str
+    metrics: dict[str, Delta]
+    by_seed: dict[str, list[float]]
+    spread: dict[str, float | None]
+    thresholds: list[float]
+    retrieved: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``better`` minus ``than`` in one metric, means over seeds, paired over dialogues."""
+
+    better: str
+    than: str
+    metric: str
+    difference: Delta
+
+
+def dialogue_draws(dialogues: Sequence[str], draws: int, seed: int) -> Floats:
+    """(draws + 1, turns): how often each turn counts; the first row is the data as it is."""
+    names, of_turn = np.unique(np.asarray(dialogues), return_inverse=True)
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    whole = np.concatenate([np.ones((1, len(names))), counts]).astype(np.float64)
+    return whole[:, of_turn]
+
+
+def weighted_metrics(truth: Bools, run: Run, weights: Floats) -> dict[str, Floats]:
+    """Each of :data:`METRICS` for each row of ``weights``. Precision without retrievals is 0, FDR then 1."""
+    kept = run.scores > run.threshold
+    hits = weights @ (truth & kept)
+    positive, retrieved = weights @ truth.astype(float), weights @ kept.astype(float)
+    precision = np.divide(hits, retrieved, out=np.zeros_like(hits), where=retrieved > 0)
+    found = {
+        "precision": precision,
+        "recall": np.divide(hits, positive, out=np.zeros_like(hits), where=positive > 0),
+        "f1": np.divide(2 * hits, retrieved + positive, out=np.zeros_like(hits), where=retrieved + positive > 0),
+        "fdr": 1 - precision,
+    }
+    return found | _ranking(truth, run.scores, weights)
+
+
+def _ranking(truth: Bools, scores: Floats, weights: Floats) -> dict[str, Floats]:
+    """AUROC and average precision; equal scores are one block."""
+    order = np.argsort(-scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    yes = np.add.reduceat((weights * truth)[:, order], starts, axis=1)
+    no = np.add.reduceat((weights * ~truth)[:, order], starts, axis=1)
+    n_yes, n_no = yes.sum(1), no.sum(1)
+    below = n_no[:, None] - np.cumsum(no, axis=1)
+    pairs = n_yes * n_no
+    auroc = np.divide((yes * (below + no / 2)).sum(1), pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
+    seen = np.cumsum(yes + no, axis=1)
+    precision = np.divide(np.cumsum(yes, axis=1), seen, out=np.zeros_like(seen), where=seen > 0)
+    average = np.divide((yes * precision).sum(1), n_yes, out=np.full_like(n_yes, np.nan), where=n_yes > 0)
+    return {"auroc": auroc, "average_precision": average}
+
+
+def classify_turns(
+    truth: Bools, dialogues: Sequence[str], gates: Mapping[str, Sequence[Run]], draws: int = 2000, seed: int = 0
+) -> tuple[list[GateTurns], dict[str, dict[str, Floats]]]:
+    """Each gate's figures; and for :func:`compare` each gate's metrics in every draw, means over its seeds."""
+    weights = dialogue_draws(dialogues, draws, seed)
+    found, drawn = [], {}
+    for gate, runs in gates.items():
+        each = [weighted_metrics(truth, run, weights) for run in runs]
+        means = {metric: np.mean([one[metric] for one in each], axis=0) for metric in METRICS}
+        by_seed = {metric: [float(one[metric][0]) for one in each] for metric in METRICS}
+        found.append(
+            GateTurns(
+                gate,
+                {metric: delta(values[0], _defined(values[1:])) for metric, values in means.items()},
+                by_seed,
+                {m: float(np.std(v, ddof=1)) if len(v) > 1 else None for m, v in by_seed.items()},
+                [run.threshold for run in runs],
+                float(np.mean([(run.scores > run.threshold).mean() for run in runs])),
+            )
+        )
+        drawn[gate] = means
+    return found, drawn
+
+
+def compare(drawn: Mapping[str, Mapping[str, Floats]], better: str, metrics: Sequence[str]) -> list[Comparison]:
+    """One gate against all others."""
+    rows = []
+    for than in drawn:
+        for metric in metrics if than != better else ():
+            values = drawn[better][metric] - drawn[than][metric]
+            rows.append(Comparison(better, than, metric, delta(values[0], _defined(values[1:]))))
+    return rows
+
+
+def _defined(values: Floats) -> Floats:
+    """Draws without a positive turn have no AUROC."""
+    return values[~np.isnan(values)]

@@ -1,0 +1,69 @@
+"""The end of a classifying gate's training: threshold on dev, folder saved and checked, dev and test scored."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kbtrain.gates.classifier_folder import ClassifierCard, Kind
+from kbtrain.gates.folder import CARD
+from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
+from kbtrain.training.classifier_data import ClassifierData
+from kbtrain.training.classifier_metrics import classifier_metrics
+from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, held_out_examples, write_scores
+from kbtrain.training.classifier_save import save_classifier
+from kbtrain.training.data import label_rule
+
+
+def finish(
+    config: ClassifierConfig,
+    output: Path,
+    kind: Kind,
+    gate: Any,
+    data: ClassifierData,
+    state: Any,
+    run: Mapping[str, Any],
+) -> str:
+    """Save ``gate`` (its best weights) into ``output``; returns what is to be said of it.
+
+    ``state`` is transformers' trainer state; ``run`` is what the card shall say of the training.
+    """
+    state.save_to_json(str(output / "trainer_state.json"))
+    dev = [row.example for row in data.dev]
+    gate.cut = 0
+    kept = gate.score(dev)
+    found = classifier_metrics([row.need for row in data.dev], kept)
+    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev)}
+    facts |= {"without_label": data.unlabelled, "dev_turns_cut": gate.cut, "dev": found}
+    facts |= {"steps": state.global_step, "best_epoch": best_epoch(state, config.epochs)}
+    card = ClassifierCard(
+        kind=kind,
+        base_model=config.model,
+        reads=gate.reader.settings,
+        labels=config.labels,
+        key=config.key,
+        seed=config.seed,
+        thresholds={gate.name: dev_threshold(data.dev, kept, config.dev)},
+        label_rule=label_rule(config.train),
+        run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
+        versions=package_versions(),
+    )
+    worst = save_classifier(output, gate, card, dev, kept)
+    write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
+    test = held_out_examples(config.test)
+    inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
+    write_scores(output, gate.name, dev + test, kept + gate.score(test), inputs, seed=config.seed)
+    if not config.keep_checkpoints:
+        shutil.rmtree(output / "checkpoints")
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    return (
+        f"{len(data.train)} examples, {state.global_step} steps in {run['seconds']} s, best epoch "
+        f"{facts['best_epoch']:g}; dev: {figures}; saved, opened again, scores equal (to {worst:.0e}) -> {output}"
+    )
+
+
+def best_epoch(state: Any, epochs: float) -> float:
+    """The epoch whose checkpoint is kept."""
+    return round((state.best_global_step or state.global_step) / state.max_steps * epochs, 2)

@@ -1,0 +1,133 @@
+"""transformers' Trainer for gates that classify: batches of like length, dev scored as the gate scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from kbtrain.errors import UserError
+from kbtrain.training.checkpoints import mark_complete, rotate
+from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss
+from kbtrain.training.layer_rates import Rates, parameter_groups
+from kbtrain.training.order import LikeLengthSampler
+
+Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
+
+
+@dataclass(frozen=True)
+class Objective:
+    """``classes``: logits of the decision, 1 or 2; the model's further ones are for the auxiliary targets."""
+
+    weights: tuple[float, float]
+    classes: int = 1
+    smoothing: float = 0.0
+    auxiliary_weight: float = 0.0
+
+
+class _Watching(TrainerCallback):
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            self.watch(state.global_step, state.max_steps, logs or {})
+
+
+class ClassifierTrainer(Trainer):
+    """``measure`` gives the dev figures of the model being trained; every rank measures all of dev."""
+
+    def __init__(
+        self,
+        model: Any,
+        args: TrainingArguments,
+        rows: Sequence[ClassifierRow],
+        collator: ClassifierCollator,
+        objective: Objective,
+        measure: Callable[[], Mapping[str, float]],
+        rates: Rates | None = None,
+        watch: Watch = lambda step, steps, logs: None,
+    ) -> None:
+        self.rates = rates
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=collator,
+            train_dataset=list(rows),
+            eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
+            callbacks=[_Watching(watch)],
+        )
+        self.rows = rows
+        self.objective = objective
+        self.measure = measure
+        for printing in (PrinterCallback, ProgressCallback):
+            self.remove_callback(printing)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        group = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        lengths = [len(row.ids) for row in self.rows]
+        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """AdamW with a rate for each layer, where ``rates`` say so."""
+        if self.rates is None or self.optimizer is not None:
+            return super().create_optimizer()
+        groups = parameter_groups(cast("nn.Module", self.model), self.rates, self.args.weight_decay)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate)
+        return self.optimizer
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor | Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The batch's weighted mean; ``num_items_in_batch`` counts tokens, which are none of our business."""
+        need, auxiliary = inputs.pop("need"), inputs.pop("auxiliary")
+        outputs = model(**inputs)
+        o = self.objective
+        loss = classifier_loss(outputs.logits, need, auxiliary, o.weights, o.classes, o.smoothing, o.auxiliary_weight)
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Dev figures as the gate scores; all ranks know them."""
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.measure().items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Stops at once when the loss is no number: nothing good can come after."""
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise UserError(
+                f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"
+            )
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            run = Path(str(self.args.output_dir))
+            mark_complete(run / f"checkpoint-{self.state.global_step}")
+            best = self.state.best_model_checkpoint
+            rotate(run, {run / Path(best).name} if best else set())
+        self.accelerator.wait_for_everyone()
+
+    def plain_model(self) -> PreTrainedModel:
+        """The trained model without accelerate's wrappers."""
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        return cast("PreTrainedModel", model)

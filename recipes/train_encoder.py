@@ -1,0 +1,165 @@
+"""Train the encoder gate: fine-tune any pretrained encoder to say whether a turn, or a question, needs retrieval.
+
+Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes a gate folder (kbtrain.load_gate
+opens it) with its scores of dev and, if given, test. A killed run goes on when the same command is given again.
+
+Examples:
+  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_encoder.py \\
+      --config recipes/configs/encoder_minilm_turns.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+      --test runs/ketod/turns.jsonl --output runs/ketod/encoder --seed 0
+  python recipes/train_encoder.py --config recipes/configs/encoder_minilm_questions.yaml \\
+      --train runs/demo/examples/train.jsonl --dev runs/demo/examples/dev.jsonl --output runs/demo/encoder
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from kbtrain.config import run_script
+from kbtrain.gates.encoder_input import EncoderInput, Feature
+from kbtrain.gates.folder import CARD
+from kbtrain.training.classifier_data import ClassifierData, act_targets, class_weights, common_acts
+from kbtrain.training.classifier_data import read_classifier_data as read_data
+from kbtrain.training.classifier_run import (
+    NOT_PART_OF_A_RUN,
+    ClassifierConfig,
+    classifier_arguments,
+    held_out_examples,
+    train_to_end,
+)
+from kbtrain.training.identity import claim, identity, settled
+
+
+class TrainEncoderConfig(ClassifierConfig):
+    model: str = Field("all-minilm-l6-v2", description="pretrained encoder: embedded name, local folder or hub id")
+    features: tuple[Feature, ...] = Field(
+        ("structure",), description="turns only, before the context: structure, acts, resp, syn-resp, ner, know, source"
+    )
+    max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
+    head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
+    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
+    act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
+    method: Literal["full", "lora"] = Field("full", description="train all weights, or low-rank adapters")
+    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
+    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainEncoderConfig:
+        if self.method == "lora" and self.layer_decay < 1:
+            raise ValueError("layer_decay is for method full; adapters learn at one rate")
+        return self
+
+
+def say(text: str) -> None:
+    if int(os.environ.get("RANK", "0")) == 0:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def main(config: TrainEncoderConfig) -> None:
+    started = time.time()
+    data = read_data(config.train, config.dev, config.key, config.labels)
+    held_out_examples(config.test)  # a wrong file is told before the training, not after it
+    if config.dry_run:
+        return say(dry_run(config, data))
+
+    from kbtrain.llm.load import choose_device
+    from kbtrain.training.processes import main_first, start_processes
+
+    device = choose_device(config.device)
+    processes = start_processes(device)
+    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
+    main_first(lambda: claim(config.output, run))
+    if (config.output / CARD).exists():
+        return say(f"train_encoder: {config.output} is finished already; nothing to do")
+
+    gate, trainer, facts = train(config, data, device)
+    if trainer.args.should_save:
+        from kbtrain.training.classifier_finish import finish
+
+        model = trainer.plain_model()
+        gate.model = (model.merge_and_unload() if config.method == "lora" else model).float()
+        facts |= {"device": device, "processes": processes, "seconds": round(time.time() - started)}
+        say(f"train_encoder: {finish(config, config.output, 'encoder', gate, data, trainer.state, run | facts)}")
+    trainer.accelerator.wait_for_everyone()
+
+
+def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tuple[Any, Any, dict[str, Any]]:
+    from transformers import set_seed
+
+    from kbtrain.gates.encoder import EncoderGate, has_segments, open_encoder
+    from kbtrain.training.classifier_metrics import classifier_metrics
+    from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
+    from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
+    from kbtrain.training.layer_rates import Rates
+    from kbtrain.training.processes import compute_dtype, main_first
+
+    acts = common_acts(data.train) if config.act_weight else ()
+    weights = class_weights(data.train, config.class_weight)
+    set_seed(config.seed)  # the new classifier's first weights
+    model, tokenizer = open_encoder(config.model, "fp32", device, n_logits=1 + len(acts))
+    compute = main_first(lambda: settled(config.output, "compute", lambda: compute_dtype(config.dtype, device, model)))
+    reader = EncoderInput(tokenizer, config.max_length, config.features)
+    gate = EncoderGate(model, reader)
+    rows = []
+    for row in data.train:
+        read = reader.encode(row.example)
+        rows.append(ClassifierRow(read.ids, read.segments, (), row.need, act_targets(row.example, acts)))
+    asked, need = [row.example for row in data.dev], [row.need for row in data.dev]
+    trainer = ClassifierTrainer(
+        with_adapter(model, config) if config.method == "lora" else model,
+        classifier_arguments(config, compute, device),
+        rows,
+        ClassifierCollator(reader.pad_id, has_segments(model), len(acts)),
+        Objective(weights, 1, config.label_smoothing, config.act_weight),
+        lambda: classifier_metrics(need, gate.score(asked)),
+        Rates(config.learning_rate, config.layer_decay, config.head_learning_rate),
+        progress_bar(),
+    )
+    train_to_end(trainer, config.output, say)
+    return gate, trainer, {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
+
+
+def dry_run(config: TrainEncoderConfig, data: ClassifierData) -> str:
+    no, yes = class_weights(data.train, config.class_weight)
+    counts = (f"{sum(r.need > 0.5 for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
+    steps = math.ceil(len(data.train) / (config.device_batch_size * config.gradient_accumulation_steps))
+    return (
+        f"train_encoder: {' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; "
+        f"{steps} steps an epoch and process; acts foreseen: {', '.join(common_acts(data.train)) or 'none'}"
+    )
+
+
+def with_adapter(model: Any, config: TrainEncoderConfig) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(
+        r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="SEQ_CLS"
+    )
+    return get_peft_model(model, lora)
+
+
+def progress_bar() -> Any:
+    from tqdm import tqdm
+
+    bar = tqdm(unit="step", disable=int(os.environ.get("RANK", "0")) > 0)
+
+    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
+        bar.total = steps
+        bar.update(step - bar.n)
+        if "eval_loss" in logs:
+            bar.write(f"step {step}: dev " + ", ".join(f"{k[5:]} {v:.3f}" for k, v in logs.items() if k[:4] == "eval"))
+
+    return show
+
+
+if __name__ == "__main__":
+    run_script(main, TrainEncoderConfig, __doc__)
