@@ -1,4 +1,5 @@
-"""Write the report of a run: report.html (one self-contained page) and report.md, from what is stored.
+"""Write the report of a run from what is stored: report.html (one self-contained page), report.md, and a page for each
+gate in gates/ with its worst errors side by side. Everything works offline, without a server.
 
 Examples:
   python eval/write_report.py --run runs/demo
@@ -19,10 +20,14 @@ from kbtrain.metrics.results import GateResult
 from kbtrain.metrics.stored import read_labels, read_scores
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.records import Outcome
+from kbtrain.report.bills import read_bills
 from kbtrain.report.examples import collect
+from kbtrain.report.gate_figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.label_statistics import statistics
-from kbtrain.report.page import Report, draw, render_html, render_markdown
+from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.results import Results, load
+from kbtrain.report.selection import questions_of, select
+from kbtrain.report.worst_errors import worst_errors
 
 
 class ReportConfig(Config):
@@ -35,21 +40,34 @@ class ReportConfig(Config):
 
 
 def main(config: ReportConfig) -> None:
-    """Read, draw, write both files."""
+    """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.time()
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl", "scores.jsonl")]
     results = load(files[0])
     outcomes = [o for o in jsonl.read(Outcome, files[1]) if o.split == results.meta["split"]]
+    questions = questions_of(config.run / "questions.jsonl", outcomes)
     scores = read_scores(files[3])
     gate = main_gate(results, config.gate, set(scores))
     counted = statistics(read_labels(files[2])[1])
     kinds = collect(config.run, config.sampling_run, outcomes, gate, scores[gate.gate] if gate else {})
-    report = Report(config.title, results, counted, kinds, gate, draw(results, counted))
-    for name, text in (("report.html", render_html(report)), ("report.md", render_markdown(report))):
+    own = [g for g in results.gates if g.gate in scores and g.threshold is not None]
+    pages = {g.gate: f"gates/{g.gate}.html" for g in own}
+    chosen = select(questions, outcomes, results.gates, scores)
+    bills = read_bills(config.run / "cost.json")
+    report = Report(config.title, results, counted, kinds, gate, draw(results, counted), chosen, pages, bills)
+    texts = {"report.html": render_html(report), "report.md": render_markdown(report)}
+    made = read_calibration(config.run / "classify.json")
+    for g in own:
+        found = scores[g.gate]
+        errors = worst_errors(config.run, config.sampling_run, g, questions, outcomes, found, chosen.dimensions)
+        texts[pages[g.gate]] = render_gate(report, g, errors, gate_figures(g, outcomes, found, made), POSITIVE)
+    for name, text in texts.items():
         write_atomically(config.run / name, text)
+    for name in ("report.html", "report.md"):
         settings = config.model_dump(mode="json")
         write_meta(config.run / name, stage="write_report", config=settings, inputs=files, started=started)
-    print(f"wrote the report in {time.time() - started:.0f} s -> {config.run}/report.html and report.md")
+    seconds = time.time() - started
+    print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
 
 
 def main_gate(results: Results, wanted: str | None, scored: set[str]) -> GateResult | None:

@@ -4,6 +4,7 @@ Examples:
   kbtrain models list
   kbtrain models get smollm2-135m-instruct
   kbtrain models path smollm2-135m-instruct
+  kbtrain compare runs/demo runs/demo-full
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from kbtrain import __version__
@@ -50,7 +52,17 @@ def _parser() -> argparse.ArgumentParser:
         sub = actions.add_parser(action, help=text)
         sub.add_argument("name", metavar="NAME", help=f"one of: {', '.join(embedded.EMBEDDED)}")
         sub.set_defaults(run=run)
+    compare = commands.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
+    compare.add_argument("first", metavar="A", help="run folder with results.json")
+    compare.add_argument("second", metavar="B", help="another one")
+    compare.set_defaults(run=_compare)
     return parser
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from kbtrain.report.compare import text_comparison
+
+    sys.stdout.write(text_comparison(Path(args.first), Path(args.second)) + "\n")
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 
 Floats = NDArray[np.float64]
-ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Row:
 def rows(
     judged: Judged,
     groups: Sequence[str | None],
-    order: Callable[[str], object] | None = None,
+    order: Callable[[str], Any] = str,
     *,
     draws: int = 2_000,
     seed: int = 0,
 ) -> list[Row]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names."""
-    names = sorted({group for group in groups if group is not None}, key=order)  # type: ignore[arg-type]
+    names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
     return [_row(judged, name, np.flatnonzero(places == i), draws, seed) for i, name in enumerate(names)]
 

@@ -19,6 +19,7 @@ _LINES = {
     "oracle": ("ink", ":"),
     "random": ("grey", "--"),
 }
+_STYLES = ("-", "--", "-.", ":")  # a second mark beside the colour
 EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {
     "llm": ("blue", "-"),
@@ -28,13 +29,13 @@ _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {
 NAMES: dict[Condition, str] = {"llm": "LLM only", "rag": "All RAG", "mask": "MASK RAG"}
 
 
-def accuracy_curve(gates: Sequence[GateResult]) -> str:
+def accuracy_curve(gates: Sequence[GateResult], name: str = "curve") -> str:
     """Accuracy against retrieval ratio for every gate with a curve; a dot marks the threshold in use."""
     figure, axes = new_figure(5.4, 3.9)
     for i, gate in enumerate(gates):
         if gate.gate in ("llm_only", "all_rag"):
             continue  # the two ends that all curves share
-        colour, style = _LINES.get(gate.gate, (list(COLOURS)[i % 6], "-"))
+        colour, style = _LINES.get(gate.gate, (list(COLOURS)[i % 6], _STYLES[i // 6 % len(_STYLES)]))
         x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
         axes.plot(x, y, style, color=COLOURS[colour], linewidth=1.6, label=gate.gate)
         if gate.gate != "random":
@@ -45,7 +46,7 @@ def accuracy_curve(gates: Sequence[GateResult]) -> str:
     axes.legend(loc="upper left", fontsize=8, frameon=False, labelcolor=COLOURS["ink"], ncols=2, handlelength=2.6)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend
-    return render(figure, "curve")
+    return render(figure, name)
 
 
 def histogram(statistics: LabelStatistics, indicator: Indicator) -> str:

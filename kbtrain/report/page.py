@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 from kbtrain.metrics.results import GateResult
 from kbtrain.records import CONDITIONS
 from kbtrain.report import figures, summary
+from kbtrain.report.bills import Bills
 from kbtrain.report.examples import Kind
+from kbtrain.report.filters import escape_markdown as escape_markdown
 from kbtrain.report.label_statistics import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
+from kbtrain.report.rendering import page, render
 from kbtrain.report.results import Results
+from kbtrain.report.selection import Selection
 from kbtrain.report.text_table import number, signed
-
-_HERE = Path(__file__).parent
+from kbtrain.report.worst_errors import TEXT, Errors
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that the templates show. ``main_gate`` is the gate of the headline and of the gate's errors."""
+    """All that the templates show. ``main_gate`` is the gate of the headline and of the gate's errors; ``pages`` are
+    the gates' own pages, relative to the report.
+    """
 
     title: str
     results: Results
@@ -31,6 +35,9 @@ class Report:
     kinds: list[Kind]
     main_gate: GateResult | None
     figures: dict[str, str] = field(default_factory=dict)
+    selection: Selection | None = None
+    pages: dict[str, str] = field(default_factory=dict)
+    bills: Bills | None = None
 
 
 def draw(results: Results, statistics: LabelStatistics) -> dict[str, str]:
@@ -62,66 +69,56 @@ def headline(results: Results, gate: GateResult | None) -> str:
 
 
 def render_html(report: Report) -> str:
-    """One page: inline styles and figures, everything escaped, no script, nothing loaded."""
+    """One page: inline styles, figures and one script of its own, everything escaped, nothing loaded."""
     from markupsafe import Markup
 
-    svgs = {name: Markup(svg) for name, svg in report.figures.items()}
-    return _render("report.html.j2", report, autoescape=True, svgs=svgs)
+    chosen = None if report.selection is None else Markup(report.selection.to_json())
+    return page("report.html.j2", svgs=report.figures, selection_json=chosen, **_values(report))
 
 
 def render_markdown(report: Report) -> str:
     """The same figures as tables; texts of questions are escaped as well."""
-    text = _render("report.md.j2", report, autoescape=False, svgs={})
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"\n{3,}", "\n\n", render("report.md.j2", False, **_values(report)))
 
 
-def _render(template: str, report: Report, autoescape: bool, svgs: Mapping[str, Any]) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"number": number, "signed": signed, "md": escape_markdown, "cell": _cell}
+def _values(report: Report) -> dict[str, Any]:
     results = report.results
-    text: str = environment.get_template(template).render(
-        report=report,
-        results=results,
-        meta=results.meta,
-        statistics=report.statistics,
+    return {
+        "report": report,
+        "results": results,
+        "meta": results.meta,
+        "statistics": report.statistics,
+        "head": summary.HEAD,
+        "rows": [summary.row(gate) for gate in results.gates],
+        "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
+        "caption": summary.caption(results),
+        "verdicts": summary.verdicts(results),
+        "headline": headline(results, report.main_gate),
+        "interval": summary.interval,
+        "kind": summary.KIND,
+        "conditions": [c for c in CONDITIONS if c in results.conditions],
+        "condition_names": figures.NAMES,
+        "indicators": INDICATORS,
+        "effects": EFFECTS,
+        "effect_colours": figures.EFFECT_COLOURS,
+        "intervals": range(INTERVALS),
+        "plain": {key: value for key, value in results.meta.items() if not isinstance(value, dict | list)},
+        "whole": json.dumps(results.meta, ensure_ascii=False, indent=1),
+    }
+
+
+def render_gate(report: Report, gate: GateResult, errors: Sequence[Errors], svgs: dict[str, str], positive: str) -> str:
+    """A gate's own page: its scores, its calibration, and its worst errors side by side."""
+    return page(
+        "gate.html.j2",
         svgs=svgs,
-        head=summary.HEAD,
-        rows=[summary.row(gate) for gate in results.gates],
-        scored=[gate for gate in results.gates if gate.threshold_rule is not None],
-        caption=summary.caption(results),
-        verdicts=summary.verdicts(results),
-        headline=headline(results, report.main_gate),
-        interval=summary.interval,
-        kind=summary.KIND,
-        conditions=[c for c in CONDITIONS if c in results.conditions],
-        condition_names=figures.NAMES,
-        indicators=INDICATORS,
-        effects=EFFECTS,
-        effect_colours=figures.EFFECT_COLOURS,
-        intervals=range(INTERVALS),
-        plain={key: value for key, value in results.meta.items() if not isinstance(value, dict | list)},
-        whole=json.dumps(results.meta, ensure_ascii=False, indent=1),
+        title=report.title,
+        gate=gate,
+        caption=summary.caption(report.results),
+        headline=headline(report.results, gate),
+        errors=errors,
+        dimensions=report.selection.dimensions if report.selection else [],
+        pages={name: PurePosixPath(target).name for name, target in report.pages.items()},
+        positive=positive,
+        limit=TEXT,
     )
-    return text
-
-
-def escape_markdown(text: object) -> str:
-    """Text that a Markdown reader shows as it is: no tag, no emphasis, no link, no new table cell or line."""
-    escaped = re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", html.escape(str(text), quote=False))
-    return escaped.replace("\r", "").replace("\n", "<br>")
-
-
-def _cell(value: object) -> str:
-    """A value of the meta data as short text."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -9,7 +9,7 @@ from kbtrain.metrics.significance import Delta
 from kbtrain.report.results import Results
 from kbtrain.report.text_table import aligned, number, signed
 
-HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area")
+HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 KIND = {
     "greedy": "accuracy of greedy answers",
     "expected": "expected accuracy (mean share of right sampled answers)",
@@ -31,6 +31,7 @@ def row(gate: GateResult) -> list[str]:
         number(gate.f1),
         number(gate.fdr),
         number(area),
+        number(gate.p_vs_random_holm),
     ]
 
 

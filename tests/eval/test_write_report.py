@@ -5,56 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from html_page import Page, allowed_script
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
 
 Script = Callable[[str], ModuleType]
-
-
-class Page(HTMLParser):
-    """Collects tags, what they load, and the visible text; fails on a tag that is closed out of order."""
-
-    VOID = frozenset({"meta", "br", "link", "img", "hr", "input", "use", "path", "rect", "circle"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-        self.ids: list[str] = []
-        self.text = ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            if name in ("src", "href", "xlink:href", "data", "action") and not (value or "").startswith("#"):
-                self.loaded.append(value or "")
-            if name == "id":
-                self.ids.append(value or "")
-            assert not name.startswith("on"), (tag, name)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
+PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
+GATES = ("prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +45,9 @@ def write(script: Script, folder: Path, **settings: Any) -> None:
 def test_the_page_is_well_formed_and_loads_nothing(written: Path) -> None:
     page = Page((written / "report.html").read_text())
     assert page.loaded == []
-    assert "script" not in page.tags
+    assert page.links == [f"gates/{gate}.html" for gate in GATES]
+    assert page.tags.count("script") == 2  # the data of the filters, which do not run, and the page's own script
+    allowed_script((written / "report.html").read_text())
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("svg") == 1 + 2 + 6
     style = re.sub(r"<style>.*?</style>", "", (written / "report.html").read_text(), flags=re.DOTALL)
@@ -105,7 +70,7 @@ def test_questions_and_answers_are_escaped(written: Path) -> None:
     html, markdown = ((written / name).read_text() for name in ("report.html", "report.md"))
     assert "<b>none</b>" not in html and "&lt;b&gt;none&lt;/b&gt;" in html
     assert "<b>none</b>" not in markdown and "&lt;b&gt;none&lt;/b&gt;" in markdown
-    assert "<script" not in html and "<script" not in markdown
+    assert "alert('x')</script>" not in html and "<script" not in markdown
 
 
 def test_a_script_in_a_question_stays_text(script: Script, run_folder: Path) -> None:
@@ -116,9 +81,12 @@ def test_a_script_in_a_question_stays_text(script: Script, run_folder: Path) -> 
     end_to_end = script("end_to_end")
     end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
     write(script, run_folder, title="<script>alert(2)</script>")
-    page = Page((run_folder / "report.html").read_text())
-    assert "script" not in page.tags and "img" not in page.tags
-    assert "<script>alert(1)</script>" in page.text
+    for name in ("report.html", *(f"gates/{gate}.html" for gate in GATES)):
+        text = (run_folder / name).read_text()
+        page = Page(text)
+        assert "alert(" not in allowed_script(text) and "img" not in page.tags
+        assert page.tags.count("script") == 1 + (name == "report.html")
+        assert "<script>alert(1)</script>" in page.text
     markdown = (run_folder / "report.md").read_text()
     assert "<script" not in markdown and "<img" not in markdown and "\n# <" not in markdown
     assert "\\[x\\](javascript:1)<br>\\# &lt;img" in markdown
@@ -151,3 +119,63 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
     (tmp_path / "results.json").write_text('{"schema": 2}')
     with pytest.raises(UserError, match=r"results.json: schema is 2, expected 1; run eval/end_to_end.py again"):
         write(script, tmp_path)
+
+
+def test_each_gate_has_a_page_with_its_worst_errors_first(written: Path) -> None:
+    results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
+    for name in GATES:
+        html = (written / "gates" / f"{name}.html").read_text()
+        page = Page(html)
+        assert page.loaded == []
+        assert page.links == ["../report.html", *(f"{other}.html" for other in GATES if other != name)]
+        needed = results[name]["needed"]
+        wrong = [int(n) for n in re.findall(r"<p class=\"muted\">(\d+) of 200:", html)]
+        right = round(needed["recall"] * needed["n_positive"])
+        assert wrong == [results[name]["cost"]["searches"] - right, needed["n_positive"] - right]
+        missed = html[html.index("False negatives") :]
+        scores = [float(score) for score in re.findall(r"score (-?[\d.]+) ·", missed)]
+        assert scores == sorted(scores) and len(scores) == min(25, wrong[1])
+        assert "Some text." in page.text  # the passage
+
+
+def test_the_filters_hold_every_question_and_every_decision(written: Path) -> None:
+    html = (written / "report.html").read_text()
+    data = json.loads(re.findall(r'id="selection-data">(.*?)</script>', html, re.DOTALL)[0])
+    results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
+    assert data["llm"].count("1") / 200 == results["llm_only"]["accuracy"]
+    for name in GATES:
+        bits = data["decisions"][name]
+        right = [r if d == "1" else a for a, r, d in zip(data["llm"], data["rag"], bits, strict=True)]
+        assert right.count("1") / 200 == pytest.approx(results[name]["accuracy"])
+        assert bits.count("1") / 200 == results[name]["retrieval_ratio"]
+    labels = re.findall(r'<option value="\d+">(.*?)</option>', html)
+    assert labels == ["relation0", "relation1", "relation2", "relation3"]  # all that these questions differ in
+    assert [data["dimensions"][0].count(i) for i in range(4)] == [50] * 4
+
+
+def test_a_reliability_diagram_stands_beside_the_classification(script: Script, run_folder: Path) -> None:
+    for name, kind in (("end_to_end", "EndToEndConfig"), ("classify", "ClassifyConfig")):
+        module = script(name)
+        more = {"bootstrap_draws": 100} if name == "end_to_end" else {}
+        module.main(build(getattr(module, kind), None, {"run": run_folder, **more}))
+    write(script, run_folder)
+    page = Page((run_folder / "gates" / "kbm_mastery.html").read_text())
+    assert page.tags.count("svg") == 2
+    assert "as scored (ECE" in page.text and "isotonic (ECE" in page.text
+    (run_folder / "classify.json").write_text("[]")
+    with pytest.raises(UserError, match=r"classify.json: not a classification table of this version"):
+        write(script, run_folder)
+
+
+def test_bills_stand_in_the_report_where_they_were_made(script: Script, run_folder: Path) -> None:
+    module = script("end_to_end")
+    module.main(build(module.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
+    cost = script("cost")
+    cost.main(build(cost.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    write(script, run_folder)
+    text = Page((run_folder / "report.html").read_text()).text
+    assert "What it costs" in text and "USD per 1000" in text
+    assert "## What it costs" in (run_folder / "report.md").read_text()
+    (run_folder / "cost.json").write_text('{"schema": 3}')
+    with pytest.raises(UserError, match=r"cost.json: not a bill of this version; run eval/cost.py again"):
+        write(script, run_folder)

@@ -1,0 +1,47 @@
+"""Write one page that compares finished evaluations: all gates in one table, curves, each run against the first.
+
+`kbtrain compare A B` says the same of two runs in the terminal.
+
+Examples:
+  python eval/compare.py --runs "[runs/demo, runs/demo-full]" --out runs/compare.html
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.report.compare import read_finished, render_comparison
+
+
+class CompareConfig(Config):
+    """Settings of this script."""
+
+    runs: tuple[Path, ...] = Field(description="two or more run folders with results.json; the first is the reference")
+    names: tuple[str, ...] = Field((), description="what to call them; without it their folders' names")
+    title: str = Field("Runs compared", description="headline of the page")
+    out: Path = Field(Path("runs/compare.html"), description="the page")
+
+
+def main(config: CompareConfig) -> None:
+    """Read, compare, write, say."""
+    started = time.time()
+    names = config.names or tuple(path.resolve().name for path in config.runs)
+    if len(config.runs) < 2 or len(names) != len(config.runs):
+        raise UserError("runs: give at least two run folders, and as many names or none")
+    if len(set(names)) < len(names):
+        names = tuple(f"{name} ({i})" for i, name in enumerate(names, 1))
+    runs = [read_finished(path, name) for path, name in zip(config.runs, names, strict=True)]
+    write_atomically(config.out, render_comparison(runs, config.title))
+    inputs = [path / "results.json" for path in config.runs]
+    write_meta(config.out, stage="compare", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print(f"compared {len(runs)} runs in {time.time() - started:.0f} s -> {config.out}")
+
+
+if __name__ == "__main__":
+    run_script(main, CompareConfig, __doc__)

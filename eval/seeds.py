@@ -1,0 +1,92 @@
+"""Several finished evaluations of one gate recipe with different seeds: how much of a result is the seed?
+
+Reads results.json, outcomes.jsonl and scores.jsonl of each run folder (the same test questions in all); writes OUT:
+each gate's accuracy and its gain over random by seed, their spread, and 95 % intervals that draw anew the questions
+alone, and the questions and the seeds.
+
+Examples:
+  python eval/seeds.py --runs "[runs/seed0, runs/seed1, runs/seed2]" --out runs/seeds.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.metrics.compare_runs import decisions_of
+from kbtrain.metrics.seeds import SeedSummary, summarise_seeds
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.report.compare import Run, read_finished
+from kbtrain.report.summary import interval
+from kbtrain.report.text_table import aligned, number
+
+
+class SeedsConfig(Config):
+    """Settings of this script."""
+
+    runs: tuple[Path, ...] = Field(description="two or more run folders, one for each seed")
+    bootstrap_draws: int = Field(10_000, ge=100, description="resamples")
+    out: Path = Field(Path("runs/seeds.json"), description="the result")
+
+
+def main(config: SeedsConfig) -> None:
+    """Read, summarise, write, say."""
+    started = time.time()
+    runs = [read_finished(path) for path in config.runs]
+    check(runs)
+    names = [gate.gate for gate in runs[0].results.gates if gate.threshold_rule is not None]
+    found: dict[str, dict[str, SeedSummary]] = {}
+    for name in names:
+        columns = [decisions_of(run.decided, name) for run in runs]
+        known = [column for column in columns if column is not None]
+        if len(known) == len(runs):
+            gains = [correct - at_random(run, retrieve) for run, (correct, retrieve) in
+                     zip(runs, (column.T for column in known), strict=True)]  # fmt: skip
+            values = {"accuracy": [column[:, 0] for column in known], "gain": gains}
+            found[name] = {key: summarise_seeds(value, config.bootstrap_draws) for key, value in values.items()}
+    document = {"schema": 1, "runs": [str(path) for path in config.runs], "gates": {
+        gate: {key: dataclasses.asdict(value) for key, value in of.items()} for gate, of in found.items()}}  # fmt: skip
+    write_atomically(config.out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    inputs = [path / "results.json" for path in config.runs]
+    write_meta(config.out, stage="seeds", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print(table(found))
+    print(f"summarised {len(found)} gates over {len(runs)} seeds -> {config.out}")
+
+
+def check(runs: list[Run]) -> None:
+    """Refuse runs that are not of the same test questions in the same order."""
+    ids = [[o.question_id for o in run.decided.outcomes] for run in runs]
+    other = next((run.name for run, mine in zip(runs, ids, strict=True) if mine != ids[0]), None)
+    if len(runs) < 2 or other is not None:
+        problem = f"'{other}' has other test questions than '{runs[0].name}'" if other else "give at least two"
+        raise UserError(f"runs: {problem}; seeds are compared on the same questions")
+
+
+def at_random(run: Run, retrieve: np.ndarray) -> np.ndarray:
+    """Each question's expected correctness under a random gate with the same retrieval ratio."""
+    outcomes = run.decided.outcomes
+    llm, rag = (np.array([getattr(o, key) for o in outcomes], float) for key in ("llm_correct", "rag_correct"))
+    return (1 - retrieve.mean()) * llm + retrieve.mean() * rag
+
+
+def table(found: dict[str, dict[str, SeedSummary]]) -> str:
+    """One row per gate and figure."""
+    head = ("gate", "figure", "mean", "spread", "95 %, questions", "95 %, both", "by seed")
+    rows = [
+        [gate, key, number(s.mean), number(s.spread), interval(s.questions), interval(s.both),
+         " ".join(map(number, s.by_seed))]
+        for gate, of in found.items()
+        for key, s in of.items()
+    ]  # fmt: skip
+    return aligned(head, rows)
+
+
+if __name__ == "__main__":
+    run_script(main, SeedsConfig, __doc__)

@@ -1,0 +1,106 @@
+"""Finished evaluations compared: for the terminal (``kbtrain compare A B``) and as one page over many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.metrics.compare_runs import Decided, Difference, compare_runs
+from kbtrain.metrics.stored import first_ids, read_scores
+from kbtrain.records import Outcome
+from kbtrain.report import figures, summary
+from kbtrain.report.rendering import page
+from kbtrain.report.results import Results, load
+from kbtrain.report.text_table import aligned, number, signed
+
+HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
+        "95 % interval")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder with a finished evaluation."""
+
+    name: str
+    results: Results
+    decided: Decided
+
+
+def read_finished(folder: Path, name: str | None = None) -> Run:
+    """Read results.json, outcomes.jsonl and scores.jsonl. Raises :class:`UserError`."""
+    results = load(folder / "results.json")
+    outcomes = [o for o in jsonl.read(Outcome, folder / "outcomes.jsonl") if o.split == results.meta["split"]]
+    scores = read_scores(folder / "scores.jsonl")
+    for gate in results.gates:
+        missing = [o.question_id for o in outcomes if gate.gate in scores and o.question_id not in scores[gate.gate]]
+        if missing:
+            where = folder / "scores.jsonl"
+            raise UserError(
+                f"{where}: gate '{gate.gate}' has no score for {first_ids(missing)}; run eval/score.py again"
+            )
+    named = name or folder.resolve().name
+    return Run(named, results, Decided(named, outcomes, results.gates, scores))
+
+
+def row(found: Difference) -> list[str]:
+    """The cells under :data:`HEAD`."""
+    p = None if found.mcnemar is None else found.mcnemar.p_holm
+    return [
+        found.gate,
+        str(found.n),
+        number(found.first),
+        number(found.second),
+        signed(found.accuracy.mean),
+        summary.interval(found.accuracy),
+        number(p),
+        f"{100 * found.first_ratio:.1f}%",
+        f"{100 * found.second_ratio:.1f}%",
+        signed(found.ratio.mean),
+        summary.interval(found.ratio),
+    ]
+
+
+def caption(first: Run, second: Run, found: Sequence[Difference]) -> str:
+    """What is compared, and what cannot be."""
+    n = found[0].n if found else 0
+    sizes = len(first.decided.outcomes), len(second.decided.outcomes)
+    text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"
+    if n < max(sizes):
+        text += f" (of {sizes[0]} and {sizes[1]})"
+    names = [[g.gate for g in run.results.gates] for run in (first, second)]
+    only = [name for name in names[0] + names[1] if (name in names[0]) != (name in names[1])]
+    return text + (f"; in one only: {', '.join(only)}" if only else "") + "; p after Holm's correction over the gates"
+
+
+def text_comparison(first: Path, second: Path) -> str:
+    """The comparison for a terminal. Raises :class:`UserError` for runs without a question in common."""
+    a, b = read_finished(first), read_finished(second)
+    found = compare_runs(a.decided, b.decided)
+    if not found:
+        raise UserError(f"{first} and {second} have no evaluated question in common: nothing can be compared")
+    better = [d.gate for d in found if d.accuracy.above_zero]
+    worse = [d.gate for d in found if d.accuracy.high < -1e-12]
+    said = [f"{what}: {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
+    verdict = "; ".join(said) or "no gate's accuracy differs by more than chance"
+    return "\n".join([aligned(HEAD, [row(d) for d in found]), caption(a, b, found), f"second against first, {verdict}"])
+
+
+def render_comparison(runs: Sequence[Run], title: str) -> str:
+    """One page: every run's gates in one table, their curves, and each run against the first."""
+    first = runs[0]
+    pairs = [(run, compare_runs(first.decided, run.decided)) for run in runs[1:]]
+    svgs = {f"curve-{i}": figures.accuracy_curve(run.results.gates, f"curve-{i}") for i, run in enumerate(runs)}
+    return page(
+        "compare.html.j2",
+        svgs=svgs,
+        title=title,
+        runs=runs,
+        head=("run", *summary.HEAD),
+        rows=[[run.name, *summary.row(gate)] for run in runs for gate in run.results.gates],
+        captions={run.name: summary.caption(run.results) for run in runs},
+        pair_head=HEAD,
+        pairs=[(run, caption(first, run, found), [row(d) for d in found]) for run, found in pairs],
+    )

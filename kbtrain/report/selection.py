@@ -1,0 +1,97 @@
+"""What a page needs to measure the gates on a part of the questions by itself: decisions and what to choose by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError, at
+from kbtrain.metrics.grouped import quantile_groups
+from kbtrain.metrics.results import GateResult
+from kbtrain.metrics.stored import first_ids
+from kbtrain.records import Outcome, Question
+
+POPULARITY_GROUPS = 4
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Something to choose questions by: its labels, and the place of each question's label (-1: it has none)."""
+
+    name: str
+    labels: list[str]
+    places: list[int]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The evaluated questions in one order: grades as bits, and each scored gate's decision."""
+
+    dimensions: list[Dimension]
+    llm: str
+    rag: str
+    decisions: dict[str, str]
+
+    def to_json(self) -> str:
+        """For a script element: no ``<`` in it, so no text can close the element."""
+        document: dict[str, Any] = {
+            "dimensions": [dimension.places for dimension in self.dimensions],
+            "llm": self.llm,
+            "rag": self.rag,
+            "decisions": self.decisions,
+        }
+        return json.dumps(document, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def questions_of(path: Path, outcomes: Sequence[Outcome]) -> list[Question]:
+    """The questions of the outcomes, in their order. Raises :class:`UserError` if any is not in the file."""
+    wanted = {o.question_id for o in outcomes}
+    found = {q.id: q for q in jsonl.read(Question, path) if q.id in wanted}
+    missing = [o.question_id for o in outcomes if o.question_id not in found]
+    if missing:
+        raise UserError(f"{at(path)}: {first_ids(missing)} of outcomes.jsonl not in it; run eval/end_to_end.py again")
+    return [found[o.question_id] for o in outcomes]
+
+
+def select(
+    questions: Sequence[Question],
+    outcomes: Sequence[Outcome],
+    gates: Sequence[GateResult],
+    scores: Mapping[str, Mapping[str, float]],
+) -> Selection:
+    """``questions`` and ``outcomes`` in the same order; gates without stored scores or threshold are left out."""
+    decisions = {
+        gate.gate: _bits(scores[gate.gate][o.question_id] > gate.threshold for o in outcomes)
+        for gate in gates
+        if gate.gate in scores and gate.threshold is not None
+    }
+    llm, rag = (_bits(getattr(o, name) for o in outcomes) for name in ("llm_correct", "rag_correct"))
+    return Selection(dimensions(questions), llm, rag, decisions)
+
+
+def dimensions(questions: Sequence[Question]) -> list[Dimension]:
+    """Data set, relation, kind of change, hops and popularity, as far as the questions differ in them."""
+    values: dict[str, list[str | None]] = {
+        "data set": [q.dataset for q in questions],
+        "relation": [q.relation for q in questions],
+        "change": [getattr(q, "fact_type", None) for q in questions],
+        "hops": [None if q.hops is None else str(q.hops) for q in questions],
+        "form": [q.form for q in questions],
+        "popularity": quantile_groups([q.popularity for q in questions], POPULARITY_GROUPS),
+    }
+    found = [_dimension(name, column) for name, column in values.items()]
+    return [dimension for dimension in found if len(dimension.labels) > 1]
+
+
+def _dimension(name: str, column: Sequence[str | None]) -> Dimension:
+    labels = sorted({value for value in column if value is not None})
+    place = {label: i for i, label in enumerate(labels)}
+    return Dimension(name, labels, [-1 if value is None else place[value] for value in column])
+
+
+def _bits(values: Iterable[bool]) -> str:
+    return "".join("1" if value else "0" for value in values)

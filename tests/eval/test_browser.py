@@ -1,0 +1,144 @@
+"""The pages in a real browser: no error in its console, no request, sorting and filters that work, narrow screens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kbtrain.config import build
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs headless Chromium (Debian: apt-get install chromium)")
+
+# What a person would do, said into the page's title: sort, choose, reset.
+CLICKS = """
+<script>
+const said = {};
+const head = [...document.querySelectorAll("table.sortable th")].find((th) => th.textContent === "accuracy");
+const column = head.cellIndex, table = head.closest("table");
+const read = () => [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
+head.querySelector("button").click(); said.down = read(); said.aria = head.getAttribute("aria-sort");
+head.querySelector("button").click(); said.up = read();
+const count = () => document.getElementById("selected-n").textContent;
+const texts = (row) => [...row.cells].map((cell) => cell.textContent);
+const cells = () => [...document.querySelectorAll("#selected tbody tr")].map(texts);
+said.all = cells(); said.n = count();
+const choose = document.querySelector("#filters select");
+choose.value = "1"; choose.dispatchEvent(new Event("change", {bubbles: true}));
+said.some = cells(); said.fewer = count();
+said.width = [document.documentElement.scrollWidth, window.innerWidth];
+said.requests = performance.getEntriesByType("resource").length;
+said.focus = (head.querySelector("button").focus(), document.activeElement.textContent);
+document.title = JSON.stringify(said);
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def report(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with its report."""
+    import importlib.util
+    import sys
+
+    run = Path(shutil.copytree(made_run, tmp_path_factory.mktemp("browser") / "run"))
+    root = Path(__file__).resolve().parents[2] / "eval"
+    for name, kind, more in (
+        ("end_to_end", "EndToEndConfig", {"bootstrap_draws": 100}),
+        ("write_report", "ReportConfig", {}),
+    ):
+        spec = importlib.util.spec_from_file_location(f"browser_{name}", root / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module: ModuleType = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        module.main(build(getattr(module, kind), None, {"run": run, **more}))
+    return run
+
+
+def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Open a page without a network; the console goes to stderr."""
+    profile = page.parent / "profile"
+    command = [
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        "--disable-background-networking", "--disable-sync", "--disable-component-update", "--hide-scrollbars",
+        "--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter",
+        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0",
+        "--virtual-time-budget=3000", *flags, page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def console(stderr: str) -> list[str]:
+    """What the page wrote to the console: errors, warnings and refused loads."""
+    return [line for line in stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("name", ["report.html", "gates/kbm_mastery.html"])
+def test_a_page_opens_without_an_error_and_asks_for_nothing(report: Path, name: str) -> None:
+    done = browse(report / name, "--dump-dom")
+    assert console(done.stderr) == []  # the policy default-src 'none' would name every request here, as below
+    assert "</html>" in done.stdout
+    assert 'form class="filters"' in done.stdout and re.search(r"<th[^>]*><button", done.stdout)
+
+
+def test_sorting_and_filters_do_what_they_say(report: Path) -> None:
+    html = (report / "report.html").read_text()
+    # the page's policy refuses scripts that are not its own, so the test's copy has none
+    open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
+    page = report / "clicked.html"
+    page.write_text(open_page.replace("</body>", CLICKS + "</body>"))
+    done = browse(page, "--dump-dom", "--window-size=390,844")
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
+    assert title is not None
+    said = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    gates = {gate["gate"]: gate for gate in json.loads((report / "results.json").read_text())["gates"]}
+    assert [float(x) for x in said["down"]] == sorted((float(x) for x in said["down"]), reverse=True)
+    assert said["up"] == said["down"][::-1] or [float(x) for x in said["up"]] == sorted(float(x) for x in said["up"])
+    assert said["aria"] == "descending" and said["focus"] == "accuracy"
+    assert said["n"] == "200 of 200 questions." and said["fewer"] == "50 of 200 questions."
+    found = {row[0]: row[1:] for row in said["all"]}
+    assert list(found) == ["llm_only", "all_rag", "oracle", "prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"]
+    for name, (accuracy, ratio, random, gain, error) in found.items():
+        point = gates[name]
+        assert float(accuracy) == pytest.approx(point["accuracy"], abs=6e-4)
+        assert float(ratio.rstrip("%")) == pytest.approx(100 * point["retrieval_ratio"], abs=0.06)
+        assert float(random) == pytest.approx(point["random_accuracy"], abs=6e-4)
+        assert float(gain) == pytest.approx(point["delta_vs_random"]["mean"], abs=6e-4)
+        width = point["delta_vs_random"]["high"] - point["delta_vs_random"]["low"]
+        assert float(error) == pytest.approx(width / 2, abs=0.012)  # normal against bootstrap of 100 draws
+    assert said["some"] != said["all"]
+    assert said["requests"] == 0
+    assert said["width"][0] <= said["width"][1]  # nothing sticks out of a phone's screen
+
+
+def test_an_injected_script_is_refused_by_the_page_itself(report: Path) -> None:
+    page = report / "injected.html"
+    html = (report / "report.html").read_text()
+    evil = "<script>document.title = 'broken'</script><img src='http://127.0.0.1:9/x.png'>"
+    page.write_text(html.replace("</body>", evil + "</body>"))
+    done = browse(page, "--dump-dom")
+    assert "<title>broken" not in done.stdout
+    refused = [line for line in console(done.stderr) if "Content Security Policy" in line]
+    assert any("script" in line for line in refused) and any("127.0.0.1:9/x.png" in line for line in refused)
+
+
+@pytest.mark.parametrize(
+    ("size", "dark"), [("1280,900", False), ("390,844", False), ("390,844", True)], ids=["desk", "phone", "dark"]
+)
+def test_screenshots_are_not_blank(report: Path, size: str, dark: bool, tmp_path: Path) -> None:
+    from PIL import Image
+
+    picture = tmp_path / "page.png"
+    flags = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    browse(report / "report.html", f"--screenshot={picture}", f"--window-size={size}", *flags)
+    image = Image.open(picture).convert("RGB")
+    colours = image.getcolors(maxcolors=2**24) or []
+    share, paper = max((count, colour) for count, colour in colours)
+    assert share / (image.width * image.height) < 0.95  # text and figures are there
+    assert (sum(paper) < 3 * 64) == dark

@@ -1,0 +1,206 @@
+"""eval/cost.py, eval/transfer.py, eval/seeds.py, eval/compare.py and `kbtrain compare` on made-up run folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from html_page import Page, allowed_script
+
+from kbtrain import jsonl
+from kbtrain.cli import main as command
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.metrics.compare_runs import compare_runs
+from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.report.compare import read_finished
+
+Script = Callable[[str], ModuleType]
+PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
+
+
+def evaluate(script: Script, folder: Path, **settings: Any) -> None:
+    module = script("end_to_end")
+    module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
+
+
+@pytest.fixture
+def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A finished evaluation, and one whose kbm_mastery knows the truth."""
+    evaluate(script, run_folder)
+    second = Path(shutil.copytree(run_folder, tmp_path / "better"))
+    needed = {
+        o.question_id: float(o.rag_correct and not o.llm_correct)
+        for o in jsonl.read(Outcome, second / "outcomes.jsonl")
+    }
+    scores = list(jsonl.read(GateScore, second / "scores.jsonl"))
+    best = [dataclasses.replace(s, score=needed[s.question_id]) if s.gate == "kbm_mastery" else s for s in scores]
+    jsonl.write(second / "scores.jsonl", best)
+    evaluate(script, second, threshold_rule="best_accuracy")
+    return run_folder, second
+
+
+def test_the_bill_has_every_gate_and_its_own_seconds(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
+    meta["seconds_per_question"] = {"kbm_mastery": {"test": 0.5, "dev": 0.5}}
+    (run_folder / "scores.jsonl.meta.json").write_text(json.dumps(meta))
+    evaluate(script, run_folder)
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    document = json.loads((run_folder / "cost.json").read_text())
+    gates = {gate["gate"]: gate for gate in document["gates"]}
+    results = {gate["gate"]: gate for gate in json.loads((run_folder / "results.json").read_text())["gates"]}
+    assert list(gates) == list(results)
+    assert all(gates[name]["ratio"] == pytest.approx(results[name]["retrieval_ratio"]) for name in gates)
+    prices = document["prices"]
+    assert gates["kbm_mastery"]["bill"]["gate"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)
+    assert gates["all_rag"]["saved"] == 0 and gates["all_rag"]["bill"]["searches"] == prices["search"]
+    assert gates["llm_only"]["bill"]["searches"] == 0
+    # answers have 4 generated and 20 prompt tokens everywhere: only searches and the gate differ
+    expected = 1 - gates["kbm_mastery"]["bill"]["gate"] / prices["search"]
+    assert gates["kbm_mastery"]["break_even"] == pytest.approx(expected)
+    assert "break-even" in capsys.readouterr().out
+
+
+def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) -> None:
+    evaluate(script, run_folder)
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    jsonl.write(run_folder / "questions.jsonl", questions[:-5])
+    module = script("cost")
+    with pytest.raises(UserError, match="results of 200 questions, but 195 have stored answers; evaluate again"):
+        module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+
+
+def test_thresholds_are_carried_between_data_sets(script: Script, run_folder: Path, tmp_path: Path) -> None:
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    halves = [dataclasses.replace(q, dataset=("one", "two")[i % 2]) for i, q in enumerate(questions)]
+    jsonl.write(run_folder / "questions.jsonl", halves)
+    module = script("transfer")
+    values = {"runs": [str(run_folder)], "gates": ["kbm_benefit"], "out": str(tmp_path / "transfer")}
+    module.main(build(module.TransferConfig, None, values))
+    cells = json.loads((tmp_path / "transfer.json").read_text())["cells"]
+    assert [(c["source"], c["target"], c["n"]) for c in cells] == [
+        (a, b, 100) for a in ("one", "two") for b in ("one", "two")
+    ]
+    assert all(abs(c["ratio"] - 0.5) < 0.2 and c["shift"]["p_value"] > 0.01 for c in cells)
+    assert "alike" in (tmp_path / "transfer.md").read_text()
+
+
+def test_thresholds_are_carried_between_models(script: Script, run_folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(run_folder, tmp_path / "other"))
+    scores = list(jsonl.read(GateScore, other / "scores.jsonl"))
+    jsonl.write(other / "scores.jsonl", [dataclasses.replace(s, score=s.score + 2) for s in scores])
+    module = script("transfer")
+    values = {
+        "runs": [str(run_folder), str(other)],
+        "by": "model",
+        "gates": ["kbm_mastery"],
+        "out": str(tmp_path / "t"),
+    }
+    module.main(build(module.TransferConfig, None, values))
+    cells = json.loads((tmp_path / "t.json").read_text())["cells"]
+    assert [(c["source"], c["target"]) for c in cells] == [(a, b) for a in ("run", "other") for b in ("run", "other")]
+    assert not any(c["shift"]["p_value"] < 0.01 for c in cells)  # each gate judges by its own scale
+    assert len({c["accuracy"] for c in cells}) == 1
+
+
+def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 0
+    said = capsys.readouterr().out
+    assert "first: run, second: better; greedy answers of the 200 questions in both" in said
+    assert "in one only" not in said
+    better = said.splitlines()[-1].removeprefix("second against first, better: ").split("; ")[0].split(", ")
+    assert "kbm_mastery" in better and "all_rag" not in better
+    a, b = (read_finished(path).decided for path in pair)
+    rows = {d.gate: d for d in compare_runs(a, b, draws=200)}
+    assert rows["all_rag"].accuracy.mean == 0 and rows["all_rag"].mcnemar is not None
+    assert rows["kbm_mastery"].second == next(g for g in b.gates if g.gate == "oracle").accuracy
+    found = rows["kbm_mastery"].mcnemar
+    assert found is not None and found.only_first == 0
+    assert found.p_holm is not None and found.p < found.p_holm < 0.05
+
+
+def test_only_shared_questions_are_compared(
+    script: Script, pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = list(jsonl.read(Question, pair[1] / "questions.jsonl"))
+    jsonl.write(pair[1] / "questions.jsonl", questions[:-50])
+    evaluate(script, pair[1])
+    capsys.readouterr()
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 0
+    assert "of the 150 questions in both (of 200 and 150)" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = [
+        dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
+    ]
+    scores = [
+        dataclasses.replace(s, question_id="x" + s.question_id) for s in jsonl.read(GateScore, pair[1] / "scores.jsonl")
+    ]
+    jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
+    jsonl.write(pair[1] / "scores.jsonl", scores)
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 2
+    assert "have no evaluated question in common" in capsys.readouterr().err
+    document = json.loads((pair[1] / "results.json").read_text())
+    (pair[1] / "results.json").write_text(json.dumps({**document, "schema": 7}))
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 2
+    assert capsys.readouterr().err.endswith("results.json: schema is 7, expected 1; run eval/end_to_end.py again\n")
+    assert command(["compare", str(pair[0]), "nowhere"]) == 2
+    assert capsys.readouterr().err == "error: nowhere/results.json: no such file; run eval/end_to_end.py first\n"
+
+
+def test_one_page_compares_runs(script: Script, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    module = script("compare")
+    values = {"runs": [str(path) for path in pair], "names": ["<i>old</i>", "new"], "out": str(tmp_path / "c.html")}
+    module.main(build(module.CompareConfig, None, values))
+    text = (tmp_path / "c.html").read_text()
+    page = Page(text)
+    allowed_script(text)
+    assert page.loaded == [] and page.links == []
+    assert "i" not in page.tags and "<i>old</i>" in page.text
+    assert page.tags.count("svg") == 2 and len(page.ids) == len(set(page.ids))
+    assert "new against <i>old</i>" in page.text
+    with pytest.raises(UserError, match="give at least two run folders"):
+        module.main(build(module.CompareConfig, None, {**values, "runs": [str(pair[0])]}))
+
+
+def test_seeds_are_a_second_source_of_variance(
+    script: Script, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [Path(shutil.copytree(run_folder, tmp_path / f"seed{i}")) for i in range(3)]
+    scores = list(jsonl.read(GateScore, run_folder / "scores.jsonl"))
+    for seed, run in enumerate(runs):  # kbm_mastery differs by seed, the others do not
+        noise = random.Random(seed)
+        noisy = [
+            dataclasses.replace(s, score=s.score + noise.gauss(0, 0.5)) if s.gate == "kbm_mastery" else s
+            for s in scores
+        ]
+        jsonl.write(run / "scores.jsonl", noisy)
+        evaluate(script, run)
+    module = script("seeds")
+    values = {"runs": [str(run) for run in runs], "out": str(tmp_path / "seeds.json"), "bootstrap_draws": 500}
+    module.main(build(module.SeedsConfig, None, values))
+    gates = json.loads((tmp_path / "seeds.json").read_text())["gates"]
+    assert list(gates) == ["prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"]
+    assert gates["kbm_benefit"]["accuracy"]["spread"] == pytest.approx(0)
+    found = gates["kbm_mastery"]["gain"]
+    assert found["spread"] > 0
+    assert found["both"]["high"] - found["both"]["low"] > found["questions"]["high"] - found["questions"]["low"]
+    of = [json.loads((run / "results.json").read_text())["gates"] for run in runs]
+    gains = [next(g["delta_vs_random"]["mean"] for g in gates if g["gate"] == "kbm_mastery") for gates in of]
+    assert found["by_seed"] == pytest.approx(gains)
+    assert "95 %, both" in capsys.readouterr().out
+    jsonl.write(runs[2] / "questions.jsonl", list(jsonl.read(Question, runs[2] / "questions.jsonl"))[:-3])
+    evaluate(script, runs[2])
+    with pytest.raises(UserError, match="'seed2' has other test questions than 'seed0'"):
+        module.main(build(module.SeedsConfig, None, values))
