@@ -5,9 +5,8 @@ questions' values; dev and test never take part in choosing it. The distribution
 RUN/labels.jsonl.meta.json. Labelling starts afresh each time: a number of samples more may change every label.
 
 Examples:
-  python data_gen/label.py --run runs/demo --tau-mastery 0.2
   python data_gen/label.py --config data_gen/configs/label_paper.yaml --run runs/qwen2_7b
-  python data_gen/label.py --run runs/demo --tau-mastery '{quantile: 0.7}' --tau-certainty '{quantile: 0.5}'
+  python data_gen/label.py --run runs/demo --verdicts --tau-mastery '{quantile: 0.7}' --tau-certainty '{quantile: 0.5}'
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ def decided(draft: Path, tau_mastery: float, tau_certainty: float, seen: Distrib
 def main(config: LabelConfig) -> None:
     started = time.time()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
-    draft, tally, seen = out.with_name(out.name + ".draft"), Tally(), Distribution()
-    judged = config.run / "verdicts.jsonl"
+    draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
+    tally, seen = Tally(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
@@ -84,12 +83,12 @@ def main(config: LabelConfig) -> None:
         "bootstrap": {"draws": certainty.DRAWS, "seed": certainty.SEED},
     }
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
-    inputs = [source, store_path, *([judged] if config.verdicts else [])]
-    write_meta(out, stage="label", config=config.model_dump(mode="json"), inputs=inputs, extra=extra, started=started)
+    inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")
+    write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)
     print("\n".join(seen.lines()))
-    skipped = tally.counts["questions_without_llm_samples"]
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
-          f"{skipped} questions without samples, {time.time() - started:.0f} s -> {out}")  # fmt: skip
+          f"{tally.counts['questions_without_llm_samples']} questions without samples, "
+          f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
 
 
 def _rule(setting: float | Quantile) -> str:

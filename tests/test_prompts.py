@@ -1,4 +1,4 @@
-"""Prompts to the letter of the KBM paper (figures 9-12 and 14), and fingerprints that notice any change.
+"""Prompts to the letter of the KBM paper (figures 9-14), and fingerprints that notice any change.
 
 The golden texts are typed from the figures, line by line, blanks before line breaks included. Figure 14's "Ouestion" is
 a slip of the copy at hand and reads "Question".
@@ -206,3 +206,31 @@ def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pyt
             with monkeypatch.context() as patch:
                 patch.setitem(table, language, table[language] + " ")
                 assert fingerprint(plain) != before, (name, language)
+
+
+FIGURE_13_ZH = (
+    "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n"
+    "预测: 是{歌德}\n"
+    "答案: 歌德\n"
+    "输出: "
+)  # fmt: skip
+
+
+def test_the_chinese_judge_prompt_is_figure_13_and_the_english_one_has_its_form() -> None:
+    assert prompts.judge_prompt("是{歌德}", ["歌德"], "zh") == FIGURE_13_ZH
+    english = prompts.judge_prompt("Goethe, of course", ["Goethe", "J. W. Goethe"], "en")
+    assert english.splitlines()[1:] == ["prediction: Goethe, of course", "answer: Goethe / J. W. Goethe", "output: "]
+    assert [prompts.judge_reply(right) for right in (True, False)] == ["1", "0"]
+    asked = prompts.Judgement("j", "是{歌德}", ("歌德",), "test", "d", "zh")
+    assert answer_prompt(asked, "llm") == FIGURE_13_ZH
+    with pytest.raises(ValueError, match="takes no evidence"):
+        answer_prompt(asked, "llm", "text")
+
+
+def test_a_changed_letter_in_the_judge_prompt_changes_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = tokenizer(None)
+    before = prompts.judge_fingerprint(plain)
+    for language in ("en", "zh"):
+        with monkeypatch.context() as patch:
+            patch.setitem(prompts._JUDGE, language, prompts._JUDGE[language] + " ")
+            assert prompts.judge_fingerprint(plain) != before

@@ -126,7 +126,7 @@ def stability_curves(
     axes.set_xticks(sorted(sizes))
     axes.set_xlabel("sampled answers I")
     axes.set_ylabel(unit)
-    axes.set_ylim(0, None)
+    axes.set_ylim(0, max(5.0, axes.get_ylim()[1]))  # percent; a line of zeros should lie on the axis
     axes.legend(fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
     return render(figure, name)
 

@@ -17,7 +17,7 @@ from kbtrain.prompts import Judgement
 from kbtrain.records import Grading, Question
 from kbtrain.retrieval.mask import gold_texts
 
-_REPLY = re.compile(r"^\W*([01])(?![\d.])")
+_REPLY = re.compile(r"^\W*([01])(?!\d|\.\d)")
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,9 @@ def _found(
         if made is None:
             continue
         stored[condition] -= 1
+        if condition != "llm":
+            tally.counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
+            tally.counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
         if len(made.samples) < MIN_SAMPLES:
             tally.counts[f"{condition}_greedy_only" if not made.samples else f"{condition}_single_sample"] += 1
             continue

@@ -80,3 +80,41 @@ def test_one_hop_questions_of_the_atlas_find_their_passage() -> None:
     hits = BM25.build(atlas_passages()).search([q.text for q in questions], 3)
     found = sum(any(h.passage_id in q.gold_passages for h in hs) for q, hs in zip(questions, hits, strict=True))
     assert found > 0.98 * len(questions)
+
+
+def test_tf_idf_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
+    done = retrieve(run, "--retriever", "tfidf", "--chunk-tokens", 8, "--chunk-overlap", 2, "--k", 5)
+    assert done.returncode == 0, done.stderr
+    evidence = list(jsonl.read(Evidence, run / "evidence.jsonl"))
+    ids = {hit.passage_id for found in evidence for hit in found.hits}
+    assert any("#" in name for name in ids) and all(len(hit.text.split()) <= 8 for e in evidence for hit in e.hits)
+    assert read_meta(run / "evidence.jsonl")["counts"]["gold_found"] > 30  # a chunk of a gold passage counts
+    built = (run / "tfidf" / "built_from.json").stat().st_mtime_ns
+    assert retrieve(run, "--retriever", "tfidf", "--chunk-tokens", 8, "--chunk-overlap", 2).returncode == 0
+    assert (run / "tfidf" / "built_from.json").stat().st_mtime_ns == built
+    assert retrieve(run, "--retriever", "tfidf", "--chinese", "characters").returncode == 0
+    assert (run / "tfidf" / "built_from.json").stat().st_mtime_ns != built
+
+
+def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> None:
+    ask = {"split": "test", "dataset": "d", "answers": ["Paris"]}
+    rows = [{"id": "a", "text": "capital France", **ask}, {"id": "b", "text": "people France", **ask}]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    passages = [
+        {"id": "1", "title": "", "text": "The capital of France is paris."},
+        {"id": "2", "title": "", "text": "Parisians are people in France."},
+    ]
+    (tmp_path / "passages.jsonl").write_text("\n".join(map(json.dumps, passages)), encoding="utf-8")
+    done = retrieve(tmp_path, "--k", 1)
+    assert done.returncode == 0 and "an answer shows through the mask for 1" in done.stdout, done.stderr
+    assert [e.mask_leak for e in jsonl.read(Evidence, tmp_path / "evidence.jsonl")] == [(), ("Paris",)]
+    assert read_meta(tmp_path / "evidence.jsonl")["counts"]["mask_leaks"] == 1
+
+
+def test_a_web_search_needs_its_service(run: Path) -> None:
+    done = retrieve(run, "--retriever", "web")
+    assert done.returncode == 2 and "key 'web': retriever web needs a service" in done.stderr
+    done = retrieve(
+        run, "--config", SCRIPT.parent / "configs" / "retrieve_web.yaml", "--web", '{url: "ftp://x/{query}"}'
+    )
+    assert done.returncode == 2 and "must begin with http" in done.stderr

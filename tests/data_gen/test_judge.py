@@ -1,0 +1,78 @@
+"""judge.py: verdicts on every stored answer, used by the labels; agreement with people on a labelled file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from kbtrain import jsonl
+from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.provenance import read_meta
+from kbtrain.records import Label
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def labelled(folder: Path) -> Path:
+    rows = [("Paris", True), ("It is Paris", True), ("Lyon", False), ("Parisian", True)]
+    lines = (json.dumps({"id": p, "answers": ["Paris"], "prediction": p, "right": r}) for p, r in rows)
+    (folder / "graded.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "graded.jsonl"
+
+
+def test_verdicts_by_rule_give_the_labels_that_grading_gives(
+    run_folder: Path, script: Script, label: Callable[..., list[Label]]
+) -> None:
+    graded = label(run_folder)
+    done = script("judge", "--run", str(run_folder), "--judge", "contains", "--labelled", str(labelled(run_folder)))
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    assert first.startswith("contains: agrees with people in 0.750 [") and "kappa 0.500" in first
+    assert last.startswith("30 questions, 50 distinct answers judged by contains: 20 right, abstained from 0")
+    meta = read_meta(run_folder / "verdicts.jsonl")
+    assert meta["judge"]["judge"] == "contains" and meta["agreement"]["false_wrong"] == 1
+    assert meta["counts"] == {"answers": 50, "right": 20, "abstained": 0}
+    assert label(run_folder, verdicts=True) == graded
+    rule = read_meta(run_folder / "labels.jsonl")["label_rule"]
+    assert rule["judge"] == meta["judge"]
+
+
+def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
+    run_folder: Path, script: Script, label: Callable[..., list[Label]]
+) -> None:
+    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
+    made = [
+        QuestionVerdicts(v.question_id, {key: None if key == "nobody" else right for key, right in v.right.items()})
+        for v in jsonl.read(QuestionVerdicts, run_folder / "verdicts.jsonl")
+    ]
+    jsonl.write(run_folder / "verdicts.jsonl", made)
+    labels = label(run_folder, verdicts=True, tau_mastery=0.0, tau_certainty=0.1)
+    counts = read_meta(run_folder / "labels.jsonl")["counts"]
+    # train question i: right in i % 11 of 10 answers, else "Nobody"; at least 2 must be left
+    kept = [i for i in range(20) if i % 11 >= 2]
+    assert [x.question_id for x in labels] == [f"train-{i}" for i in kept]
+    assert {x.llm.mastery for x in labels} == {1.0}
+    assert [x.llm.n_abstained for x in labels] == [10 - i % 11 for i in kept]
+    assert counts["llm_judge_abstained"] == 4 and counts["llm_answers_judge_abstained"] == sum(
+        10 - i % 11 for i in range(20)
+    )
+
+
+def test_a_language_model_judges_through_any_back_end(run_folder: Path, script: Script) -> None:
+    done = script("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "scripted", "--model", "none")
+    assert done.returncode == 0, done.stderr  # the scripted model says no 1 and no 0
+    assert "judged by llm:none: 0 right, abstained from 50" in done.stdout
+
+
+def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Script) -> None:
+    done = script("label", "--run", str(run_folder), "--verdicts")
+    assert done.returncode == 2 and "verdicts.jsonl: no such file" in done.stderr
+    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
+    lines = (run_folder / "verdicts.jsonl").read_text().splitlines()
+    (run_folder / "verdicts.jsonl").write_text("\n".join(lines[1:]), encoding="utf-8")
+    done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
+    assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
+    done = script("judge", "--agreement-only", "--judge", "rules")
+    assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"

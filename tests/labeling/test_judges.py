@@ -1,0 +1,173 @@
+"""Judges: what they are asked, how replies are read, and that an abstention stays one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.labeling import grading
+from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
+from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
+from kbtrain.labeling.label import indicators, label
+from kbtrain.labeling.mastery import grade
+from kbtrain.labeling.verdicts import QuestionVerdicts, judged
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.prompts import answer_prompt
+from kbtrain.records import Question, SampleSet
+from kbtrain.store import SampleStore
+
+
+def test_figure_13_is_what_a_judge_reads(capital: Question) -> None:
+    chinese = dataclasses.replace(capital, language="zh", answers=("巴黎", "Paris"))
+    assert answer_prompt(judgement(chinese, " 是巴黎 ", "x"), "llm") == (
+        "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n预测: 是巴黎\n答案: Paris / 巴黎\n输出: "
+    )
+    asked = answer_prompt(judgement(capital, "It is {Paris}", "x"), "llm")
+    assert asked.endswith("\nprediction: It is {Paris}\nanswer: Paris\noutput: ")
+    assert capital.text not in asked
+
+
+def test_for_multiple_choice_the_judge_sees_the_options_text(choice: Question) -> None:
+    assert judgement(choice, "Africa", "x").answers == ("Africa",)
+
+
+@pytest.mark.parametrize(
+    ("reply", "meaning"),
+    [("1", True), (" 0\n", False), ("1.", True), ("**1**", True), ("输出: 1", None), ("10", None), ("0.5", None),
+     ("yes", None), ("", None), ("1, because", True)],
+)  # fmt: skip
+def test_replies_are_read_or_are_abstentions(reply: str, meaning: bool | None) -> None:
+    assert parse_reply(reply) is meaning
+
+
+def scripted(replies: dict[str, list[str]]) -> ScriptedLLM:
+    """Replies by the prediction; sample i takes the i-th."""
+
+    def reply(ask: Ask, index: int) -> str:
+        return replies[ask.question.text][max(index, 0)]
+
+    return ScriptedLLM("judge", Sampling(), reply)
+
+
+def test_the_greedy_reply_decides_without_votes(capital: Question) -> None:
+    llm = scripted({"Paris": ["1"], "Lyon": ["0"], "Rome": ["perhaps"]})
+    opinions = LLMJudge(llm).judge([(capital, "Paris"), (capital, "Rome"), (capital, "Lyon")])
+    assert opinions == [Opinion(True), Opinion(None), Opinion(False)]
+
+
+def test_votes_leave_out_what_cannot_be_read_and_a_tie_is_an_abstention(capital: Question) -> None:
+    llm = scripted({"a": ["1", "1", "x", "0"], "b": ["1", "0", "x", "x"], "c": ["x"] * 4})
+    opinions = LLMJudge(llm, votes=4).judge([(capital, "a"), (capital, "b"), (capital, "c")])
+    assert opinions == [Opinion(True, pytest.approx(2 / 3)), Opinion(None, 0.5), Opinion(None)]
+
+
+def test_rules_judge_as_grading_does(capital: Question, choice: Question) -> None:
+    cases = [(capital, "It is Paris"), (choice, "B"), (choice, "Africa, surely")]
+    assert [o.right for o in RuleJudge().judge(cases)] == [True, True, False]
+    assert [o.right for o in RuleJudge("exact").judge(cases)] == [False, False, False]
+    assert [o.right for o in RuleJudge("contains").judge(cases)] == [True, False, True]
+    assert [o.right for o in RuleJudge("option").judge(cases)] == [None, True, False]
+
+
+def test_an_abstention_is_neither_right_nor_wrong(capital: Question, answered: Callable[..., SampleSet]) -> None:
+    verdicts = {"paris": True, "lyon": False, "big city": None}
+    answers = ["Paris", "paris!", "Lyon", "big city", "big city", ""]
+    graded = grade(capital, answers, verdicts)
+    assert (graded.n, graded.n_correct, graded.n_abstained, graded.n_graded) == (6, 2, 2, 4)
+    made, _ = indicators(capital, answered(*answers, greedy="big city"), verdicts)
+    assert made is not None and made.mastery == 0.5 and made.n == 6 and made.n_abstained == 2
+    assert made.greedy_correct is None
+    nothing, _ = indicators(capital, answered("big city", "big city", "Lyon"), verdicts)
+    assert nothing is None
+    both = label(capital, {"llm": made, "rag": dataclasses.replace(made, condition="rag")}, 0.4, 0.4)
+    assert both.known and both.benefit == 0
+
+
+def test_an_answer_without_a_verdict_is_one_line(capital: Question) -> None:
+    with pytest.raises(UserError, match=r"question 'q1': no verdict on the answer 'Rome'; run"):
+        grading.graded(capital, "Rome", {"paris": True})
+    assert grading.graded(capital, " ", {}) is False
+
+
+def test_each_distinct_answer_is_judged_once(
+    capital: Question, answered: Callable[..., SampleSet], tmp_path: Path
+) -> None:
+    other = dataclasses.replace(capital, id="q9", answers=())
+    seen: list[str] = []
+
+    class Watching(RuleJudge):
+        def judge(self, cases):  # type: ignore[no-untyped-def]
+            seen.extend(text for _, text in cases)
+            return super().judge(cases)
+
+    with SampleStore(tmp_path / "s.db") as store:
+        store.begin("main", {})
+        rag = answered("the paris", "Rome", condition="rag")
+        store.put("main", [answered("Paris", "paris.", "", greedy="Lyon"), rag, answered("x", "y", question="q9")])
+        counts: Counter[str] = Counter()
+        made = list(judged(store, "main", [capital, other], Watching(), 100, counts))
+    assert seen == ["Lyon", "Paris", "Rome"]
+    assert made[0] == QuestionVerdicts("q1", {"lyon": False, "paris": True, "rome": False})
+    assert made[1] == QuestionVerdicts("q9", {"x": None, "y": None})  # no gold answer to compare with
+    assert counts == {"answers": 5, "right": 1, "abstained": 2}
+
+
+ROWS = [("Paris", True), ("It is Paris", True), ("Parisian", False), ("Lyon", False), ("City of Light", True)]
+
+
+def labelled(path: Path) -> Path:
+    lines = ({"id": str(i), "answers": ["Paris"], "prediction": p, "right": r} for i, (p, r) in enumerate(ROWS))
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
+    return path
+
+
+def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
+    made = agreement(RuleJudge("contains"), read_labelled(labelled(tmp_path / "graded.jsonl")))
+    # people: T T F F T, judge: T T F F F; po = 4/5, pe = (3/5)(2/5) + (2/5)(3/5) = 12/25, kappa = 8/13
+    assert (made.n, made.n_abstained, made.accuracy, made.false_right, made.false_wrong) == (5, 0, 0.8, 0, 1)
+    assert made.kappa == pytest.approx(8 / 13)
+    assert made.accuracy_low == pytest.approx(0.3755, abs=1e-4) and made.accuracy_high == pytest.approx(
+        0.9638, abs=1e-4
+    )
+    assert line(made).startswith(
+        "contains: agrees with people in 0.800 [0.376, 0.964] of 5 labelled answers, kappa 0.615"
+    )
+
+
+def test_abstentions_stand_beside_the_agreement(tmp_path: Path) -> None:
+    rows = read_labelled(labelled(tmp_path / "graded.jsonl"))
+    llm = scripted({"Paris": ["1"], "It is Paris": ["1"], "Parisian": ["?"], "Lyon": ["0"], "City of Light": ["0"]})
+    made = agreement(LLMJudge(llm), rows)
+    assert (made.n_abstained, made.accuracy, made.accuracy_all) == (1, 0.75, 0.6)
+    silent = agreement(RuleJudge("option"), rows)
+    assert (silent.accuracy, silent.kappa, silent.accuracy_all) == (None, None, 0.0)
+    assert line(silent) == "option: abstained from all 5 labelled answers"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no labelled answers in it"),
+        ('{"id": "1", "answers": [], "prediction": "x", "right": true}', r":1: field 'answers': no answer"),
+        ('{"id": "1", "answers": ["a"], "prediction": "x", "right": "maybe"}', r":1: field 'right': "),
+        ('{"id": "1", "answers": ["a"], "prediction": "x", "right": 1}\n' * 2, r":2: field 'id': duplicate '1'"),
+    ],
+)
+def test_a_broken_file_of_labelled_answers_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "graded.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_labelled(tmp_path / "graded.jsonl")
+
+
+def test_kappa_needs_both_classes() -> None:
+    rows = [LabelledAnswer(str(i), ("a",), "a", True) for i in range(3)]
+    made = agreement(RuleJudge("exact"), rows)
+    assert made.accuracy == 1 and made.kappa is None and not math.isnan(made.accuracy_all)

@@ -1,0 +1,81 @@
+"""The judge that can only say 1 or 0: its number is the model's own probability."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from kbtrain.errors import UserError
+from kbtrain.labeling.judges import judgement
+from kbtrain.labeling.judges_token import TokenJudge
+from kbtrain.prompts import answer_prompt, render_chat
+from kbtrain.records import Question
+
+Tiny = tuple[PreTrainedModel, PreTrainedTokenizerFast]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    """A random Llama over bytes, with a chat template."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator([], trainers.BpeTrainer(special_tokens=["<eos>"], initial_alphabet=alphabet))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=None, eos_token_id=0, initializer_range=0.3,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval(), tokenizer
+
+
+@pytest.mark.parametrize("template", [None, "{% for m in messages %}[{{ m['content'] }}]{% endfor %}>"])
+def test_the_probability_is_that_of_1_against_0_after_the_prompt(
+    tiny: Tiny, capital: Question, template: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = tiny
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    chinese = dataclasses.replace(capital, language="zh")
+    cases = [(capital, "Paris"), (chinese, "Lyon"), (capital, "a much longer answer than the others " * 9)]
+    found = TokenJudge("tiny", model, tokenizer).judge(cases)
+    for case, opinion in zip(cases, found, strict=True):
+        text = render_chat(tokenizer, answer_prompt(judgement(*case, "x"), "llm"))
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        one, zero = (tokenizer(c)["input_ids"][0] for c in "10")
+        with torch.no_grad():
+            logits = model(ids).logits[0, -1]
+        expected = float(torch.softmax(logits[[one, zero]], 0)[0])
+        assert opinion.p_right == pytest.approx(expected, abs=1e-5)
+        assert opinion.right is (expected > 0.5)
+
+
+def test_it_abstains_inside_the_margin_and_says_what_it_depends_on(tiny: Tiny, capital: Question) -> None:
+    (plain,) = TokenJudge("tiny", *tiny).judge([(capital, "Paris")])
+    assert plain.p_right is not None
+    judge = TokenJudge("tiny", *tiny, margin=abs(plain.p_right - 0.5) + 1e-6)
+    (unsure,) = judge.judge([(capital, "Paris")])
+    assert unsure.right is None and unsure.p_right == plain.p_right
+    facts = judge.facts()
+    assert facts["rendering"] == "plain" and facts["judge"] == "token:tiny" and len(facts["prompts"]) == 16
+
+
+def test_a_model_that_gives_no_number_is_one_line(
+    tiny: Tiny, capital: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = tiny[0].get_output_embeddings()
+    monkeypatch.setattr(head, "weight", torch.nn.Parameter(torch.full_like(head.weight, float("nan"))))
+    with pytest.raises(UserError, match="the model gives no number; try dtype fp32"):
+        TokenJudge("tiny", *tiny).judge([(capital, "Paris")])
+
+
+def test_no_answers_no_work(tiny: Tiny) -> None:
+    nothing: Callable[..., object] = TokenJudge("tiny", *tiny).judge
+    assert nothing([]) == []
