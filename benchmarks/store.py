@@ -1,6 +1,7 @@
-"""How long does a resume take to find out what is done? The sample store against a plain JSON Lines file.
+"""The sample store against a plain JSON Lines file: rows a second when writing, and what a resume costs.
 
-Generates both with the same answers, then opens each in a fresh process, in turn, and prints seconds and ratios.
+Writes the same answers to both in the same batches (the file once without and once with an fsync after each batch,
+which is what the store promises), then opens each in a fresh process, in turn, and prints seconds and ratios.
 
 Examples:
   python benchmarks/store.py
@@ -14,17 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field
+from store_writing import append, fill, sample_sets
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.records import Sample, SampleSet
 from kbtrain.store import SampleStore
 
-BATCH = 200
 STORE = "from kbtrain.store import SampleStore; n = len(SampleStore('{path}').done('main'))"
 SCAN = """import json
 with open('{path}') as file:
@@ -35,30 +33,8 @@ TIMED = "import time; start = time.perf_counter()\n{code}\nprint(time.perf_count
 class StoreBenchmarkConfig(Config):
     n_questions: int = Field(33_334, ge=1, description="question-conditions in the store")
     n_samples: int = Field(30, ge=1, description="answers of each")
+    batch: int = Field(8, ge=1, description="question-conditions in one transaction: a batch of the sampler")
     repeats: int = Field(5, ge=1, description="times each is opened, in turn; the median counts")
-
-
-def sample_sets(config: StoreBenchmarkConfig) -> Iterator[SampleSet]:
-    """Answers of realistic length."""
-    for i in range(config.n_questions):
-        answers = (
-            Sample(j, f"Answer {i * 31 + j}, and why it is so.", 12, "eos", -3.25) for j in range(config.n_samples)
-        )
-        yield SampleSet(f"atlas-capital-{i:06d}", "llm", tuple(answers), Sample(-1, "Answer", 3, "eos", -0.5), 64)
-
-
-def fill(config: StoreBenchmarkConfig, path: Path) -> float:
-    """Seconds to store everything, one durable transaction per batch."""
-    start, batch = time.perf_counter(), []
-    with SampleStore(path) as store:
-        store.begin("main", {})
-        for made in sample_sets(config):
-            batch.append(made)
-            if len(batch) == BATCH:
-                store.put("main", batch)
-                batch = []
-        store.put("main", batch)
-    return time.perf_counter() - start
 
 
 def timed(code: str, path: Path) -> tuple[float, int]:
@@ -71,8 +47,12 @@ def timed(code: str, path: Path) -> tuple[float, int]:
 def main(config: StoreBenchmarkConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         database, lines = Path(folder) / "samples.db", Path(folder) / "samples.jsonl"
-        stored = fill(config, database)
-        jsonl.write(lines, sample_sets(config))
+        size = (config.n_questions, config.n_samples)
+        written = {
+            "store": fill(database, sample_sets(*size), config.batch),
+            "JSON Lines": append(lines, sample_sets(*size), config.batch, durable=False),
+            "JSON Lines, fsync": append(lines, sample_sets(*size), config.batch, durable=True),
+        }
         seconds: dict[str, list[float]] = {"store": [], "jsonl": []}
         for _ in range(config.repeats):
             for name, code, path in (("store", STORE, database), ("jsonl", SCAN, lines)):
@@ -86,7 +66,11 @@ def main(config: StoreBenchmarkConfig) -> None:
         read = time.perf_counter() - start
         sizes = {path.name: path.stat().st_size / 2**20 for path in (database, lines)}
     resume = {name: statistics.median(values) for name, values in seconds.items()}
-    print(f"{answers} answers: stored in {stored:.1f} s, read back in {read:.1f} s ({answers / read:.0f} a second)")
+    rows = config.n_questions * (config.n_samples + 1)
+    print(f"{rows} rows in batches of {config.batch} question-conditions, rows a second:")
+    for name, second in written.items():
+        print(f"  {name}: {rows / second:.0f} ({written['JSON Lines, fsync'] / second:.2f} of JSON Lines with fsync)")
+    print(f"{answers} answers read back in {read:.1f} s ({answers / read:.0f} a second)")
     print("  ".join(f"{name} {size:.0f} MiB" for name, size in sizes.items()))
     print(
         f"resume start-up: store {resume['store']:.3f} s, JSON Lines scan {resume['jsonl']:.3f} s,"

@@ -19,16 +19,18 @@ def writing(path: Path, run: str) -> Iterator[None]:
     Raises :class:`UserError` at once when another process holds it. The lock is a file beside the store; on a network
     disk it counts between machines only as far as that disk keeps ``flock``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f"{path.name}.{quote(run, safe='')}.lock"))
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise UserError(
             f"{at(path)}: another process is sampling run '{run}' into it; wait for it, or name another run"
         ) from None
     except OSError as error:
-        raise UserError(f"{at(path)}: cannot be locked ({error.strerror or error}); is its folder writable?") from None
+        raise UserError(
+            f"{at(path)}: cannot be locked ({error.strerror or error}); can its folder be written?"
+        ) from None
     try:
         yield
     finally:

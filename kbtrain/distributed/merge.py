@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[Part]:
     """
     parts = sorted((_part(path, run) for path in paths), key=lambda part: part.shard.index)
     first = parts[0]
-    for before, part in zip(parts, parts[1:], strict=False):
+    for before, part in itertools.pairwise(parts):
         _same_run(first, part)
         if part.shard.index == before.shard.index:
             raise UserError(f"{at(part.path)}: shard {part.shard.index} stands in {before.path} too; leave one out")

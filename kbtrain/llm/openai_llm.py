@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -30,7 +30,8 @@ NEUTRAL = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
 
 @dataclass(frozen=True)
 class Server:
-    """Where the model is and how it is asked. ``extra`` goes into each request (None takes a field out)."""
+    """Where the model is and how it is asked. ``extra`` goes into each request (None takes a field out); ``neutral``
+    are fields that stand there unless the sampling itself sets them."""
 
     url: str
     model: str
@@ -41,6 +42,7 @@ class Server:
     timeout: float = 600.0
     key_env: str = "OPENAI_API_KEY"
     extra: Mapping[str, Any] = field(default_factory=dict)
+    neutral: Mapping[str, Any] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
 
 
@@ -64,14 +66,12 @@ class OpenAILLM:
     def connect(cls, name: str, sampling: Sampling, server: Server) -> OpenAILLM:
         """Ask the server for its models first: a wrong address or name is one line at once."""
         kind = _server_kind(server)
-        extra = {**NEUTRAL.get(kind, {}), **server.extra}
         tokenizer = None
         if not server.chat:
             from kbtrain.llm.load import load_tokenizer
 
             tokenizer = load_tokenizer(name)
-        changed = Server(**{**vars(server), "extra": extra})
-        return cls(name, tokenizer, sampling, changed)
+        return cls(name, tokenizer, sampling, replace(server, neutral=NEUTRAL.get(kind, {})))
 
     def facts(self) -> dict[str, Any]:
         """As :meth:`kbtrain.llm.base.LLM.facts`."""
@@ -125,7 +125,8 @@ class OpenAILLM:
         """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt."""
         if n > 1:
             body = {**body, "n": n}
-        fields = {key: value for key, value in {**body, **self.server.extra}.items() if value is not None}
+        whole = {**self.server.neutral, **body, **self.server.extra}
+        fields = {key: value for key, value in whole.items() if value is not None}
         path = "chat/completions" if self.server.chat else "completions"
         assert self._gate is not None
         async with self._gate:

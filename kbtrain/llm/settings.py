@@ -68,8 +68,12 @@ class LLMConfig(Config):
         dumped = self.model_dump(mode="json")
         kept = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
         kept["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__}
-        fields = type(self).model_fields
-        return kept | {key: dumped[key] for key in _LATER if dumped[key] != fields[key].get_default()}
+        return kept | {key: dumped[key] for key, default in later_defaults().items() if dumped[key] != default}
+
+
+def later_defaults() -> dict[str, Any]:
+    """The keys that a run's settings hold only when they are not at these values."""
+    return {key: LLMConfig.model_fields[key].get_default() for key in _LATER}
 
 
 _LATER = ("backend", "window", "vllm_extra", "server_model", "server_endpoint", "server_logprobs", "server_extra")

@@ -11,7 +11,7 @@ from kbtrain.distributed.shards import Shard
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import Ask
 from kbtrain.llm.plan import Plan
-from kbtrain.llm.settings import LLMConfig
+from kbtrain.llm.settings import LLMConfig, later_defaults
 from kbtrain.provenance import file_sha256
 from kbtrain.records import SampleSet
 from kbtrain.store import SampleStore
@@ -45,7 +45,9 @@ class SamplingJob:
         """How many of its question-conditions are stored. Raises :class:`UserError` if it was begun otherwise."""
         if self.run not in store.runs():
             return 0
-        store.begin(self.run, {**store.run_meta(self.run), **self.settings})
+        stored = store.run_meta(self.run)
+        defaults = {key: value for key, value in later_defaults().items() if key in stored}
+        store.begin(self.run, {**stored, **defaults, **self.settings})
         return sum(store.counts(self.run).values())
 
     def sample(self, store: SampleStore, engine: Engine) -> Iterator[int]:

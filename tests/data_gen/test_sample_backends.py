@@ -1,0 +1,141 @@
+"""The sampling stage with other back ends and in shards: the same run, whoever draws it and in however many parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from model_server import ModelServer
+
+from kbtrain import jsonl
+from kbtrain.config import parse_args
+from kbtrain.errors import UserError
+from kbtrain.llm.settings import LLMConfig
+from kbtrain.records import Evidence, Hit, Question
+from kbtrain.store import SampleStore
+from kbtrain.store_lock import writing
+
+ROOT = Path(__file__).parent.parent.parent
+N_QUESTIONS = 24
+
+
+def stage(name):
+    spec = importlib.util.spec_from_file_location(f"backends_{name}", ROOT / "data_gen" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
+    spec.loader.exec_module(module)
+    return module
+
+
+SAMPLE, MERGE = stage("sample"), stage("merge")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(name):
+        questions = [
+            Question(f"q{i}", f"Where is town {i}{' and so' * (i % 5)}?", ("Peru",), ("train", "test")[i % 2], "t")
+            for i in range(N_QUESTIONS)
+        ]
+        hits = (Hit("p", "T", "The town is in Peru.", 1.0),)
+        jsonl.write(tmp_path / name / "questions.jsonl", questions)
+        jsonl.write(tmp_path / name / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in questions])
+        return tmp_path / name
+
+    return make
+
+
+def sample(folder, model, *more):
+    given = [
+        "--run", str(folder), "--model", str(model), "--samples", "{train: 4, test: 1}", "--max-prompt-tokens", "200",
+        "--max-new-tokens", "8", "--batch-rows", "10", "--dtype", "bf16", "--window", "10",
+    ]  # fmt: skip
+    SAMPLE.main(parse_args(SAMPLE.SampleConfig, [*given, *more]))
+
+
+def rows(path):
+    with SampleStore(path, read_only=True) as store:
+        return sorted(dataclasses.astuple(made) for made in store.iterate("main"))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_shards_of_the_real_sampler_merge_to_the_bytes_of_the_undivided_run(count, make_run, tiny_model):
+    """In bf16, where another batch would round differently."""
+    whole, sharded = make_run("whole"), make_run("sharded")
+    sample(whole, tiny_model)
+    for i in range(count, 0, -1):
+        sample(sharded, tiny_model, "--shard", f"{i}/{count}")
+    MERGE.main(MERGE.MergeConfig(run=sharded))
+    assert len(rows(whole / "samples.db")) == 3 * N_QUESTIONS
+    assert rows(sharded / "samples.db") == rows(whole / "samples.db")
+
+
+def test_a_second_sampler_is_told_so_before_it_opens_a_model(make_run):
+    folder = make_run("run")
+    with writing(folder / "samples.db", "main"), pytest.raises(UserError, match="another process is sampling"):
+        sample(folder, "./no/such/model")
+    with writing(folder / "samples.shard-1-of-2.db", "main"):  # shards do not wait for each other
+        sample(folder, "any", "--backend", "scripted", "--shard", "2/2")
+
+
+def test_a_server_run_that_broke_off_is_completed(make_run, tiny_model, capsys):
+    whole, broken = make_run("whole"), make_run("broken")
+    with ModelServer() as server:
+        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny")
+        sample(whole, tiny_model, *address)
+        capsys.readouterr()
+        n_requests = len(server.requests)
+        sample(whole, tiny_model, *address)
+        assert "are in" in capsys.readouterr().out and len(server.requests) == n_requests  # nothing is asked again
+        # greedy and samples of 72 question-conditions, and no question more than once
+        assert n_requests == 3 * N_QUESTIONS * 2
+
+        server.failures[:] = [""] * 31 + ["refused"]
+        with pytest.raises(UserError, match="status 400"):
+            sample(broken, tiny_model, *address, "--server-concurrency", "1")
+        assert len(rows(broken / "samples.db")) == 15
+    with ModelServer() as other_port:  # the address is no part of the run
+        address = ("--backend", "openai", "--server-url", other_port.url, "--server-model", "tiny")
+        sample(broken, tiny_model, *address)
+    assert rows(broken / "samples.db") == rows(whole / "samples.db")
+    with SampleStore(whole / "samples.db") as store:
+        assert store.run_meta("main")["backend"] == "openai"
+
+
+def test_a_run_keeps_its_back_end(make_run, tiny_model):
+    folder = make_run("run")
+    sample(folder, tiny_model, "--backend", "scripted")
+    for other in ("vllm", "transformers"):
+        with pytest.raises(UserError, match=f'was begun with backend = "scripted", now it is "{other}"'):
+            sample(folder, tiny_model, "--backend", other)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_a_back_end_that_is_not_installed_names_its_extra(make_run, tiny_model):
+    with pytest.raises(UserError, match=r'backend vllm: .* pip install "kbtrain\[vllm\]"'):
+        sample(make_run("run"), tiny_model, "--backend", "vllm")
+
+
+def test_keys_that_came_later_do_not_shut_out_older_stores():
+    assert LLMConfig().run_settings().keys() == {"model", "batch_rows", "batch_prompt_tokens", "sampling"}
+    changed = LLMConfig(backend="openai", window=64, server_extra={"min_p": 0.1}, server_concurrency=7)
+    assert changed.run_settings().keys() - LLMConfig().run_settings().keys() == {"backend", "window", "server_extra"}
+
+
+def test_every_sampling_config_is_valid():
+    files = sorted((ROOT / "data_gen" / "configs").glob("sample_*.yaml"))
+    read = {file.stem: parse_args(SAMPLE.SampleConfig, ["--config", str(file)]) for file in files}
+    assert read.keys() >= {"sample_demo", "sample_demo_full", "sample_qwen2_vllm", "sample_server"}
+    assert {name: read[name].backend for name in ("sample_demo", "sample_qwen2_vllm", "sample_server")} == {
+        "sample_demo": "transformers", "sample_qwen2_vllm": "vllm", "sample_server": "openai",
+    }  # fmt: skip

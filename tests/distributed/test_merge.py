@@ -1,0 +1,116 @@
+"""Merged shards are the undivided run; what does not belong together is refused."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.provenance import read_meta
+from kbtrain.store import SampleStore
+
+
+@pytest.fixture
+def sharded(make_run, sample):
+    folder = make_run("sharded")
+    for i in (1, 2, 3):
+        sample(folder, "--shard", f"{i}/3")
+    return folder
+
+
+def shard(folder, i, n=3):
+    return folder / f"samples.shard-{i}-of-{n}.db"
+
+
+def test_merged_shards_are_the_undivided_run(make_run, sample, merge, rows, sharded, capsys):
+    whole = make_run("whole")
+    sample(whole)
+    merge(sharded)
+    assert "75 question-conditions of 3 shards, 0 gaps" in capsys.readouterr().out
+    assert rows(sharded / "samples.db") == rows(whole / "samples.db")
+    assert len(rows(sharded / "samples.db")) == 75
+    with SampleStore(sharded / "samples.db") as merged, SampleStore(whole / "samples.db") as undivided:
+        assert merged.run_meta("main") == undivided.run_meta("main")
+    meta = read_meta(sharded / "samples.db")
+    assert meta["stage"] == "merge" and meta["questions"] == read_meta(whole / "samples.db")["questions"]
+    assert len(meta["inputs"]) == 3 and meta["n_gaps"] == 0
+    assert not list(sharded.glob("samples.db.partial*"))
+    sample(sharded)  # the stage takes it for its own finished run
+    assert "all 75 question-conditions are in" in capsys.readouterr().out
+
+
+def test_a_missing_shard_is_refused_unless_gaps_are_allowed(sharded, merge, rows):
+    shard(sharded, 2).unlink()
+    with pytest.raises(UserError, match=r"shard 2 of 3 is missing \(1 such in all\).*--allow-gaps"):
+        merge(sharded)
+    assert not (sharded / "samples.db").exists()
+    merge(sharded, "--allow-gaps")
+    assert len(rows(sharded / "samples.db")) == 75 - 26  # windows 1, 4, 7 of seven asks, and the last of five
+    assert read_meta(sharded / "samples.db")["n_gaps"] == 1
+
+
+def test_an_unfinished_shard_is_refused_and_the_rest_can_be_sampled_later(sharded, make_run, sample, merge, rows):
+    with SampleStore(shard(sharded, 3)) as store:
+        store._db.execute("DELETE FROM samples WHERE question = 1")
+        store._db.execute("DELETE FROM sets WHERE question = 1")
+    with pytest.raises(UserError, match=r"shard-3-of-3.db: holds \d+ of its 21 question-conditions"):
+        merge(sharded)
+    merge(sharded, "--allow-gaps")
+    sample(sharded)  # fills the gap
+    whole = make_run("whole")
+    sample(whole)
+    assert rows(sharded / "samples.db") == rows(whole / "samples.db")
+
+
+def test_the_same_shard_twice_is_refused(sharded, merge):
+    copy = sharded / "copy.db"
+    shutil.copy(shard(sharded, 1), copy)
+    stores = ", ".join(str(path) for path in (shard(sharded, 1), copy, shard(sharded, 2), shard(sharded, 3)))
+    with pytest.raises(UserError, match=r"shard 1 stands in .* too; leave one out"):
+        merge(sharded, "--shards", f"[{stores}]")
+
+
+def test_an_overlap_is_refused_and_leaves_no_store(sharded, merge):
+    with SampleStore(shard(sharded, 1), read_only=True) as store:
+        stolen = next(iter(store.iterate("main")))
+    with SampleStore(shard(sharded, 2)) as store:
+        store.put("main", [stolen])
+    with pytest.raises(UserError, match=rf"shard-2-of-3.db: overlaps another shard .*'{stolen.question_id}'"):
+        merge(sharded)
+    assert not (sharded / "samples.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--shard", "2/2"), "one of .* shards, .* one of"),
+        (("--shard", "3/3", "--seed", "7"), "was sampled with sampling = "),
+        (("--shard", "3/3", "--conditions", "[llm]", "--window", "5"), "was sampled with window = 5"),
+    ],
+)
+def test_shards_of_different_runs_are_refused(more, message, sharded, sample, merge):
+    shard(sharded, 3).unlink()
+    sample(sharded, *more)
+    with pytest.raises(UserError, match=message) as caught:
+        merge(sharded)
+    assert "\n" not in str(caught.value)
+
+
+def test_stores_that_are_no_shards_or_are_not_there(sharded, make_run, sample, merge):
+    with pytest.raises(UserError, match=r"no samples.shard-I-of-N.db in it"):
+        merge(make_run("empty"))
+    sample(sharded)
+    with pytest.raises(UserError, match=r"samples.db: run 'main' in it is no shard"):
+        merge(sharded, "--shards", f"[{sharded / 'samples.db'}]")
+    with pytest.raises(UserError, match=r"samples.db: exists already"):
+        merge(sharded)
+    with pytest.raises(UserError, match="no run 'second'; runs in it: main"):
+        merge(sharded, "--sampling-run", "second")
+
+
+def test_a_merge_that_was_killed_is_begun_anew(sharded, merge, rows):
+    with SampleStore(sharded / "samples.db.partial") as left_over:
+        left_over.begin("main", {"half": "done"})
+    merge(sharded)
+    assert len(rows(sharded / "samples.db")) == 75

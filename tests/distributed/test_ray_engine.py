@@ -1,0 +1,120 @@
+"""Sampling on a real Ray cluster of two nodes: the answers of one process, also when a node is killed in mid-run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kbtrain.distributed.ray_engine import RayEngine, Worker
+from kbtrain.distributed.shards import Shard
+from kbtrain.errors import UserError
+from kbtrain.llm.plan import Plan
+from kbtrain.llm.settings import LLMConfig
+from kbtrain.llm.stage import SamplingJob
+from kbtrain.store import SampleStore
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
+TOTAL = 75  # question-conditions of the run folder
+QUICK = {  # how soon a dead node is noticed
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 300,
+    "health_check_failure_threshold": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A head without CPUs, and two nodes with one each."""
+    from ray.cluster_utils import Cluster
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    head = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "_system_config": QUICK, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    ray.init(address=made.address, log_to_driver=False, logging_level="error")
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    patch.undo()
+
+
+def job(folder, **settings):
+    plan = Plan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm", "rag", "mask"), {"train": 4, "test": 2})
+    config = LLMConfig(backend="scripted", window=7, **settings)
+    return SamplingJob.of(config, "main", plan, Shard(), TOTAL)
+
+
+def nodes_alive():
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+
+
+def test_the_answers_are_those_of_one_process(cluster, make_run, sample, rows, capsys):
+    one, many = make_run("one"), make_run("many")
+    sample(one)
+    sample(many, "--engine", "ray")
+    assert f"{TOTAL} question-conditions, {TOTAL} of them now" in capsys.readouterr().out
+    assert rows(many / "samples.db") == rows(one / "samples.db")
+    with SampleStore(one / "samples.db") as left, SampleStore(many / "samples.db") as right:
+        assert left.run_meta("main") == right.run_meta("main")
+
+
+def test_an_interrupted_run_is_completed(cluster, make_run, sample, rows):
+    one, many = make_run("one"), make_run("many")
+    sample(one)
+    with SampleStore(many / "samples.db") as store:
+        for stored in job(many).sample(store, RayEngine()):
+            assert stored == 7
+            break
+        assert len(store.done("main")) == 7
+    sample(many, "--engine", "ray")
+    assert rows(many / "samples.db") == rows(one / "samples.db")
+
+
+def test_what_a_worker_refuses_is_one_line(cluster, make_run):
+    class Refusing(Worker):  # local: Ray sends its code along
+        def __call__(self, batch):
+            raise UserError("question 'q1': prompt of 99 tokens without evidence; room for 32")
+
+    folder = make_run("run")
+    with SampleStore(folder / "samples.db") as store, pytest.raises(UserError) as caught:
+        list(job(folder).sample(store, RayEngine(worker=Refusing)))
+    assert str(caught.value) == "question 'q1': prompt of 99 tokens without evidence; room for 32"
+
+
+def test_a_model_that_cannot_be_opened_is_one_line(cluster, make_run):
+    folder = make_run("run")
+    config = LLMConfig(backend="transformers", model="./no/such/folder")
+    plan = Plan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm",), {})
+    made = SamplingJob.of(config, "main", plan, Shard(), 25)
+    with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match="no such folder"):
+        list(made.sample(store, RayEngine()))
+
+
+def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows):
+    class Slow(Worker):
+        def __call__(self, batch):
+            time.sleep(0.4)
+            return super().__call__(batch)
+
+    one, many = make_run("one"), make_run("many")
+    sample(one)
+    victim = list(cluster.worker_nodes)[-1]
+    assert len(nodes_alive()) == 2
+    stored = []
+    with SampleStore(many / "samples.db") as store:
+        for n in job(many).sample(store, RayEngine(worker=Slow)):
+            stored.append(n)
+            if len(stored) == 3:
+                cluster.remove_node(victim, allow_graceful=False)
+    assert len(nodes_alive()) == 1
+    assert sum(stored) == TOTAL
+    assert rows(many / "samples.db") == rows(one / "samples.db")
+
+
+def test_no_cluster_at_an_address_is_one_line(cluster, make_run):
+    ray.shutdown()
+    with SampleStore(make_run("run") / "samples.db") as store, pytest.raises(UserError, match="no cluster at"):
+        list(job(make_run("run")).sample(store, RayEngine(address="127.0.0.1:1")))

@@ -1,0 +1,222 @@
+"""The server back end against a local server that fails in every way a server can."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from model_server import ModelServer
+
+from kbtrain.errors import UserError
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.openai_llm import OpenAILLM, Server
+from kbtrain.llm.seeds import request_seed
+from kbtrain.llm.server_requests import Retry, retry_after
+from kbtrain.prompts import answer_prompt, encode
+
+QUICK = Retry(tries=4, first=0.01, longest=0.02)
+PATIENT = Retry(tries=40, first=0.01, longest=0.02)
+PASSING = (
+    "busy", "busy_seconds", "busy_date", "broken", "gateway", "hang_up", "cut_off", "too_late", "no_json", "no_choices",
+    "empty_choices",
+)  # fmt: skip
+
+
+@pytest.fixture
+def open_llm(tokenizer, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def opened(server, chat=False, sampling=None, **settings):
+        how = Server(server.url, "tiny", **{"chat": chat, "timeout": 60.0, "retry": QUICK, **settings})
+        return OpenAILLM("tiny", None if chat else tokenizer, sampling or Sampling(max_prompt_tokens=300), how)
+
+    return opened
+
+
+@pytest.fixture
+def asks(question):
+    return [Ask(question(f"q{i}", text=f"Where is town {i}?"), "llm", None, n=3) for i in range(4)]
+
+
+def answered(llm, asks, done=frozenset()):
+    return sorted(itertools.chain.from_iterable(llm.answer(asks, done)), key=lambda made: made.question_id)
+
+
+def expected_texts(ask):
+    seed = request_seed("0", ask.question.id, ask.condition)
+    return [f"answer {seed + i}" for i in range(ask.n)]
+
+
+def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, tokenizer):
+    with ModelServer() as server:
+        llm = open_llm(server)
+        found = answered(llm, asks)
+        sent = server.requests
+    assert [made.question_id for made in found] == ["q0", "q1", "q2", "q3"]
+    for made, ask in zip(found, asks, strict=True):
+        assert [sample.text for sample in made.samples] == expected_texts(ask)
+        assert [sample.index for sample in made.samples] == [0, 1, 2]
+        assert (made.greedy.index, made.greedy.text, made.greedy.n_tokens) == (-1, "greedy", 2)
+        assert {(s.n_tokens, s.finish, s.logprob) for s in made.samples} == {(3, "eos", -0.75)}
+        ids = encode(tokenizer, answer_prompt(ask.question, "llm"))
+        assert made.prompt_tokens == len(ids)
+        assert sum(request["prompt"] == ids for request in sent) == 2  # one greedy, one for all samples
+    assert {request["path"] for request in sent} == {"/v1/completions"}
+    assert all(request["key"] is None for request in sent)
+
+
+@pytest.mark.parametrize("failure", PASSING)
+def test_a_failure_that_passes_changes_no_answer(failure, open_llm, asks):
+    late = failure == "too_late"  # the only one that must not be waited for
+    with ModelServer(failures=(failure, failure)) as server:
+        found = answered(open_llm(server, timeout=1.0 if late else 60.0, retry=PATIENT if late else QUICK), asks)
+        assert len(server.requests) >= 10 if late else len(server.requests) == 10  # 4 greedy, 4 for samples, 2 failed
+    assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
+
+
+def test_all_failures_at_once_change_no_answer(open_llm, asks):
+    with ModelServer() as well, ModelServer(failures=PASSING) as ill:
+        patient = open_llm(ill, concurrency=2, timeout=1.0, retry=PATIENT)
+        assert answered(patient, asks) == answered(open_llm(well), asks)
+        assert len(ill.requests) >= len(well.requests) + len(PASSING)
+
+
+def test_what_the_server_asks_for_is_waited(open_llm, question):
+    with ModelServer(failures=("busy_seconds",)) as server:
+        answered(open_llm(server), [Ask(question("q"), "llm", None, n=1, greedy=False)])
+        first, second = server.times
+    assert 0.4 <= second - first < 1.5
+
+
+def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open_llm, asks):
+    with ModelServer(failures=("broken",) * 100) as server:
+        server.failures[:2] = []
+        with pytest.raises(UserError, match=r"status 500 \(internal\), 4 times; what was finished is kept") as caught:
+            answered(open_llm(server, concurrency=1), asks)
+    assert "\n" not in str(caught.value)
+    with ModelServer() as server:
+        llm, found = open_llm(server, concurrency=1), []
+        with pytest.raises(UserError):
+            for group in llm.answer(asks):
+                found += group
+                server.failures[:] = ["broken"] * 100
+    assert [made.question_id for made in found] == ["q0"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("refused", r"status 400 \(prompt is too long\)$"),
+        ("no_key", r"status 401 \(no key\); set the key"),
+        ("no_model", r"status 404 \(model not found\); check server_url and server_model"),
+    ],
+)
+def test_what_does_not_pass_is_said_at_once(failure, message, open_llm, question):
+    with ModelServer(failures=(failure,)) as server:
+        with pytest.raises(UserError, match=message) as caught:
+            answered(open_llm(server), [Ask(question("q"), "llm", None, n=2, greedy=False)])
+        assert len(server.requests) == 1
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["n in one", "n requests", "server that knows no n"])
+def test_n_answers_are_the_same_in_one_request_or_many(way, open_llm, asks):
+    with ModelServer(most=1 if way == "server that knows no n" else 100) as server:
+        found = answered(open_llm(server, n_in_one=way != "n requests"), asks)
+        n_requests = len(server.requests)
+    assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
+    # one greedy request a question, and then 1, 3, or (where nobody knew yet) 1 + 2
+    assert n_requests == {"n in one": 8}.get(way, 16)
+
+
+def test_no_more_requests_are_under_way_than_allowed(open_llm, question):
+    asks = [Ask(question(f"q{i}"), "llm", None, n=4) for i in range(12)]
+    with ModelServer() as server:
+        server.delay = 0.02
+        answered(open_llm(server, concurrency=3, n_in_one=False), asks)
+        assert len(server.requests) == 12 * 5
+        assert 2 <= server.busiest <= 3
+
+
+def test_what_is_stored_is_not_asked_for(open_llm, asks):
+    with ModelServer() as server:
+        found = answered(open_llm(server), asks, done={("q0", "llm"), ("q2", "llm"), ("q1", "rag")})
+        assert len(server.requests) == 4
+    assert [made.question_id for made in found] == ["q1", "q3"]
+
+
+def test_chat_leaves_the_rendering_to_the_server(open_llm, question):
+    ask = Ask(question("q", text="Who?"), "rag", "It was Ann.", n=2)
+    with ModelServer() as server:
+        (made,) = answered(open_llm(server, chat=True), [ask])
+        request = server.requests[-1]
+    assert request["path"] == "/v1/chat/completions" and "prompt" not in request
+    assert request["messages"] == [{"role": "user", "content": answer_prompt(ask.question, "rag", "It was Ann.")}]
+    assert [sample.text for sample in made.samples] == expected_texts(ask)
+    assert made.prompt_tokens == 17 and made.samples[0].logprob == -0.75
+
+
+def test_a_server_without_logprobs_must_be_declared_so(open_llm, asks):
+    with ModelServer(logprobs=False) as server:
+        with pytest.raises(UserError, match="gives no log-probabilities; set server_logprobs: false"):
+            answered(open_llm(server), asks)
+        found = answered(open_llm(server, chat=True, logprobs=False, n_in_one=False), asks)
+        assert {(s.logprob, s.n_tokens) for made in found for s in made.samples} == {(0.0, 3)}
+        with pytest.raises(UserError, match="does not say how long its answers are; set server_n: false"):
+            answered(open_llm(server, chat=True, logprobs=False), asks)
+
+
+def test_fields_can_be_added_and_taken_out(open_llm, question):
+    sampling = Sampling(temperature=0.7, top_k=5, top_p=0.9, stop=(), max_new_tokens=9, max_prompt_tokens=300)
+    with ModelServer() as server:
+        llm = open_llm(server, sampling=sampling, extra={"min_p": 0.1, "top_k": None})
+        answered(llm, [Ask(question("q"), "llm", None, n=1, greedy=False)])
+        (request,) = server.requests
+    assert request.keys() == {"path", "key", "model", "prompt", "max_tokens", "temperature", "top_p", "min_p", "seed",
+                              "logprobs"}  # fmt: skip
+    assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.7, 0.9, 9)
+
+
+def test_the_key_comes_from_the_environment(open_llm, question, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sesame")
+    with ModelServer() as server:
+        answered(open_llm(server, key_env="MY_KEY"), [Ask(question("q"), "llm", None, n=1)])
+        assert {request["key"] for request in server.requests} == {"Bearer sesame"}
+
+
+def test_connecting_names_a_wrong_address_or_model(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ModelServer() as server:
+        with pytest.raises(UserError, match=r"has no model 'tyny'; did you mean 'tiny'\?"):
+            OpenAILLM.connect("m", Sampling(), Server(server.url, "tyny", chat=True))
+        with pytest.raises(UserError, match="no such folder"):
+            OpenAILLM.connect("./no/tokenizer", Sampling(), Server(server.url, "tiny"))
+    with pytest.raises(UserError, match=r"no connection .* is it running"):
+        OpenAILLM.connect("m", Sampling(), Server(server.url, "tiny", chat=True))
+    with pytest.raises(UserError, match="server_url"):
+        OpenAILLM.connect("m", Sampling(), Server("localhost:8000/v1", "tiny", chat=True))
+
+
+def test_a_vllm_server_does_not_fill_in_the_models_own_sampling(monkeypatch, question):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ModelServer() as server:
+        llm = OpenAILLM.connect("m", Sampling(top_k=5), Server(server.url, "tiny", chat=True, extra={"min_p": 0.2}))
+        answered(llm, [Ask(question("q"), "llm", None, n=2)])
+        greedy, drawn = server.requests
+    assert (drawn["top_k"], drawn["min_p"], drawn["repetition_penalty"]) == (5, 0.2, 1.0)
+    assert (greedy["top_k"], greedy["temperature"]) == (0, 0.0)
+
+
+def test_waits_double_up_to_the_longest_and_keep_to_the_servers_wish():
+    retry = Retry(first=1.0, longest=8.0, patience=100.0)
+    for failed, full in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8)]:
+        waits = [retry.seconds(failed, None) for _ in range(50)]
+        assert full / 2 <= min(waits) and max(waits) <= full and len(set(waits)) > 1
+    assert retry.seconds(1, 30.0) == 30.0
+    assert retry.seconds(1, 1e6) == 100.0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(None, None), ("7", 7), ("-1", 0), ("soon", None),
+                                               ("Wed, 21 Oct 2015 07:28:00 GMT", 0)])  # fmt: skip
+def test_retry_after_is_seconds_or_a_date(text, seconds):
+    assert retry_after(text) == seconds

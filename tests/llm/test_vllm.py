@@ -1,0 +1,202 @@
+"""vLLM for real, offline and as a server, beside transformers: run by ``make test-vllm``, in two environments.
+
+KBTRAIN_VLLM_PYTHON names the Python of vLLM's own environment; without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.metrics.agreement import answers, difference, same_greedy, shared_questions
+from kbtrain.models.embedded import path_of
+from kbtrain.records import Evidence, Hit, Question
+from kbtrain.store import SampleStore
+
+ROOT = Path(__file__).parent.parent.parent
+VLLM_PYTHON = os.environ.get("KBTRAIN_VLLM_PYTHON")
+pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")
+
+MODEL = "smollm2-135m-instruct"
+KEEP_SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "NO_PROXY": "127.0.0.1"}
+PLACES = {
+    "France": "Paris", "Spain": "Madrid", "Japan": "Tokyo", "Canada": "Ottawa", "Italy": "Rome", "Egypt": "Cairo",
+    "Germany": "Berlin", "Russia": "Moscow", "Peru": "Lima", "Kenya": "Nairobi", "Norway": "Oslo", "Cuba": "Havana",
+}  # fmt: skip
+N_QUESTIONS, N_SAMPLES = len(PLACES), 30
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    return [
+        Question(f"q-{country}", f"What is the capital of {country}?", (capital,), "train", "capitals")
+        for country, capital in PLACES.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, questions):
+    """Makes run folders with the same questions; the evidence of every second one names the answer."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        jsonl.write(folder / "questions.jsonl", questions)
+        jsonl.write(folder / "evidence.jsonl", (
+            Evidence(q.id, "bm25", q.text, (Hit("p", "t", f"{q.answers[0] if i % 2 else 'It'} is a city.", 1.0),))
+            for i, q in enumerate(questions)
+        ))  # fmt: skip
+        return folder
+
+    return make
+
+
+def sample(python: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        python, "data_gen/sample.py", "--run", str(folder), "--model", MODEL, "--conditions", "[llm, rag]",
+        "--samples", f"{{train: {N_SAMPLES}}}", "--max-prompt-tokens", "400", "--max-new-tokens", "12", *more,
+    ]  # fmt: skip
+    environment = {**os.environ, **KEEP_SMALL, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+
+
+def sampled(python: str, folder: Path, *more: str) -> Path:
+    done = sample(python, folder, *more)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{2 * N_QUESTIONS} question-conditions, {2 * N_QUESTIONS} of them now" in done.stdout
+    return folder / "samples.db"
+
+
+VLLM = ("--backend", "vllm", "--dtype", "bf16", "--vllm-extra", "{enforce_eager: true}")
+
+
+@pytest.fixture(scope="module")
+def by_transformers(run_folder) -> Path:
+    return sampled(sys.executable, run_folder("transformers"), "--dtype", "bf16")
+
+
+@pytest.fixture(scope="module")
+def by_vllm(run_folder) -> Path:
+    return sampled(str(VLLM_PYTHON), run_folder("vllm"), *VLLM)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A vLLM server on loopback; yields its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(path_of(MODEL)),
+        "--served-model-name", MODEL, "--dtype", "bfloat16", "--max-model-len", "512", "--enforce-eager",
+        "--host", "127.0.0.1", "--port", str(port),
+    ]  # fmt: skip
+    environment = {**os.environ, **KEEP_SMALL}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", process)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert process.poll() is None, "the vLLM server ended"
+        try:
+            with opener.open(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(1)
+    raise TimeoutError(url)
+
+
+@pytest.fixture(scope="module")
+def by_server(run_folder, server) -> Path:
+    return sampled(sys.executable, run_folder("server"), "--backend", "openai", "--server-url", server)
+
+
+@pytest.fixture(scope="module")
+def by_chat(run_folder, server) -> Path:
+    more = ("--backend", "openai", "--server-url", server, "--server-endpoint", "chat")
+    return sampled(sys.executable, run_folder("chat"), *more)
+
+
+@pytest.mark.parametrize("backend", ["by_vllm", "by_server", "by_chat"])
+@pytest.mark.parametrize("condition", ["llm", "rag"])
+def test_answers_are_distributed_as_those_of_transformers(backend, condition, by_transformers, questions, request):
+    """Mean mastery and mean log-probability of an answer do not differ; greedy ones are mostly the same."""
+    with SampleStore(by_transformers) as ours, SampleStore(request.getfixturevalue(backend)) as theirs:
+        assert len(shared_questions([ours, theirs], "main", condition)) == N_QUESTIONS
+        one, other = (answers(store, "main", questions, condition) for store in (ours, theirs))
+    for measure, most in (("mastery", 0.08), ("logprob", 1.0)):
+        found = difference(one, other, measure)
+        assert abs(found.mean) < most, (measure, found)
+        # 3/2 of the half interval: some of these twelve comparisons lie outside 95 % by chance
+        assert abs(found.mean) < 1.5 * (found.high - found.mean) + 1e-9, (measure, found)
+    assert same_greedy(one, other) >= 0.7
+
+
+@pytest.mark.parametrize("backend", ["by_vllm", "by_server"])
+def test_prompts_are_the_same_tokens_and_answers_are_whole(backend, by_transformers, request):
+    with SampleStore(by_transformers) as ours, SampleStore(request.getfixturevalue(backend)) as theirs:
+        for made in ours.iterate("main"):
+            other = theirs.get("main", made.question_id, made.condition)
+            assert other is not None and other.prompt_tokens == made.prompt_tokens
+            assert len(other.samples) == N_SAMPLES and other.greedy is not None
+            for one in (*other.samples, other.greedy):
+                assert "\n" not in one.text and 1 <= one.n_tokens <= 12 and one.logprob <= 0
+                assert (one.finish == "length") <= (one.n_tokens == 12)
+        assert ours.run_meta("main")["prompts"] == theirs.run_meta("main")["prompts"]
+
+
+def test_samples_of_a_question_differ_and_questions_do_not_share_them(by_vllm):
+    with SampleStore(by_vllm) as store:
+        sets = [[s.text for s in made.samples] for made in store.iterate("main", "llm")]
+    assert all(len(set(texts)) > 3 for texts in sets)
+    assert len({tuple(texts) for texts in sets}) == N_QUESTIONS
+
+
+def test_the_seed_names_the_draw(run_folder, by_vllm):
+    """The same seed gives the same answers again, but for what rounding does to a batch; another one gives others."""
+    again = sampled(str(VLLM_PYTHON), run_folder("again"), *VLLM)
+    with SampleStore(by_vllm) as one, SampleStore(again) as other:
+        assert share_of_equal(one, other) > 0.9
+
+
+def test_server_and_offline_engine_draw_the_same(by_vllm, by_server):
+    with SampleStore(by_vllm) as one, SampleStore(by_server) as other:
+        assert share_of_equal(one, other) > 0.6
+
+
+def share_of_equal(one: SampleStore, other: SampleStore) -> float:
+    pairs = [
+        a.text == b.text
+        for made in one.iterate("main")
+        for a, b in zip(made.samples, other.get("main", made.question_id, made.condition).samples, strict=True)
+    ]
+    assert len(pairs) == 2 * N_QUESTIONS * N_SAMPLES
+    return sum(pairs) / len(pairs)
+
+
+def test_a_finished_run_opens_no_model(by_vllm):
+    done = sample(str(VLLM_PYTHON), by_vllm.parent, *VLLM)
+    assert done.returncode == 0 and f"all {2 * N_QUESTIONS} question-conditions are in" in done.stdout
+
+
+def test_a_wrong_model_is_one_line(run_folder, server):
+    folder = run_folder("wrong")
+    asked = ("--backend", "openai", "--server-url", server, "--server-model", "smollm")
+    done = sample(sys.executable, folder, *asked)
+    assert done.returncode == 2 and "has no model 'smollm'; did you mean" in done.stderr.splitlines()[-1]
+    done = sample(str(VLLM_PYTHON), folder, *VLLM, "--max-prompt-tokens", "100000")
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(f"error: model '{MODEL}': vLLM cannot open")
