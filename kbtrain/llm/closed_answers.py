@@ -53,6 +53,7 @@ class ClosedAnswer:
 @dataclass
 class _Row:
     prompt: int
+    name: str
     index: int
     uniforms: UniformRow
     tokens: list[int] = field(default_factory=list)
@@ -91,7 +92,12 @@ class ClosingSampler:
     def sample(self, prompts: Sequence[PromptRows]) -> list[list[ClosedAnswer]]:
         """Closed answers of each prompt, in the order of its ``indices``."""
         rows = [
-            _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index))
+            _Row(
+                p,
+                prompt.question_id,
+                index,
+                UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index),
+            )
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
@@ -130,6 +136,7 @@ class ClosingSampler:
 
     def _choose(self, rows: list[_Row], logits: torch.Tensor, source: Sequence[int]) -> None:
         """Draw the next token of each row; row i's logits are line ``source[i]`` (rising)."""
+        _check_numbers(rows, logits, source)
         step = len(rows[0].tokens)
         uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
         greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
@@ -195,6 +202,14 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> list[s
     """What each token adds to the text (alone, some tokenizers decode it without its space)."""
     texts = ["", *(str(tokenizer.decode(list(tokens[: i + 1]), skip_special_tokens=True)) for i in range(len(tokens)))]
     return [text[len(before) :] for before, text in itertools.pairwise(texts)]
+
+
+def _check_numbers(rows: Sequence[_Row], logits: torch.Tensor, source: Sequence[int]) -> None:
+    """Raises :class:`UserError` naming the first prompt whose logits are not numbers: then its states are none."""
+    bad = logits.amax(dim=-1).isnan()
+    if bool(bad.any()):
+        name = next(row.name for row, line in zip(rows, source, strict=True) if bad[line])
+        raise UserError(f"'{name}': hidden states are not numbers; try dtype fp32 (or bf16)")
 
 
 def _feed(row: _Row, end: int) -> int:

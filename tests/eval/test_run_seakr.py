@@ -1,0 +1,160 @@
+"""The whole of SeaKR on a tiny model: make the gate, score with it, answer by both methods, resume, read the page."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_kbm import make_folder
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.gates.folder import read_json
+from kbtrain.gates.score_file import ScoreFile
+from kbtrain.gates.signals import SIGNALS
+from kbtrain.labeling.examples import example
+from kbtrain.provenance import read_meta
+from kbtrain.rag.trace import Trace
+from kbtrain.records import Passage, Question
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seakr_run")
+    make_folder(folder / "model")
+    questions = [
+        Question(f"{split}{i}", f"What is the {what} of place {i}?", (f"x{i}",), split, "t")
+        for split, n in (("dev", 4), ("test", 5)) for i in range(n) for what in ("capital",)
+    ]  # fmt: skip
+    jsonl.write(folder / "questions.jsonl", questions)
+    places = [
+        Passage(f"p{i}", f"Place {i}", f"The capital of place {i} is x{i}. " * (1 + 60 * (i == 3))) for i in range(9)
+    ]
+    jsonl.write(folder / "passages.jsonl", places)
+    for split in ("dev", "test"):
+        rows = [example(q, None) for q in questions if q.split == split]
+        jsonl.write(folder / "examples" / f"{split}.jsonl", rows)
+    recipe = load(ROOT / "recipes" / "make_seakr.py")
+    recipe.main(recipe.MakeSeakrConfig(
+        model=str(folder / "model"), questions=folder / "questions.jsonl", output=folder / "seakr", measure_on=4, k=3,
+        max_new_tokens=4, dtype="fp32", max_prompt_tokens=1200,
+    ))  # fmt: skip
+    return folder
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def configured(script, folder, **changes):
+    module = script("run_seakr")
+    base = {"run": folder, "demonstrations": 2, "max_new_tokens": 6, "documents": 2, "threshold_questions": 3}
+    return module, module.RunSeakrConfig(**{**base, **changes})
+
+
+def test_the_folder_says_layer_scale_and_sources(run_folder):
+    card = read_json(run_folder / "seakr")
+    assert card["kind"] == "seakr" and card["settings"]["layer"] == 0 and card["settings"]["mlp"] == "mlp"
+    assert card["measured"]["n"] == 4 and card["measured"]["floor"] < card["measured"]["ceiling"]
+    assert len(card["run"]["questions_sha256"]) == 64
+
+
+def test_every_signal_is_scored_once_with_its_cost(script, run_folder):
+    score = script("score")
+    config = score.ScoreConfig(run=run_folder, kbm=None, seakr=run_folder / "seakr", chunk=4)
+    score.main(config)
+    meta = read_meta(run_folder / "scores.jsonl")
+    assert meta["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
+    assert meta["spent_per_question"]["perplexity"]["dev"]["requests"] == 1.0
+    from kbtrain.metrics.stored import read_scores
+
+    scores = read_scores(run_folder / "scores.jsonl")
+    assert set(scores) == set(SIGNALS) and all(len(found) == 9 for found in scores.values())
+    assert ScoreFile  # its counts survive a second run, in which nothing is left to score
+    score.main(config)
+    assert read_meta(run_folder / "scores.jsonl")["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
+
+
+@pytest.mark.parametrize("method", ["single_hop", "multi_hop"])
+def test_a_method_answers_every_question_and_leaves_a_page(script, run_folder, method, capsys):
+    module, config = configured(script, run_folder, method=method)
+    module.main(config)
+    out = run_folder / "methods" / f"seakr_{method}.jsonl"
+    traces = list(jsonl.read(Trace, out))
+    assert sorted(t.question_id for t in traces) == [f"test{i}" for i in range(5)]
+    assert all(t.error is None and t.spent.samples == 3 * t.spent.requests for t in traces)
+    assert len({t.threshold for t in traces}) == 1
+    assert any(t.spent.searches for t in traces)
+    assert any(
+        t.document_tokens_cut for t in traces if any("Place 3" in c.title for s in t.steps for c in s.candidates)
+    )
+    page = out.with_suffix(".html").read_text()
+    assert "What is the capital of place 1?" in page
+    assert read_meta(out)["summary"]["spent"]["requests"] == sum(t.spent.requests for t in traces)
+    assert f"seakr_{method}: 5 questions" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_goes_on_at_the_next_question(script, run_folder, monkeypatch):
+    module, config = configured(script, run_folder, method="multi_hop", name="cut", at_once=1)
+    import kbtrain.rag.seakr_run as library
+
+    whole = library.answer_all
+
+    def killed(*args, **kwargs):
+        for i, trace in enumerate(whole(*args, **kwargs)):
+            if i == 2:
+                raise KeyboardInterrupt
+            yield trace
+
+    monkeypatch.setattr(library, "answer_all", killed)
+    with pytest.raises(KeyboardInterrupt):
+        module.main(config)
+    out = run_folder / "methods" / "cut.jsonl"
+    first = out.read_text()
+    assert len(first.splitlines()) == 2
+    monkeypatch.setattr(library, "answer_all", whole)
+    module.main(config)
+    assert out.read_text().startswith(first)
+    ids = [t.question_id for t in jsonl.read(Trace, out)]
+    assert sorted(ids) == [f"test{i}" for i in range(5)]
+
+
+def test_other_settings_under_the_same_name_are_refused(script, run_folder):
+    module, config = configured(script, run_folder, method="multi_hop", name="settings", limit=1)
+    module.main(config)
+    with pytest.raises(UserError, match="begun with documents = 2, now it is 3"):
+        module.main(config.model_copy(update={"documents": 3}))
+
+
+def test_a_window_without_room_for_the_demonstrations_is_one_line(script, run_folder):
+    module, config = configured(script, run_folder, name="room", demonstrations=10)
+    with pytest.raises(UserError, match=r"key 'max_prompt_tokens': 1200 has no room .* behind 10 demonstrations"):
+        module.main(config)
+
+
+def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(script, run_folder, capsys):
+    module = script("ablate_seakr")
+    config = module.AblateSeakrConfig(
+        run=run_folder, demonstrations=1, max_new_tokens=3, threshold=0.0, limit=1, max_steps=2,
+        ablations=("measure", "documents", "parts"),
+    )  # fmt: skip
+    module.main(config)
+    text = capsys.readouterr().out
+    for variant in ("full", "token_entropy", "state_variance", "documents_10", "no_rerank_no_reason"):
+        assert (run_folder / "methods" / f"multi_hop_{variant}.jsonl").exists() and variant in text
+    assert "12 variants on 1 questions" in text
+    before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
+    module.main(config)
+    assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
+
+
+def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):
+    module, config = configured(script, run_folder, name="floor", threshold=-50.0)
+    with pytest.raises(UserError, match=r"threshold -50 is under the floor .* k = 3"):
+        module.main(config)

@@ -1,0 +1,165 @@
+"""SeaKR as a gate: one folder, one score a question, whatever batch it is in; refusals in one line."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from tiny_kbm import example, make_folder, make_model, make_tokenizer
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gates.folder import Threshold, read_card, read_json, set_threshold
+from kbtrain.gates.seakr import floor
+from kbtrain.gates.seakr_engine import SeakrSettings, Uncertainty
+from kbtrain.gates.seakr_folder import SeakrCard, measured_scale, read_seakr_card, scale_of, write_seakr_card
+from kbtrain.gates.seakr_gate import SeaKR, prompt_text
+from kbtrain.gates.signals import SIGNALS
+from kbtrain.llm.batching import BatchLimits
+from kbtrain.prompts import answer_fingerprint, answer_prompt
+from kbtrain.records import GateExample, Question
+
+SETTINGS = SeakrSettings(k=4, max_new_tokens=4, max_prompt_tokens=512)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    tokenizer = make_tokenizer()
+    return make_model("llama", len(tokenizer)), tokenizer
+
+
+@pytest.fixture(scope="module")
+def gate(parts):
+    return SeaKR(*parts, SETTINGS)
+
+
+def test_scores_lie_between_floor_and_ceiling_and_every_signal_has_one(gate):
+    thoughts = gate.think([example(i) for i in range(5)])
+    scale = measured_scale(thoughts, gate.engine.settings)
+    for t in thoughts:
+        assert floor(t.squared_norm, 4) - 1e-6 <= t.uncertainty <= math.log(t.squared_norm + 1e-3) + 1e-6
+        assert set(t.signals) == set(SIGNALS) and t.uncertainty == t.signals["seakr"]
+        assert scale.floor <= t.uncertainty <= scale.ceiling
+    assert gate.name == "seakr" and not gate.needs_samples and not gate.needs_evidence
+
+
+def test_a_question_scores_the_same_alone_and_in_a_batch(parts):
+    examples = [example(i) for i in range(6)]
+    together = SeaKR(*parts, SETTINGS).score(examples)
+    alone = SeaKR(*parts, SETTINGS, BatchLimits(rows=5, prompt_tokens=64)).score(examples)
+    assert together == pytest.approx(alone, abs=1e-3)
+
+
+def test_costs_are_counted(parts):
+    gate = SeaKR(*parts, SETTINGS)
+    gate.score([example(0), example(1)])
+    assert gate.spent["requests"] == 2 and gate.spent["samples"] == 8
+    assert 10 <= gate.spent["tokens"] <= 2 * 5 * 4
+
+
+def test_another_signal_can_decide(parts, gate):
+    other = SeaKR(*parts, SETTINGS.model_copy(update={"signal": "answer_groups"}))
+    assert other.name == "answer_groups" and other.score([example(1)])[0] in {1.0, 2.0, 3.0, 4.0}
+    assert gate.all_scores([example(1)])["answer_groups"] == other.score([example(1)])
+    with pytest.raises(UserError, match="unknown 'gram'; valid: seakr, "):
+        Uncertainty(*parts, SETTINGS.model_copy(update={"signal": "gram"}))
+
+
+def test_options_and_references_are_asked_for_as_in_the_paper_s_figures():
+    choice = Question("q", "Which?", ("A",), "dev", "d", form="choice", grading="option", options=("x", "y"))
+    text = prompt_text(GateExample.ask("Which?\nA. x\nB. y"), None)
+    assert text == answer_prompt(choice, "llm")
+    open_question = Question("q", "Which?", ("A",), "dev", "d")
+    assert prompt_text(GateExample.ask("Which?"), "E") == answer_prompt(open_question, "rag", "E")
+
+
+def test_a_reference_that_is_too_long_loses_its_tail_and_that_is_counted(parts):
+    gate = SeaKR(*parts, SETTINGS.model_copy(update={"max_prompt_tokens": 200}))
+    (thought,) = gate.think([example(0, reference="so it is said of old " * 200)])
+    assert thought.prompt_tokens <= 200 and gate.spent["reference_cut"] > 100
+    with pytest.raises(UserError, match=r"'dev0': prompt of \d+ tokens; room for 20"):
+        SeaKR(*parts, SETTINGS.model_copy(update={"max_prompt_tokens": 20})).score([example(0)])
+
+
+def test_states_that_are_no_numbers_name_the_question_in_one_line(parts):
+    import torch
+
+    model = make_model("llama", len(parts[1]))
+    gate = SeaKR(model, parts[1], SETTINGS)
+
+    def broken(module, args, output):
+        return output * torch.nan
+
+    handle = model.model.layers[0].mlp.register_forward_hook(broken)
+    with pytest.raises(UserError, match=r"^'dev0': hidden states are not numbers; try dtype fp32[^\n]*$"):
+        gate.score([example(0)])
+    handle.remove()
+    whole = gate.engine._sampler.sample
+
+    def one_bad(batch):  # states alone, while the logits are numbers
+        found = whole(batch)
+        found[0][1].mlp[3] = float("nan")
+        return found
+
+    gate.engine._sampler.sample = one_bad
+    with pytest.raises(UserError, match=r"^'dev0': hidden states of 1 of 4 samples are not numbers[^\n]*$"):
+        gate.score([example(0)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    base = tmp_path_factory.mktemp("seakr")
+    model = make_folder(base / "model")
+    from kbtrain.llm.load import load_model
+
+    gate = SeaKR(*load_model(str(model), "fp32"), SETTINGS)
+    measured = measured_scale(gate.think([example(i) for i in range(4)]), gate.engine.settings)
+    card = SeakrCard(
+        base_model=str(model), dtype="fp32", prompt_fingerprint=answer_fingerprint(gate.engine.tokenizer),
+        settings=gate.engine.settings, measured=measured,
+    )  # fmt: skip
+    write_seakr_card(base / "gate", card)
+    return base / "gate"
+
+
+def test_a_saved_gate_scores_as_before_and_knows_layer_and_scale(folder):
+    gate = kbtrain.load_gate(folder)
+    again = kbtrain.load_gate(folder)
+    assert isinstance(gate, SeaKR)
+    assert gate.score([example(3)]) == again.score([example(3)])
+    card = read_seakr_card(folder)
+    assert (card.settings.layer, card.settings.mlp) == (0, "mlp")
+    assert scale_of(folder, "seakr").floor == pytest.approx(card.measured.floor)
+    assert scale_of(folder, "perplexity") is None
+
+
+def test_a_threshold_is_noted_with_its_evidence(folder):
+    noted = Threshold(threshold=1.5, rule="ratio 0.5", dev_file_sha256="0", n_dev=9, evidence={"dev_scores": [1.0]})
+    set_threshold(folder, "seakr", noted)
+    assert read_seakr_card(folder).thresholds["seakr"] == noted
+
+
+def test_a_card_of_another_kind_or_with_other_prompts_is_refused(folder, tmp_path):
+    with pytest.raises(UserError, match="a gate of kind 'seakr', expected 'kbm'"):
+        read_card(folder)
+    data = read_json(folder)
+    (tmp_path / "gate.json").write_text(json.dumps({**data, "prompt_fingerprint": "0"}))
+    with pytest.raises(UserError, match="its threshold was chosen with other prompts"):
+        SeaKR.load(tmp_path)
+    (tmp_path / "gate.json").write_text(json.dumps({**data, "dtype": 3}))
+    with pytest.raises(UserError, match="field 'dtype'"):
+        SeaKR.load(tmp_path)
+
+
+def test_prompts_behind_a_common_head_think_the_same(parts):
+    model, tokenizer = parts
+    head = tokenizer("Given the following question, give the concise answer: ")["input_ids"]
+    asked = [(f"q{i}", [*head, *tokenizer(f"question {i} " * (i + 1))["input_ids"]]) for i in range(3)]
+    plain = Uncertainty(model, tokenizer, SETTINGS)
+    headed = Uncertainty(model, tokenizer, SETTINGS)
+    headed.set_head(head)
+    for a, b in zip(plain.think(asked), headed.think(asked), strict=True):
+        assert a.text == b.text and a.generated_tokens == b.generated_tokens
+        np.testing.assert_allclose(list(a.signals.values()), list(b.signals.values()), atol=1e-3)
+    other = [("z", tokenizer("something else")["input_ids"])]
+    assert headed.think(other) == plain.think(other)

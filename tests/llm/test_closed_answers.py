@@ -1,0 +1,177 @@
+"""Closed answers: the same samples as the sampler's, states as one plain pass gives them, on every kind of block."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kbtrain.errors import UserError
+from kbtrain.llm.base import Sampling
+from kbtrain.llm.closed_answers import ClosingSampler
+from kbtrain.llm.draw import draw, filtered
+from kbtrain.llm.draw_top import draw_top
+from kbtrain.llm.hidden_states import StateTap, decoder_layers, middle, mlp_name
+from kbtrain.llm.sampler import BatchSampler, PromptRows
+from kbtrain.llm.token_statistics import TokenStatistics
+
+SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
+
+
+def prompts(tokenizer, n=6):
+    texts = ["Given the question: answer", "answer", "question question the answer, concise"]
+    return [
+        PromptRows(f"q{i}", "llm", tuple(tokenizer(t)["input_ids"]), tuple(range(-1, n))) for i, t in enumerate(texts)
+    ]
+
+
+def plain_states(model, tap, ids):
+    """MLP output and residual stream of the last token, from one ordinary pass over all tokens."""
+    with torch.inference_mode(), tap.reading() as reading:
+        model(input_ids=torch.tensor([ids]))
+    return reading.mlp[0].float().numpy(), reading.residual[0].float().numpy()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"])
+def test_states_are_those_of_a_plain_pass_over_prompt_answer_and_end_token(kind, make_model, tokenizer):
+    model = make_model(kind)
+    tap = StateTap(model)
+    sampler = ClosingSampler(model, tokenizer, SAMPLING, tap)
+    rows = prompts(tokenizer)
+    taken = recorded(sampler)
+    closed = sampler.sample(rows)
+    for prompt, answers in zip(rows, closed, strict=True):
+        for answer in answers:
+            ids = [*prompt.ids, *taken[prompt.question_id, answer.sample.index]]
+            mlp, residual = plain_states(model, tap, ids)
+            np.testing.assert_allclose(answer.mlp, mlp, atol=2e-4)
+            np.testing.assert_allclose(answer.residual, residual, atol=2e-4)
+
+
+def recorded(sampler):
+    """The tokens that each row was fed behind its prompt, noted when it is closed."""
+    found, original = {}, sampler._closed
+    names = [p.question_id for p in prompts(sampler.tokenizer)]
+
+    def closed(row):
+        drawn = row.tokens if row.finish == "length" else row.tokens[:-1]
+        found[names[row.prompt], row.index] = [*drawn, sampler.end]
+        return original(row)
+
+    sampler._closed = closed
+    return found
+
+
+@pytest.mark.parametrize("top_k", [0, 50])
+def test_the_samples_are_the_sampler_s_own(top_k, make_model, tokenizer):
+    model, sampling = make_model("llama"), Sampling(seed="7", top_k=top_k, max_new_tokens=6)
+    rows = prompts(tokenizer)
+    ours = ClosingSampler(model, tokenizer, sampling, StateTap(model)).sample(rows)
+    theirs = BatchSampler(model, tokenizer, sampling).sample(rows)
+    assert [[a.sample.text for a in answers] for answers in ours] == [[s.text for s in found] for found in theirs]
+    assert {a.sample.finish for answers in ours for a in answers} >= {"length"}
+    for a, s in zip(ours[0], theirs[0], strict=True):
+        assert (a.sample.n_tokens, a.sample.finish) == (s.n_tokens, s.finish)
+        assert a.sample.logprob == pytest.approx(s.logprob, abs=1e-4)
+
+
+def test_a_copied_prefix_gives_the_same(make_model, tokenizer):
+    model = make_model("llama")
+    shared, copied = (
+        ClosingSampler(model, tokenizer, SAMPLING, StateTap(model), shared=s).sample(prompts(tokenizer))
+        for s in (True, False)
+    )
+    for a, b in zip(shared[1], copied[1], strict=True):
+        assert a.sample.text == b.sample.text
+        np.testing.assert_allclose(a.mlp, b.mlp, atol=2e-4)
+
+
+def test_three_end_ids_close_with_one_so_equal_answers_have_equal_states(make_model, tokenizer):
+    model = make_model("llama")
+    model.generation_config.eos_token_id = [1, 5, 9]
+    ends = {1, 5, 9}
+
+    def only(tokens):  # a model that wants to end at once, each time in another way
+        def hook(module, args, output):
+            logits = torch.full_like(output.logits, -30.0)
+            logits[..., list(tokens)] = 5.0
+            output.logits = logits
+            return output
+
+        return hook
+
+    handle = model.register_forward_hook(only(ends))
+    answers = ClosingSampler(model, tokenizer, SAMPLING, StateTap(model)).sample(prompts(tokenizer, 12))[0]
+    handle.remove()
+    assert {a.sample.finish for a in answers} == {"eos"} and {a.sample.text for a in answers} == {""}
+    for answer in answers:
+        np.testing.assert_array_equal(answer.mlp, answers[0].mlp)
+
+
+def test_a_model_without_an_end_token_is_refused_in_one_line(make_model, tokenizer):
+    import copy
+
+    model, bare = make_model("llama"), copy.deepcopy(tokenizer)
+    bare.eos_token = None
+    model.generation_config.eos_token_id = model.config.eos_token_id = None
+    with pytest.raises(UserError, match="no end token"):
+        ClosingSampler(model, bare, SAMPLING, StateTap(model))
+
+
+def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokenizer):
+    sampler = ClosingSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama")))
+    newline = tokenizer("\n")["input_ids"]
+    answer = tokenizer("question")["input_ids"]
+    from kbtrain.llm.closed_answers import _Row
+    from kbtrain.llm.uniforms import UniformRow
+
+    stopped = _Row(0, "q", 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
+    assert sampler._tail(stopped) == [sampler.end]
+    cut = _Row(0, "q", 0, UniformRow("", "", "", 0), tokens=answer, finish="length")
+    assert sampler._tail(cut) == [answer[-1], sampler.end]
+
+
+def test_the_middle_layer_is_the_paper_s():
+    assert middle(32) == 15 and middle(30) == 14 and middle(1) == 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral", "gpt_oss"])
+def test_the_mlp_is_found_by_structure(kind, make_model):
+    model = make_model(kind)
+    assert mlp_name(decoder_layers(model)[0]) == "mlp"
+    assert StateTap(model).layer == 0 and StateTap(model, layer=2).layer == 2
+
+
+def test_a_layer_or_mlp_that_is_not_there_is_one_line(make_model):
+    model = make_model("llama")
+    with pytest.raises(UserError, match="key 'layer': 3 is not in 0 to 2"):
+        StateTap(model, layer=3)
+    with pytest.raises(UserError, match="key 'mlp': layer 0 has no 'ffn'"):
+        StateTap(model, mlp="ffn")
+
+
+def test_a_layer_whose_mlp_is_two_modules_asks_for_its_name():
+    block = torch.nn.Module()
+    block.self_attn, block.fc1, block.fc2 = (torch.nn.Linear(2, 2) for _ in range(3))
+    with pytest.raises(UserError, match=r"not one module \(fc1, fc2\); name the one"):
+        mlp_name(block)
+
+
+def test_drawing_from_the_top_is_drawing_from_all_that_is_filtered():
+    torch.manual_seed(0)
+    logits = torch.randn(4, 500) * 3
+    source = [i // 50 for i in range(200)]
+    uniforms = torch.rand(200, dtype=torch.float64)
+    greedy = torch.tensor([i % 10 == 0 for i in range(200)])
+    for temperature, top_k, top_p in [(1.0, 50, 0.9), (0.7, 5, 1.0), (1.0, 1, 0.5), (2.0, 100, 0.3)]:
+        whole = draw(filtered(logits, temperature, top_k, top_p), uniforms, greedy, source)
+        ours = draw_top(logits, temperature, top_k, top_p, uniforms, greedy, source)
+        assert torch.equal(whole.tokens, ours.tokens)
+        torch.testing.assert_close(whole.logprobs, ours.logprobs, atol=1e-5, rtol=1e-5)
+
+
+def test_entropy_and_surprisal_worked_by_hand():
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]))
+    told = TokenStatistics.of(logits, torch.tensor([0, 1, 0]), [0, 0, 1])
+    assert told.entropies.tolist() == pytest.approx([1.5 * math.log(2)] * 2 + [0.0], abs=1e-6)
+    assert told.surprisals.tolist() == pytest.approx([math.log(2), math.log(4), 0.0], abs=1e-6)

@@ -1,0 +1,51 @@
+"""AUROC with an interval: scikit-learn's value, ties one half, paired differences, coverage."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from kbtrain.metrics.auroc import separations
+
+
+def test_the_value_is_scikit_learn_s_with_ties_too():
+    rng = np.random.default_rng(0)
+    truth = rng.random(150) > 0.6
+    scores = {
+        "fine": rng.normal(size=150) + truth,
+        "tied": np.round(rng.normal(size=150) + truth),
+        "flat": np.ones(150),
+    }
+    found = {one.name: one for one in separations(truth, scores, "fine")}
+    for name, values in scores.items():
+        assert found[name].auroc.mean == pytest.approx(roc_auc_score(truth, values), abs=1e-12)
+        assert found[name].auroc.low <= found[name].auroc.mean <= found[name].auroc.high
+    assert found["flat"].auroc == found["flat"].auroc.__class__(0.5, 0.5, 0.5)
+    assert found["fine"].minus is None
+    assert found["tied"].minus.mean == pytest.approx(found["fine"].auroc.mean - found["tied"].auroc.mean)
+    assert (found["fine"].n, found["fine"].n_positive) == (150, int(truth.sum()))
+
+
+def test_the_same_score_twice_differs_by_nothing():
+    rng = np.random.default_rng(1)
+    truth, values = rng.random(80) > 0.5, rng.normal(size=80)
+    one, two = separations(truth, {"a": values, "b": values}, "a")
+    assert two.minus.low == two.minus.high == 0.0 and one.auroc == two.auroc
+
+
+def test_the_interval_covers_the_truth():
+    # normal scores one apart: AUROC = Phi(1 / sqrt 2) = 0.7602
+    inside = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        truth = np.arange(120) < 60
+        (found,) = separations(truth, {"s": rng.normal(size=120) + truth}, "s")
+        inside += found.auroc.low <= 0.7602 <= found.auroc.high
+    assert inside >= 35
+
+
+def test_quantiles_are_of_each_kind_and_one_class_alone_is_an_error():
+    truth = np.array([True, True, False])
+    (found,) = separations(truth, {"s": np.array([1.0, 3.0, 10.0])}, "s")
+    assert found.positive[2] == 2.0 and found.negative == (10.0,) * 5
+    with pytest.raises(ValueError, match="both classes"):
+        separations(np.array([True, True]), {"s": np.zeros(2)}, "s")

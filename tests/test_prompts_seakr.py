@@ -1,0 +1,118 @@
+"""SeaKR's prompts: golden strings, demonstrations that are true, sentences and answers cut where they should be."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tiny_kbm import make_tokenizer
+
+from kbtrain.labeling.grading import normalise
+from kbtrain.prompts_seakr import (
+    ANSWER,
+    clean_answer,
+    demonstrations,
+    encode_head,
+    encode_step,
+    final_answer,
+    first_sentence,
+    reasoning,
+    seakr_fingerprint,
+    step_prompt,
+)
+from kbtrain.records import Hit
+
+DATA = os.environ.get("KBTRAIN_TEST_DATA")
+
+
+def test_a_prompt_to_the_letter():
+    hits = [Hit("p", "Oslo {x}", "A city.", 1.0), Hit("r", "Rome", "Another.", 1.0)]
+    assert step_prompt('What is "{it}"?', hits, shown=1) == (
+        "Answer each question with a few short sentences, one a line, each of which states one fact. "
+        "Then end with a line that begins with 'So the answer is:'.\n\n"
+        "Question: When was the writer of Hamlet baptised?\nHamlet is a tragedy by William Shakespeare.\n"
+        "William Shakespeare was baptised on 26 April 1564.\nSo the answer is: 26 April 1564.\n\n"
+        'Documents:\n[1] Oslo {x}: A city.\n[2] Rome: Another.\n\nQuestion: What is "{it}"?\n'
+    )
+    assert reasoning(("A.", "B.")) == "A.\nB.\n" and reasoning((), answer=True) == "So the answer is:"
+
+
+def test_there_are_ten_demonstrations_of_both_kinds_that_end_in_their_answer():
+    shown = demonstrations()
+    assert [d["kind"] for d in shown].count("bridge") == 5 and [d["kind"] for d in shown].count("comparison") == 5
+    assert len({d["question"] for d in shown}) == 10
+    for d in shown:
+        assert len(d["sentences"]) == 2 and d["facts"]
+        said = normalise(" ".join([d["question"], *d["sentences"]]))
+        assert d["answer"] in {"yes", "no"} or normalise(d["answer"]) in said
+        assert all(first_sentence(s) == s and final_answer(s) is None for s in d["sentences"])
+
+
+@pytest.mark.skipif(DATA is None, reason="KBTRAIN_TEST_DATA does not name a folder with passages.jsonl")
+def test_every_demonstration_stands_in_the_passages_and_is_no_question_of_hotpotqa():
+    texts: dict[str, list[str]] = {}
+    for line in (Path(DATA) / "passages.jsonl").open(encoding="utf-8"):
+        passage = json.loads(line)
+        texts.setdefault(passage["title"], []).append(passage["text"])
+    n = 0
+    for demonstration in demonstrations():
+        for fact in demonstration["facts"]:
+            for word in fact["words"]:
+                n += 1
+                assert any(word in text for text in texts[fact["title"]]), (fact["title"], word)
+    assert n >= 20
+    asked = {normalise(d["question"]) for d in demonstrations()}
+    for name in ("hotpot_dev_v1_simplified.json", "hotpotqa_train100_native.json"):
+        rows = json.loads((Path(DATA) / name).read_text(encoding="utf-8"))
+        assert len(rows) >= 100 and not asked & {normalise(row["question"]) for row in rows}
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_every_prompt_begins_with_the_head(chat):
+    tokenizer = make_tokenizer(chat=chat)
+    head = encode_head(tokenizer, 3)
+    assert len(head) > 50
+    for documents in ([], [Hit("p", "T", "x", 1.0)]):
+        for said in ("", "A sentence.\n", ANSWER):
+            ids = encode_step(tokenizer, step_prompt("Where?", documents, 3), said)
+            assert ids[: len(head)] == head and len(ids) > len(head)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("So the answer is: 26 April 1564.", "26 April 1564"),
+        ("so the answer is Paris", "Paris"),
+        ("Therefore, the final answer is: the U.S.", "the U.S."),
+        ("So the answer is:", ""),
+        ("The answer is not known to him.", "not known to him"),
+        ("He said the answer is Paris.", None),
+        ("Paris is a city.", None),
+    ],
+)
+def test_final_sentences(text, answer):
+    assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("He was born in Rome. He died there.", "He was born in Rome."),
+        ("Dr. Smith met J. R. Tolkien in St. Louis. Then he left.", "Dr. Smith met J. R. Tolkien in St. Louis."),
+        ("It costs 3.85 million. So what?", "It costs 3.85 million."),
+        (" one line\nanother", "one line"),
+        ("No stop", "No stop"),
+        ("", ""),
+    ],
+)
+def test_first_sentences(text, first):
+    assert first_sentence(text) == first
+
+
+def test_answers_are_cleaned_without_harming_abbreviations():
+    assert clean_answer(' "Paris." ') == "Paris" and clean_answer("U.S.") == "U.S." and clean_answer(" ") == ""
+
+
+def test_the_fingerprint_changes_with_the_number_of_demonstrations():
+    tokenizer = make_tokenizer()
+    assert seakr_fingerprint(tokenizer, 10) != seakr_fingerprint(tokenizer, 9)
