@@ -1,94 +1,107 @@
-"""Collect questions (and, for the atlas, its corpus) into a run folder: questions.jsonl, passages.jsonl.
+"""Collect the questions of a data set, and the passages that came with them: RUN/questions.jsonl, RUN/passages.jsonl.
 
-Every record is checked; a bad one stops the stage with its file, line and field.
+Every record is checked; a bad one stops the stage with its file, line and field. Files may be zipped. --list shows the
+data sets, where to get them, their licences and what is kept of them.
 
 Examples:
   python data_gen/collect.py --run runs/demo
-  python data_gen/collect.py --run runs/mine --dataset jsonl --path my_questions.jsonl
-  python data_gen/collect.py --run runs/small --train 200 --dev 50 --test 100
+  python data_gen/collect.py --list
+  python data_gen/collect.py --run runs/nq --dataset nq_open --path NQ-open.dev.jsonl --limit 500 --pick random
+  python data_gen/collect.py --run runs/mine --dataset csv --path my.csv --columns "{text: ask, answers: gold}"
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import did_you_mean
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
-from kbtrain.questions import LOADERS, atlas_passages, load_questions
-from kbtrain.questions.atlas import atlas_file
-from kbtrain.records import Question
+from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
+from kbtrain.questions.catalogue import catalogue_text
+from kbtrain.questions.collect import write_questions
+from kbtrain.questions.columns import AnswerAs, ColumnMap, Columns, Language
+from kbtrain.questions.pick import Tally, Wanted, picked
+from kbtrain.records import Gold, Split
 
 
 class CollectConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder; it is made if it is not there")
-    dataset: str = Field("atlas", description="atlas (embedded) or jsonl")
-    path: Path | None = Field(None, description="the data set's file; the atlas needs none")
-    train: int | None = Field(None, ge=0, description="take the first so many training questions; null: all")
+    dataset: str = Field("atlas", description="name of a data set; --list shows them")
+    path: Path | None = Field(None, description="its file, archive or folder; the atlas needs none")
+    only: str | None = Field(None, description="of an archive or folder: files whose names match, like '*dev*'")
+    split: Split | None = Field(None, description="train, dev or test; null: as the files say, else test")
+    columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
+    answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
+    language: Language = Field("en", description="of jsonl, csv, datasets")
+    subset: str | None = Field(None, description="configuration of a Hugging Face data set")
+    train: int | None = Field(None, ge=0, description="take at most so many training questions; null: all")
     dev: int | None = Field(None, ge=0, description="the same for dev")
     test: int | None = Field(None, ge=0, description="the same for test")
+    limit: int | None = Field(None, ge=0, description="the same for all splits together")
+    pick: Literal["first", "random"] = Field("first", description="the first ones, or a draw by seed")
+    seed: int = Field(0, description="of a random draw; the draw depends on it and on the ids only")
+    impossible: Literal["keep", "drop"] = Field("keep", description="questions that have no answer (SQuAD 2.0)")
+    hidden: Literal["keep", "drop"] = Field(
+        "drop", description="questions whose answers are not published (C-Eval test)"
+    )
+    list: bool = Field(False, description="show the data sets and stop")
 
     @model_validator(mode="after")
     def _known(self) -> CollectConfig:
-        if self.dataset not in LOADERS:
-            raise ValueError(f"unknown data set '{self.dataset}'; {did_you_mean(self.dataset, LOADERS)}")
+        if self.dataset not in DATA_SETS:
+            raise ValueError(f"unknown data set '{self.dataset}'; {did_you_mean(self.dataset, DATA_SETS)}")
+        if self.limit is not None and not (self.train is self.dev is self.test is None):
+            raise ValueError("limit is for all splits together; give it or train, dev, test, not both")
         return self
 
 
 def main(config: CollectConfig) -> None:
-    started = time.time()
-    target = config.run / "questions.jsonl"
-    source = config.path or atlas_file("questions")
-    if finished(config, source, target):
+    if config.list:
+        print(catalogue_text())
+        return
+    started, target, inputs = time.time(), config.run / "questions.jsonl", sources(config.dataset, config.path)
+    options = config.model_dump(mode="json", exclude={"list"})
+    if finished(target, options, inputs):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    counts: Counter[str] = Counter()
-    jsonl.write(target, tqdm(picked(config, counts), desc="collect", unit=" questions", total=total(source)))
-    if not counts:
-        target.unlink()
-        raise UserError(f"{source}: no questions left to collect")
-    if config.dataset == "atlas":
-        passages = config.run / "passages.jsonl"
-        jsonl.write(passages, atlas_passages())
-        write_meta(passages, stage="collect", config=options(config), inputs=[atlas_file("passages")], started=started)
+    tally, atlas = Tally(), config.dataset == "atlas"
+    stream = picked(lambda: load(config.dataset, config.path, reading(config)), wanted(config), tally)
+    bar = tqdm(stream, desc="collect", unit=" questions")
+    n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
+    if n_passages:
+        corpus = config.run / "passages.jsonl"
+        write_meta(corpus, stage="collect", config=options, inputs=inputs, started=started)
     # last: with its meta data in place the stage counts as done
-    extra = {"splits": dict(counts)}
-    write_meta(target, stage="collect", config=options(config), inputs=[source], extra=extra, started=started)
-    per_split = ", ".join(f"{split} {counts[split]}" for split in ("train", "dev", "test"))
-    print(f"{counts.total()} questions ({per_split}) -> {target}")
+    extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible}
+    write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
+    per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
+    print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
 
 
-def picked(config: CollectConfig, counts: Counter[str]) -> Iterator[Question]:
-    """The first questions of each split, up to its limit."""
-    limits = {"train": config.train, "dev": config.dev, "test": config.test}
-    for question in load_questions(config.dataset, config.path):
-        limit = limits[question.split]
-        if limit is None or counts[question.split] < limit:
-            counts[question.split] += 1
-            yield question
+def reading(config: CollectConfig) -> Reading:
+    columns = Columns(config.columns, config.answer_as, config.language)
+    return Reading(config.split, config.only, columns, config.subset)
 
 
-def total(source: Path) -> int:
-    return sum(1 for _ in jsonl.lines(source))
+def wanted(config: CollectConfig) -> Wanted:
+    by_split = {"train": config.train, "dev": config.dev, "test": config.test}
+    limits = by_split if config.limit is None else {"all": config.limit}
+    drop: dict[Gold, str] = {"none": config.impossible, "hidden": config.hidden}
+    return Wanted(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"))
 
 
-def options(config: CollectConfig) -> dict[str, object]:
-    return config.model_dump(mode="json")
-
-
-def finished(config: CollectConfig, source: Path, target: Path) -> bool:
+def finished(target: Path, options: dict[str, object], inputs: list[Path]) -> bool:
     """Whether an earlier run with the same options and data left the whole file."""
     if not (target.exists() and meta_path(target).exists()):
         return False
     meta = read_meta(target)
-    return meta["config"] == options(config) and file_sha256(source) in meta["inputs"].values()
+    return meta["config"] == options and {file_sha256(file) for file in inputs} <= set(meta["inputs"].values())
 
 
 if __name__ == "__main__":

@@ -25,8 +25,21 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 
 def dump(record: Any) -> str:
-    """One JSON line (no newline at the end), keys in field order, non-ASCII text as it is."""
-    return json.dumps(dataclasses.asdict(record), ensure_ascii=False)
+    """One JSON line (no newline at the end), keys in field order, non-ASCII text as it is.
+
+    A field with ``omit_default`` in its metadata is left out where it has its default.
+    """
+    data = dataclasses.asdict(record)
+    for name, default in _left_out(type(record)):
+        if data[name] == default:
+            del data[name]
+    return json.dumps(data, ensure_ascii=False)
+
+
+@functools.cache
+def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return tuple((field.name, field.default) for field in fields if field.metadata.get("omit_default"))
 
 
 def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:

@@ -6,19 +6,21 @@ Every record is one JSON object a line (see :mod:`kbtrain.jsonl`); the field ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Split = Literal["train", "dev", "test"]
 Condition = Literal["llm", "rag", "mask"]
 Form = Literal["open", "choice", "turn"]  # turn: the text is a dialogue, the answer its next response
 Grading = Literal["exact", "contains", "option"]
+Gold = Literal["given", "none", "hidden"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 Finish = Literal["eos", "stop", "length"]
 Speaker = Literal["USER", "SYSTEM"]
 
 CONDITIONS: tuple[Condition, ...] = ("llm", "rag", "mask")
 GREEDY = -1  # the sample index of the greedy answer
+_RARE = {"omit_default": True}  # a field that is written only where it says something
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Question:
     ``answers`` are aliases of one gold answer; for ``form == "choice"`` they are option letters ("A", "B", ...) and
     ``options`` holds the option texts in the order of their letters. ``popularity`` is a rank share in [0, 1]
     (1 = best known) or the data set's own number. ``entities`` are the ids by which the splits are kept apart.
+
+    ``gold`` says why ``answers`` may be empty: ``none``, the question has no answer (SQuAD 2.0's impossible ones);
+    ``hidden``, the data set does not publish it. ``context_passages`` are all passages that came with the question,
+    in their order; ``gold_passages`` those of them that support the answer.
     """
 
     id: str
@@ -44,6 +50,10 @@ class Question:
     popularity: float | None = None
     entities: tuple[str, ...] = ()
     gold_passages: tuple[str, ...] = ()
+    gold: Gold = field(default="given", metadata=_RARE)
+    fact_type: str | None = field(default=None, metadata=_RARE)
+    false_premise: bool | None = field(default=None, metadata=_RARE)
+    context_passages: tuple[str, ...] = field(default=(), metadata=_RARE)
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,7 @@ class GateExample:
     """One training (or scoring) example of a question gate: the question, its reference and its targets.
 
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
-    mastery, certainty, and benefit as (1 + B) / 2; None where the label is not known (scoring only).
+    mastery, certainty, and benefit stretched from its range in training; None where the label is not known (scoring).
     """
 
     id: str

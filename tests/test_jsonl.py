@@ -13,6 +13,7 @@ import pytest
 from kbtrain import jsonl, records
 from kbtrain.errors import UserError
 from kbtrain.records import (
+    Entity,
     Evidence,
     GateExample,
     GateScore,
@@ -24,13 +25,19 @@ from kbtrain.records import (
     Question,
     Sample,
     SampleSet,
+    Snippet,
+    TurnExample,
+    Utterance,
 )
 
 QUESTION = Question(
-    "q1", 'Was ist "Zürich"?\n苏黎世', ("Stadt", "city"), "test", "d", "zh", options=("a", "b"), hops=2, popularity=0.5
-)
+    "q1", 'Was ist "Zürich"?\n苏黎世', ("Stadt", "city"), "test", "d", "zh", options=("a", "b"), hops=2, popularity=0.5,
+    gold="none", fact_type="slow", false_premise=False, context_passages=("p",)
+)  # fmt: skip
 FOUND = Indicators("llm", 30, 20, 2 / 3, 0.48, 0.81, 0.81, 0.7, 0.9, 2, 0, True)
 SAMPLE = Sample(-1, "", 0, "length", -1e-17)
+ENTITY = Entity("Bern", "city", "sgd")
+SAID = Utterance("USER", "a hotel in Bern", ("Hotels_1",), ("INFORM",), (ENTITY,))
 EVERY = [
     QUESTION,
     Passage("p", "t", "\u2028 separators \x85 and \t tabs"),
@@ -45,17 +52,27 @@ EVERY = [
     GateExample("q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
     Outcome("q1", "test", None, True, False, None, 0.25, 3, 4),
+    ENTITY,
+    SAID,
+    Snippet("s1", None, "t", "x"),
+    TurnExample("d1-3", "d1", "test", 3, (SAID,), ("Hotels_1",), True, position=0.25, entities=(ENTITY,)),
 ]
 
 
 def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
     kinds = {kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)}
-    assert {type(record) for record in EVERY} == kinds and len(kinds) == 11
+    assert {type(record) for record in EVERY} == kinds and len(kinds) == 15
     for record in EVERY:
         path = tmp_path / "x.jsonl"
         assert jsonl.write(path, [record, record]) == 2
         assert list(jsonl.read(type(record), path)) == [record, record]
         assert list(json.loads(jsonl.dump(record))) == [field.name for field in dataclasses.fields(record)]
+
+
+def test_rare_fields_are_written_only_where_they_say_something() -> None:
+    plain = jsonl.dump(Question("q", "?", ("a",), "test", "d"))
+    assert not {"gold", "fact_type", "false_premise", "context_passages"} & set(json.loads(plain))
+    assert json.loads(plain)["popularity"] is None
 
 
 def test_text_stays_readable() -> None:

@@ -18,7 +18,8 @@ def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
 
 def checked(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
     """Pass on (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an
-    empty text, missing or empty answers, and for multiple choice an answer that is no option's letter.
+    empty text, missing or empty answers, and for multiple choice an answer that is no option's letter. No answer at
+    all is right where ``gold`` says so.
     """
     with FirstSeen() as ids:
         for number, question in numbered:
@@ -28,7 +29,7 @@ def checked(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Itera
                 raise UserError(f"{at(path, number, field)}: {what}")
             earlier = ids.add(question.id, question.id, number)
             if earlier is not None:
-                raise UserError(f"{at(path, number, 'id')}: duplicate '{question.id}', first in line {earlier[1]}")
+                raise UserError(f"{at(path, number, 'id')}: duplicate {question.id!r}, first in line {earlier[1]}")
             yield number, question
 
 
@@ -38,12 +39,16 @@ def problem_of(question: Question) -> tuple[str, str] | None:
         return "id", "empty"
     if not question.text.strip():
         return "text", "empty"
-    if not question.answers:
+    if not question.answers and question.gold == "given":
         return "answers", "no answer; give at least one"
+    if question.answers and question.gold != "given":
+        return "answers", f"there is one, but gold is '{question.gold}'"
     if not all(answer.strip() for answer in question.answers):
         return "answers", "an answer is empty; delete it or fill it in"
     if question.form == "choice" and len(question.options) < 2:
         return "options", f"multiple choice with {len(question.options)} option(s); give two or more"
+    if len(question.options) > 26:
+        return "options", f"{len(question.options)} options, but letters reach from A to Z"
     if question.grading == "option":
         letters = [chr(65 + i) for i in range(len(question.options))]
         wrong = next((answer for answer in question.answers if answer not in letters), None)

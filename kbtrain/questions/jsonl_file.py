@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from kbtrain import jsonl
+from kbtrain.questions.columns import Columns, mapped
+from kbtrain.questions.files import DataFile
+from kbtrain.questions.json_stream import json_rows, loads
+from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.text import text_lines
 from kbtrain.records import Question
 
 _OTHER_NAMES = {"question": "text", "answer": "answers"}
 
 
-def jsonl_questions(path: Path) -> Iterator[tuple[int, Question]]:
-    """Stream (line number, question).
+def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
+    """With a column map any objects; without one our own fields.
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
-    :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` test, ``dataset`` = file
-    name, and with ``options`` form ``choice`` graded by ``option``. Raises :class:`UserError` with file, line, field.
+    :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
+    ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
-    for number, line in jsonl.lines(path):
-        yield number, jsonl.parse(Question, _complete(line, path, number), path, number)
+    if columns.names:
+        for number, row in enumerate(json_rows(file), 1):
+            yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
+        return
+    for number, line in text_lines(file):
+        if line.strip():
+            complete = _complete(line, loads(file, number, line), file, number, columns)
+            yield Loaded(jsonl.parse(Question, complete, file.name, number), file.name, number)
 
 
-def _complete(line: str, path: Path, number: int) -> str:
-    try:
-        data = json.loads(line)
-    except json.JSONDecodeError:
-        return line  # parse() names the place
+def _complete(line: str, data: Any, file: DataFile, number: int, columns: Columns) -> str:
+    """The line with the defaults filled in."""
     if not isinstance(data, dict):
-        return line
+        return line  # parse() says what is wrong
     row: dict[str, Any] = {_OTHER_NAMES.get(str(key), str(key)): value for key, value in data.items()}
     if isinstance(row.get("answers"), str):
         row["answers"] = [row["answers"]]
-    defaults: dict[str, Any] = {"id": f"{path.stem}-{number}", "split": "test", "dataset": path.stem}
+    defaults: dict[str, Any] = {
+        "id": f"{file.label}-{number}", "split": file.split, "dataset": file.label, "language": columns.language
+    }  # fmt: skip
     if row.get("options"):
         defaults |= {"form": "choice", "grading": "option"}
     return json.dumps({**defaults, **row}, ensure_ascii=False)

@@ -26,7 +26,8 @@ def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path: Path) ->
     assert (tmp_path / "passages.jsonl").read_bytes() == atlas_file("passages").read_bytes()
     meta = read_meta(tmp_path / "questions.jsonl")
     assert (meta["stage"], meta["n_records"]) == ("collect", sum(meta["splits"].values()))
-    assert meta["inputs"] == {"atlas_questions.jsonl": file_sha256(atlas_file("questions"))}
+    files = [atlas_file("questions"), atlas_file("passages")]
+    assert meta["inputs"] == {file.name: file_sha256(file) for file in files}
     before = (tmp_path / "questions.jsonl").stat().st_mtime_ns
     again = collect("--run", tmp_path)
     assert "there already" in again.stdout

@@ -1,0 +1,203 @@
+"""The data sets that can be read: where to get each, its licence, and what its loader keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbtrain.questions.checks import read_questions
+from kbtrain.questions.commonsense import commonsense
+from kbtrain.questions.csv_file import csv_questions
+from kbtrain.questions.data_set import DataSet, Reading, any_table, native
+from kbtrain.questions.files import FEW_SHOT_SPLITS
+from kbtrain.questions.freshqa import freshqa
+from kbtrain.questions.hotpotqa import hotpotqa
+from kbtrain.questions.hub import hub_questions
+from kbtrain.questions.iirc import iirc
+from kbtrain.questions.iirc_steps import iirc_steps
+from kbtrain.questions.jsonl_file import jsonl_questions
+from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.mlec_qa import mlec_qa
+from kbtrain.questions.mmlu import ceval, cmmlu, mmlu
+from kbtrain.questions.musique import musique
+from kbtrain.questions.nq_open import nq_open
+from kbtrain.questions.openbookqa import openbookqa
+from kbtrain.questions.popqa import popqa
+from kbtrain.questions.squad import squad, squad_zh
+from kbtrain.questions.triviaqa import triviaqa
+from kbtrain.questions.two_wiki import two_wiki
+from kbtrain.questions.webqa import sogouqa, webqa
+from kbtrain.questions.xiezhi import xiezhi, xiezhi_en
+
+
+def _atlas(path: Path, reading: Reading) -> Iterator[Loaded]:
+    return (Loaded(question, str(path), number) for number, question in read_questions(path))
+
+
+_JSON = (".json", ".jsonl")
+_TABLE = (".csv", ".tsv")
+
+DATA_SETS: dict[str, DataSet] = {
+    "atlas": DataSet(
+        _atlas,
+        "embedded, needs no path",
+        "CC BY 4.0 (GeoNames), MIT (mendeleev)",
+        "relation, hops, popularity, entities, options, gold passages",
+    ),
+    "jsonl": DataSet(
+        any_table(jsonl_questions, *_JSON),
+        "your own: {question, answers} a line; other names by columns",
+        "yours",
+        "every field of a question, contexts",
+        by_columns=True,
+    ),
+    "csv": DataSet(
+        any_table(csv_questions, *_TABLE),
+        "your own: a table whose first row names the columns",
+        "yours",
+        "every field of a question, contexts",
+        by_columns=True,
+    ),
+    "datasets": DataSet(
+        hub_questions,
+        "Hugging Face datasets: OWNER/NAME, or a folder on disk",
+        "see its page",
+        "every field of a question, contexts",
+        by_columns=True,
+    ),
+    "nq_open": DataSet(
+        native(nq_open, *_JSON, *_TABLE),
+        "github.com/google-research-datasets/natural-questions (nq_open), github.com/facebookresearch/DPR (*.qa.csv)",
+        "CC BY-SA 3.0",
+        "answers, passages and gold passages where the file has ctxs",
+    ),
+    "triviaqa": DataSet(
+        native(triviaqa, ".json", *_TABLE),
+        "nlp.cs.washington.edu/triviaqa, one of qa/*.json (only: '*wikipedia-*'); DPR's *.qa.csv",
+        "Apache 2.0",
+        "all aliases; hidden answers (test)",
+    ),
+    "squad": DataSet(
+        native(squad, ".json"),
+        "rajpurkar.github.io/SQuAD-explorer (1.1, 2.0)",
+        "CC BY-SA 4.0",
+        "gold passage, impossible questions",
+    ),
+    "squad_zh": DataSet(
+        native(squad_zh, ".json"),
+        "SQuAD's layout in Chinese: github.com/ymcui/cmrc2018, github.com/DRCKnowledgeTeam/DRCD, translated SQuAD",
+        "CC BY-SA 4.0 (CMRC 2018), 3.0 (DRCD)",
+        "gold passage, impossible questions",
+    ),
+    "hotpotqa": DataSet(
+        native(hotpotqa, *_JSON),
+        "hotpotqa.github.io (distractor, fullwiki), or its questions alone",
+        "CC BY-SA 4.0",
+        "type as relation, hops, passages, gold passages",
+    ),
+    "2wikimultihopqa": DataSet(
+        two_wiki,
+        "github.com/Alab-NII/2wikimultihop, data_ids_april7.zip (with id_aliases.json)",
+        "Apache 2.0",
+        "aliases, type as relation, hops, entities, passages, gold passages",
+    ),
+    "musique": DataSet(
+        native(musique, *_JSON, leave_out="single_hop"),
+        "github.com/StonyBrookNLP/musique (Ans, Full)",
+        "CC BY 4.0",
+        "aliases, hops, kind of hops as relation, passages, gold passages, unanswerable questions",
+    ),
+    "iirc": DataSet(
+        native(iirc, ".json", leave_out="context_articles"),
+        "allenai.org/data/iirc (train.json, dev.json)",
+        "see its page",
+        "answer type as relation, hops, gold passages, questions without an answer",
+    ),
+    "iirc_steps": DataSet(
+        native(iirc_steps, ".jsonnet"),
+        "github.com/StonyBrookNLP/ircot (iirc.jsonnet: a few questions with reasoning steps)",
+        "Apache 2.0",
+        "hops, gold passages",
+    ),
+    "popqa": DataSet(
+        native(popqa, *_JSON, *_TABLE),
+        "github.com/AlexTMallen/adaptive-retrieval (popQA.tsv)",
+        "MIT",
+        "popularity (s_pop), relation, entity, passages where the file has paragraphs",
+    ),
+    "freshqa": DataSet(
+        native(freshqa, ".csv"),
+        "github.com/freshllms/freshqa (a dated table, saved as CSV)",
+        "Apache 2.0",
+        "up to ten answers, fact type, hops, false premise, split",
+    ),
+    "openbookqa": DataSet(
+        native(openbookqa, ".jsonl", leave_out="Additional/"),
+        "allenai.org/data/open-book-qa (its zip: Main; only: '*complete*' is left out); ARC has the same layout",
+        "see its page",
+        "options, fact as gold passage in the complete files",
+    ),
+    "commonsense": DataSet(
+        native(commonsense, ".json"),
+        "github.com/AGI-Edgerunners/LLM-Adapters (dataset/openbookqa, ARC-Easy, piqa, ...)",
+        "Apache 2.0; questions as their sources",
+        "options",
+    ),
+    "mmlu": DataSet(
+        native(mmlu, ".csv", splits=FEW_SHOT_SPLITS),
+        "github.com/hendrycks/test (data.tar, as zip, tar or folder)",
+        "MIT",
+        "options, subject as relation; dev is train, val is dev",
+    ),
+    "ceval": DataSet(
+        native(ceval, ".csv", splits=FEW_SHOT_SPLITS),
+        "cevalbenchmark.com (ceval-exam.zip)",
+        "CC BY-NC-SA 4.0",
+        "options, subject as relation, hidden answers (test); dev is train, val is dev",
+    ),
+    "cmmlu": DataSet(
+        native(cmmlu, ".csv", splits=FEW_SHOT_SPLITS),
+        "github.com/haonan-li/CMMLU (cmmlu_v1_0_1.zip)",
+        "CC BY-NC-SA 4.0",
+        "options, subject as relation; dev is train",
+    ),
+    "mlec_qa": DataSet(
+        native(mlec_qa, *_JSON),
+        "github.com/Judenpech/MLEC-QA (zip with Clinic_train.json, ...)",
+        "see its page",
+        "options, field as relation",
+    ),
+    "xiezhi": DataSet(
+        native(xiezhi, *_JSON),
+        "github.com/MikeGu721/XiezhiBenchmark (*_chn)",
+        "CC BY-NC-SA 4.0",
+        "options, field as relation",
+    ),
+    "xiezhi_en": DataSet(
+        native(xiezhi_en, *_JSON),
+        "github.com/MikeGu721/XiezhiBenchmark (*_eng)",
+        "CC BY-NC-SA 4.0",
+        "options, first discipline as relation",
+    ),
+    "webqa": DataSet(
+        native(webqa, ".json"),
+        "WebQA v1.0 by Baidu (me_train.json, ...), or as WebQA.json from kexue.fm/archives/4338",
+        "research only, see its page",
+        "answers of all passages, passages, gold passages",
+    ),
+    "sogouqa": DataSet(
+        native(sogouqa, *_JSON),
+        "the CIPS-SOGOU contest of 2018, or as SogouQA.json beside WebQA.json",
+        "the contest's terms",
+        "answers of all passages, passages, gold passages",
+    ),
+}
+
+
+def catalogue_text() -> str:
+    """The data sets as ``collect.py --list`` shows them."""
+    entries = (
+        f"{name}\n  from     {one.where}\n  licence  {one.licence}\n  keeps    {one.keeps}"
+        for name, one in DATA_SETS.items()
+    )
+    return "\n".join(entries)

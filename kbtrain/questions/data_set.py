@@ -1,0 +1,70 @@
+"""What the catalogue knows of a data set, and how a loader of one file becomes a loader of files and archives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kbtrain.questions.columns import Columns
+from kbtrain.questions.files import SPLITS, DataFile, data_files
+from kbtrain.questions.loaded import Loaded
+from kbtrain.records import Split
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a data set is read. ``columns`` matter for jsonl, csv and datasets only."""
+
+    split: Split | None = None  # of all questions; None: as the files say
+    only: str | None = None  # of an archive or folder: files whose names match this pattern
+    columns: Columns = field(default_factory=Columns)
+    subset: str | None = None  # of a Hugging Face data set: its configuration
+
+
+Loader = Callable[[Path, Reading], Iterator[Loaded]]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """``load`` streams the questions at a path; the rest is what ``collect.py --list`` shows."""
+
+    load: Loader
+    where: str
+    licence: str
+    keeps: str
+    by_columns: bool = False
+
+
+def native(
+    loader: Callable[[DataFile], Iterator[Loaded]],
+    *suffixes: str,
+    splits: Mapping[str, Split] = SPLITS,
+    leave_out: str = "",
+) -> Loader:
+    """A loader of one native file as a loader of a file, archive or folder."""
+
+    def load(path: Path, reading: Reading) -> Iterator[Loaded]:
+        for file in data_files(
+            path, suffixes, only=reading.only, leave_out=leave_out, split=reading.split, splits=splits
+        ):
+            for loaded in loader(file):
+                yield loaded if reading.split is None else in_split(loaded, reading.split)
+
+    return load
+
+
+def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes: str) -> Loader:
+    """The same for a loader that takes a column map."""
+
+    def load(path: Path, reading: Reading) -> Iterator[Loaded]:
+        for file in data_files(path, suffixes, only=reading.only, split=reading.split):
+            for loaded in loader(file, replace(reading.columns, split=reading.split)):
+                yield loaded if reading.split is None else in_split(loaded, reading.split)
+
+    return load
+
+
+def in_split(loaded: Loaded, split: Split) -> Loaded:
+    """A record's own split (FreshQA has a column) gives way to the one that was asked for."""
+    return replace(loaded, question=replace(loaded.question, split=split))

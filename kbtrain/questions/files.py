@@ -1,0 +1,152 @@
+"""The text files of a data set, wherever they lie: plain, gzip, in a zip or tar archive, or in a folder."""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import io
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from kbtrain.errors import UserError, at
+from kbtrain.records import Split
+
+SPLITS: Mapping[str, Split] = {
+    "train": "train", "training": "train", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+# data sets whose "dev" is a handful of examples for the prompt, and whose development set is "val"
+FEW_SHOT_SPLITS: Mapping[str, Split] = {**SPLITS, "dev": "train"}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One text file. ``name`` is for messages, ``label`` (path within the data set, no suffixes) for ids.
+
+    ``split_word`` is the word of the file's or folder's name that tells its split ("val"), "" if none does.
+    """
+
+    name: str
+    label: str
+    split_word: str
+    split: Split
+    raw: Callable[[], IO[bytes]]
+
+    @property
+    def suffix(self) -> str:
+        """``.csv`` for ``x.csv`` and ``x.csv.gz``."""
+        return PurePosixPath(self.name.removesuffix(".gz")).suffix.lower()
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """The file's bytes, unzipped. What is wrong with the file while it is read becomes a :class:`UserError`."""
+        try:
+            with self.raw() as stream, io.BufferedReader(stream) as peekable:  # type: ignore[type-var]
+                if peekable.peek(2)[:2] == b"\x1f\x8b":
+                    with gzip.open(peekable) as unzipped:
+                        yield unzipped  # type: ignore[misc]
+                else:
+                    yield peekable
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+            raise UserError(f"{at(self.name)}: cannot be read ({error}); get the file again") from None
+        except (RuntimeError, NotImplementedError) as error:
+            raise UserError(f"{at(self.name)}: cannot be unzipped here ({error}); unzip it yourself") from None
+
+
+def data_files(
+    path: Path,
+    suffixes: Sequence[str],
+    *,
+    only: str | None = None,
+    leave_out: str = "",
+    split: Split | None = None,
+    splits: Mapping[str, Split] = SPLITS,
+    required: bool = True,
+) -> Iterator[DataFile]:
+    """The file at ``path``, or those in the archive or folder there that end in one of ``suffixes``, by name.
+
+    ``only`` is a pattern for their names ("*/dev/*"), ``leave_out`` a regular expression. A file's split is ``split``,
+    else the one its name tells, else its folder's name, else ``test``. Raises :class:`UserError`.
+    """
+    found = False
+    for inner, name, raw in _members(path):
+        plain = inner.removesuffix(".gz").lower()
+        listed = name != str(path)
+        if listed and not (plain.endswith(tuple(suffixes)) and fnmatch.fnmatch(inner, only or "*")):
+            continue
+        if listed and leave_out and re.search(leave_out, inner):
+            continue
+        found = True
+        word = split_word(inner, splits, name) or (split_word(path.name, splits, name) if listed else "")
+        if split is not None:
+            word = word if splits.get(word) == split else split
+        label = re.sub(r"\.(gz|jsonl|json|csv|tsv|jsonnet|parquet)", "", inner)
+        yield DataFile(name, label, word, split or splits.get(word, "test"), raw)
+    if required and not found:
+        wanted = f"matches '{only}' and ends" if only else "ends"
+        raise UserError(f"{at(path)}: no file in it {wanted} in {' or '.join(suffixes)}")
+
+
+def split_word(name: str, splits: Mapping[str, Split], place: str = "") -> str:
+    """The word of a path that names a split; its last part counts before the folders. "" if there is none.
+
+    Raises :class:`UserError` for a part that names two splits.
+    """
+    for part in reversed(PurePosixPath(name.lower()).parts):
+        words = [word for word in re.split(r"[^a-z]+", part) if word in splits]
+        if len({splits[word] for word in words}) > 1:
+            raise UserError(f"{at(place or name)}: its name tells two splits ({', '.join(words)}); set split")
+        if words:
+            return words[-1]
+    return ""
+
+
+def _members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
+    """(path within the data set, name for messages, how to open it)."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            inner = file.relative_to(path).as_posix()
+            if file.is_file() and not _hidden(inner):
+                yield inner, str(file), partial(open, file, "rb", buffering=0)
+    elif not path.exists():
+        raise UserError(f"{at(path)}: no such file")
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for inner in sorted(archive.namelist()):
+                if not inner.endswith("/") and not _hidden(inner):
+                    yield inner, f"{path}/{inner}", partial(archive.open, inner)
+    elif path.suffix in {".tar", ".tgz"} or path.name.endswith(".tar.gz"):
+        yield from _tar_members(path)
+    elif path.suffix == ".zip":
+        raise UserError(f"{at(path)}: not a whole zip archive; get the file again")
+    else:
+        yield path.name, str(path), partial(open, path, "rb", buffering=0)
+
+
+def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
+    """In the archive's own order: going back in a compressed archive would read it anew."""
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if member.isfile() and not _hidden(member.name):
+                    yield member.name, f"{path}/{member.name}", partial(_extract, archive, member)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{at(path)}: not a whole tar archive ({error}); get the file again") from None
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    stream = archive.extractfile(member)
+    assert stream is not None  # a file, as its caller saw
+    return stream
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)

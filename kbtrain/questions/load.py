@@ -1,0 +1,68 @@
+"""From a data set's name and path to its questions, each checked, with the passages that came with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.questions.atlas import atlas_file
+from kbtrain.questions.catalogue import DATA_SETS
+from kbtrain.questions.checks import problem_of
+from kbtrain.questions.data_set import Reading
+from kbtrain.questions.first_seen import FirstSeen
+from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.two_wiki import ALIASES
+from kbtrain.records import Question
+
+
+def load(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Loaded]:
+    """Stream a data set's questions, each checked. Raises :class:`UserError` naming file, line and field."""
+    if name not in DATA_SETS:
+        raise UserError(f"unknown data set '{name}'; {did_you_mean(name, DATA_SETS)}")
+    if path is None and name != "atlas":
+        raise UserError(f"data set '{name}' needs a path to its questions")
+    source = atlas_file("questions") if path is None else path
+    given = reading or Reading()
+    if given.columns.names and not DATA_SETS[name].by_columns:
+        raise UserError(f"data set '{name}' has its own columns; a column map is for jsonl, csv and datasets")
+    return _checked(DATA_SETS[name].load(source, given), source)
+
+
+def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
+    """The questions alone."""
+    return (loaded.question for loaded in load(name, path, reading))
+
+
+def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:
+    """Refuses what :func:`checks.problem_of` finds, ids that come twice, files of which only some answers are
+    hidden, and a source without any question.
+    """
+    state: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first question
+    with FirstSeen() as seen:
+        for loaded in stream:
+            question = loaded.question
+            problem = problem_of(question)
+            if problem is not None:
+                raise UserError(f"{at(loaded.file, loaded.line, problem[0])}: {problem[1]}")
+            hidden = question.gold == "hidden"
+            if state is None or state[0] != loaded.file:
+                state = (loaded.file, loaded.line, hidden)
+            elif state[2] != hidden:
+                what = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
+                raise UserError(f"{at(loaded.file, loaded.line)}: {what.format(state[1])}")
+            earlier = seen.add(question.id, loaded.file, loaded.line)
+            if earlier is not None:
+                where = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != loaded.file else "")
+                raise UserError(f"{at(loaded.file, loaded.line, 'id')}: duplicate {question.id!r}, first in {where}")
+            yield loaded
+    if state is None:
+        raise UserError(f"{at(source, 1)}: no questions in it")
+
+
+def sources(name: str, path: Path | None) -> list[Path]:
+    """The files a data set is read from, as far as they lie here (a name on the hub has none)."""
+    if path is None:
+        return [atlas_file("questions"), atlas_file("passages")]
+    beside = [path.parent / ALIASES] if name == "2wikimultihopqa" and path.is_file() else []
+    return [file for file in (path, *beside) if file.exists()]

@@ -1,0 +1,143 @@
+"""A record as its file has it, read field by field: each field is there and of its type, or the error says where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbtrain.errors import UserError, at
+
+
+@dataclass(frozen=True)
+class Row:
+    """A native record: ``data`` from line ``line`` of ``file``; ``path`` leads to it in a nested one ("qas[2].").
+
+    ``columns`` are the fields' names in the file where they have others here.
+    """
+
+    data: dict[str, Any]
+    file: str
+    line: int
+    path: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def error(self, key: str, what: str) -> UserError:
+        own, bracket, rest = key.partition("[")
+        name = self.path + self.columns.get(own, own) + bracket + rest
+        return UserError(f"{at(self.file, self.line, name)}: {what}")
+
+    def having(self, data: dict[str, Any]) -> Row:
+        """Other values in the same place."""
+        return Row(data, self.file, self.line, self.path, self.columns)
+
+    def wrong(self, key: str, expected: str) -> UserError:
+        """The field is missing or of another type than expected."""
+        if key not in self.data:
+            return self.error(key, "missing")
+        value = self.data[key]
+        found = "null" if value is None else f"{type(value).__name__} {shown(value)}"
+        return self.error(key, f"expected {expected}, found {found}")
+
+    def has(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.data.get(key) is not None
+
+    def text(self, key: str) -> str:
+        """Text that is not blank, without white space at its ends."""
+        value = self.data.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "text")
+        if not (value := value.strip()):
+            raise self.error(key, "empty")
+        return self.checked(key, value)
+
+    def text_or_empty(self, key: str) -> str:
+        """As :meth:`text`, "" where the field is missing, null or blank."""
+        value = self.data.get(key)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return ""
+        return self.text(key)
+
+    def checked(self, key: str, value: str) -> str:
+        """Refuses what no text of a data set has: characters that cannot be written, or zero bytes."""
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise self.error(key, "half of a surrogate pair (broken \\u escape)") from None
+        if "\0" in value:
+            raise self.error(key, "a zero byte; is the file UTF-16?")
+        return value
+
+    def identifier(self, key: str) -> str:
+        """Text or a whole number, as text."""
+        value = self.data.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return self.text(key)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of at least one text, none of them blank; repeats are dropped."""
+        values = self.values(key)
+        if not values:
+            raise self.error(key, "empty list")
+        inner = self.having({f"{key}[{i}]": value for i, value in enumerate(values)})
+        return unique(inner.text(name) for name in inner.data)
+
+    def values(self, key: str) -> list[Any]:
+        value = self.data.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list")
+        return value
+
+    def rows(self, key: str) -> tuple[Row, ...]:
+        """A list of objects."""
+        return tuple(self._inner(f"{key}[{i}]", value) for i, value in enumerate(self.values(key)))
+
+    def row(self, key: str) -> Row:
+        if key not in self.data:
+            raise self.error(key, "missing")
+        return self._inner(key, self.data[key])
+
+    def _inner(self, key: str, value: Any) -> Row:
+        if not isinstance(value, dict):
+            raise self.error(key, f"expected an object, found {type(value).__name__} {shown(value)}")
+        return Row(value, self.file, self.line, f"{self.path}{self.columns.get(key, key)}.")
+
+    def number(self, key: str) -> float:
+        """A finite number, or text that is one."""
+        value = self.data.get(key)
+        try:
+            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.wrong(key, "a number")
+        return number
+
+    def flag(self, key: str) -> bool:
+        """True or false, as JSON or as a table's TRUE and FALSE."""
+        value = self.data.get(key)
+        word = value.strip().lower() if isinstance(value, str) else value
+        if word in ("true", "false") or isinstance(word, bool):
+            return word in ("true", True)
+        raise self.wrong(key, "true or false")
+
+    def one_of(self, key: str, valid: Iterable[str]) -> str:
+        value, names = self.text(key), list(valid)
+        if value not in names:
+            raise self.error(key, f"expected {' or '.join(names)}, found {shown(value)}")
+        return value
+
+
+def shown(value: Any) -> str:
+    """A value in a message: on one line, and short."""
+    text = value[:80] if isinstance(value, str | list) else value
+    return f"{text!r:.60}"
+
+
+def unique(values: Iterable[str]) -> tuple[str, ...]:
+    """The values without repeats, in their order."""
+    return tuple(dict.fromkeys(values))
