@@ -57,34 +57,45 @@ def rows(
     groups: Sequence[str | None],
     order: Callable[[str], Any] = str,
     *,
+    mean: bool = False,
     draws: int = 2_000,
     seed: int = 0,
 ) -> list[Row]:
-    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names."""
+    """One row per group (questions with group None are in none of them), sorted by ``order`` of the names.
+
+    ``mean``: with two groups and more, a last row ``mean`` in which each group counts the same (KBM, figure 5: mean
+    over all test sets); its intervals draw the questions of each group anew.
+    """
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    return [_row(judged, name, np.flatnonzero(places == i), draws, seed) for i, name in enumerate(names)]
+    made = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i) for i, name in enumerate(names)]
+    found = [row for row, _ in made]
+    return [*found, _mean_row(made)] if mean and len(made) > 1 else found
 
 
-def mean_row(found: Sequence[Row], name: str = "mean") -> Row:
-    """The mean of some rows, each counting the same (figure 5: mean over all test sets); gains without interval."""
-    gates = {gate: _mean_cell([row.gates[gate] for row in found]) for gate in found[0].gates}
+def _mean_row(made: Sequence[tuple[Row, dict[str, Floats]]]) -> Row:
+    """Gains are averaged draw by draw: the groups were drawn independently."""
+    found = [row for row, _ in made]
+    gates = {}
+    for gate in found[0].gates:
+        gain = np.mean([drawn[gate] for _, drawn in made], axis=0)
+        gates[gate] = _mean_cell([row.gates[gate] for row in found], delta(float(gain[0]), gain[1:]))
     llm, rag = (float(np.mean([getattr(row, key) for row in found])) for key in ("llm_only", "all_rag"))
-    return Row(name, sum(row.n for row in found), llm, rag, gates)
+    return Row("mean", sum(row.n for row in found), llm, rag, gates)
 
 
-def _mean_cell(cells: Sequence[Cell]) -> Cell:
+def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
     def mean(key: str) -> float | None:
         values = [getattr(cell, key) for cell in cells if getattr(cell, key) is not None]
         return float(np.mean(values)) if values else None
 
     ratio, accuracy, random = (float(mean(key) or 0.0) for key in ("ratio", "accuracy", "random"))
-    gain = accuracy - random
     n_known = sum(cell.n_known for cell in cells)
-    return Cell(ratio, accuracy, random, Delta(gain, gain, gain), n_known, mean("known"), mean("unknown"))
+    return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))
 
 
-def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int) -> Row:
+def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int) -> tuple[Row, dict[str, Floats]]:
+    """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
     decisions = {gate: retrieve[at] for gate, retrieve in judged.retrieve.items()}
     columns = [llm, rag]
@@ -92,21 +103,20 @@ def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int)
         columns += [p, (1 - p) * llm + p * rag]
     table = np.stack(columns, axis=1)
     means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed)])
-    cells = {
-        gate: _cell(llm, p, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]]) for i, (gate, p) in enumerate(decisions.items())
-    }
-    return Row(name, len(at), float(llm.mean()), float(rag.mean()), cells)
+    cells, gains = {}, {}
+    for i, (gate, p) in enumerate(decisions.items()):
+        plain, always, ratio, accuracy = means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]].T
+        gains[gate] = accuracy - ((1 - ratio) * plain + ratio * always)
+        cells[gate] = _cell(llm, p, float(ratio[0]), float(accuracy[0]), gains[gate])
+    return Row(name, len(at), float(llm.mean()), float(rag.mean()), cells), gains
 
 
-def _cell(plain: Floats, retrieve: Floats, means: Floats) -> Cell:
-    llm, rag, ratio, accuracy = means.T
-    random = (1 - ratio) * llm + ratio * rag
+def _cell(plain: Floats, retrieve: Floats, ratio: float, accuracy: float, gain: Floats) -> Cell:
     known = retrieve < 0.5
-    gain = accuracy - random
     return Cell(
-        ratio=float(ratio[0]),
-        accuracy=float(accuracy[0]),
-        random=float(random[0]),
+        ratio=ratio,
+        accuracy=accuracy,
+        random=accuracy - float(gain[0]),
         gain=delta(float(gain[0]), gain[1:]),
         n_known=int(known.sum()),
         known=float(plain[known].mean()) if known.any() else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.metrics.grouped import Judged, mean_row, quantile_groups, rows
+from kbtrain.metrics.grouped import Judged, quantile_groups, rows
 
 LLM = np.array([1.0, 0, 0, 1, 1, 0])
 RAG = np.array([1.0, 1, 0, 0, 1, 1])
@@ -34,12 +34,21 @@ def test_a_gate_that_never_retrieves_has_no_unknown_questions() -> None:
 
 
 def test_the_mean_over_data_sets_counts_each_the_same() -> None:
-    found = rows(Judged(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"])
-    mean = mean_row(found)
-    assert mean.n == 6
+    *found, mean = rows(Judged(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"], mean=True)
+    assert (mean.group, mean.n, len(found)) == ("mean", 6, 2)
     assert mean.llm_only == pytest.approx((0.5 + 0.5) / 2)
     assert mean.gates["gate"].accuracy == np.mean([row.gates["gate"].accuracy for row in found])
     assert mean.gates["gate"].unknown == found[0].gates["gate"].unknown  # the other one retrieves nothing
+    assert len(rows(Judged(LLM, RAG, {"gate": GATE}), ["a"] * 6, mean=True)) == 1
+
+
+def test_the_means_interval_is_that_of_independent_data_sets() -> None:
+    rng = np.random.default_rng(0)
+    llm, rag, gate = (rng.integers(0, 2, 800).astype(float) for _ in range(3))
+    groups = ["a", "b", "c", "d"] * 200
+    *found, mean = rows(Judged(llm, rag, {"gate": gate}), groups, mean=True)
+    widths = [row.gates["gate"].gain.high - row.gates["gate"].gain.low for row in [*found, mean]]
+    assert widths[-1] == pytest.approx(np.sqrt(np.sum(np.square(widths[:-1]))) / 4, rel=0.1)
 
 
 def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
