@@ -78,7 +78,7 @@ def dimensions(questions: Sequence[Question]) -> list[Dimension]:
     values: dict[str, list[str | None]] = {
         "data set": [q.dataset for q in questions],
         "relation": [q.relation for q in questions],
-        "change": [getattr(q, "fact_type", None) for q in questions],
+        "change": [q.fact_type for q in questions],
         "hops": [None if q.hops is None else str(q.hops) for q in questions],
         "form": [q.form for q in questions],
         "popularity": quantile_groups([q.popularity for q in questions], POPULARITY_GROUPS),

@@ -1,0 +1,75 @@
+"""The KBM paper's tables and figures from stored answers: no model runs here.
+
+Reads questions.jsonl, samples.db and scores.jsonl of one or more run folders (one for each model and data set, or all
+in one); writes OUT/<layout>.json and .md. Thresholds are chosen on the dev questions of all runs together.
+table1 by data set; figure5 known and unknown; table2 FreshQA by change; table3 two and more hops; figure6 by knowledge
+frequency; table4 the gates of --gate-runs for the answers of --runs; figure8 double judgement (score_reference.py).
+The paper's own figures stand beside ours where the answers come from the paper's model.
+
+Examples:
+  python eval/tables.py --config eval/configs/table1.yaml --runs "[runs/demo]"
+  python eval/tables.py --layout figure6 --runs "[runs/demo]" --bins 4
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from kbtrain.config import Config, run_script
+from kbtrain.metrics.judged import Cut, questions_of
+from kbtrain.metrics.outcomes import AccuracyKind
+from kbtrain.metrics.run_folder import read_run
+from kbtrain.metrics.thresholds import Rule
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.report.kbm_layouts import Options, lay_out
+from kbtrain.report.kbm_tables import Layout
+from kbtrain.report.table import as_markdown, as_text
+
+
+class TablesConfig(Config):
+    """Settings of this script."""
+
+    layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
+    runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders with the answers")
+    gate_runs: tuple[Path, ...] = Field((), description="table4: run folders of the model whose gates decide")
+    gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
+    threshold_rule: Rule = Field("0.5", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
+    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
+    accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
+    corpus: Path | None = Field(
+        None, description="figure6: passages in which gold answers are counted; else popularity"
+    )
+    bins: int = Field(5, ge=2, description="figure6: groups of about equal size, low to high")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+    allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
+    out: Path = Field(Path("runs/tables"), description="folder of the tables")
+
+    @field_validator("threshold_rule", mode="before")
+    @classmethod
+    def _half(cls, value: object) -> object:
+        return "0.5" if value == 0.5 else value  # YAML reads it as a number
+
+
+def main(config: TablesConfig) -> None:
+    """Read, judge, lay out, write, say."""
+    started = time.time()
+    runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
+    plug_in = [read_run(path, config.sampling_run, config.allow_missing) for path in config.gate_runs]
+    cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)
+    table = lay_out(Options(config.layout, config.gates, cut, config.corpus, config.bins), runs, plug_in or None)
+    out = config.out / f"{config.layout}.json"
+    write_atomically(out, json.dumps({"schema": 1, **table.to_json()}, ensure_ascii=False, indent=1) + "\n")
+    write_atomically(out.with_suffix(".md"), as_markdown(table))
+    files = ("questions.jsonl", "samples.db", "scores.jsonl")
+    inputs = [run.path / name for run in (*runs, *plug_in) for name in files]
+    write_meta(out, stage="tables", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print("\n".join([as_text(table), *(note for run in runs for note in run.notes)]))
+    print(f"{config.layout}: {len(table.rows)} rows from {len(questions_of(runs))} test questions -> {out} and .md")
+
+
+if __name__ == "__main__":
+    run_script(main, TablesConfig, __doc__)

@@ -1,0 +1,116 @@
+"""The layouts of the KBM paper's tables 1 to 4 and figures 5, 6 and 8, filled from :mod:`kbtrain.metrics.grouped`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from kbtrain.metrics.double_judgement import DoubleJudgement
+from kbtrain.metrics.grouped import Cell, Row
+from kbtrain.report.table import Column, Table, Value, beside
+
+Layout = Literal["table1", "figure5", "table2", "table3", "figure6", "table4", "figure8"]
+PAPER_FILE = Path(__file__).with_name("kbm_paper.json")
+TITLES: dict[Layout, str] = {
+    "table1": "End to end by data set (KBM, table 1)",
+    "figure5": "Accuracy without retrieval of what each gate takes for known and unknown (KBM, figure 5)",
+    "table2": "By how fast the answer changes (KBM, table 2)",
+    "table3": "Questions of two and more hops (KBM, table 3)",
+    "figure6": "By knowledge frequency (KBM, figure 6)",
+    "table4": "One model's gate for other models' answers (KBM, table 4)",
+    "figure8": "Double judgement (KBM, figure 8)",
+}
+_LEGEND = {
+    "A/E": "A/E: share of questions answered right under the gate (exact match or contains, as the data set asks)",
+    "Rat": "Rat: share retrieved for",
+    "Rnd": "Rnd: expected accuracy of a random gate at that ratio",
+    "vs Rnd": "vs Rnd: A/E - Rnd with its 95 % interval (paired bootstrap)",
+}
+_PARTS: dict[Layout, tuple[str, ...]] = {
+    "table1": ("A/E", "Rat", "Rnd", "vs Rnd"),
+    "table2": ("Rat", "A/E", "vs Rnd"),
+    "table3": ("Rat", "A/E", "vs Rnd"),
+    "figure6": ("A/E", "Rat"),
+    "table4": ("A/E", "Rat", "Rnd", "vs Rnd"),
+}
+
+
+def gate_table(layout: Layout, rows: Sequence[Row], group: str, note: str = "") -> Table:
+    """Tables 1 to 4 and figure 6: one row a group, some figures of each gate, LLM Only and All RAG at the end."""
+    parts, gates = _PARTS[layout], list(rows[0].gates) if rows else []
+    columns = [Column(group, "text"), Column("n", "count")]
+    for gate in gates:
+        for part in parts:
+            name = f"{gate} {part}"
+            columns += [Column(name, "points"), Column("95 %", "text")] if part == "vs Rnd" else [Column(name)]
+    columns += [Column("LLM Only"), Column("All RAG")]
+    body: list[list[Value]] = []
+    for row in rows:
+        values: list[Value] = [row.group, row.n]
+        for gate in gates:
+            values += [value for part in parts for value in _figures(row.gates[gate], part)]
+        body.append([*values, row.llm_only, row.all_rag])
+    legend = "; ".join(_LEGEND[part] for part in parts)
+    return Table(layout, TITLES[layout], f"In percent. {legend}. {note}".strip(), columns, body)
+
+
+def _figures(cell: Cell, part: str) -> list[Value]:
+    if part == "vs Rnd":
+        return [cell.gain.mean, f"[{100 * cell.gain.low:+.1f}, {100 * cell.gain.high:+.1f}]"]
+    return [{"A/E": cell.accuracy, "Rat": cell.ratio, "Rnd": cell.random}[part]]
+
+
+def known_table(rows: Sequence[Row], note: str = "") -> Table:
+    """Figure 5: a row for each data set and gate."""
+    columns = [Column("data set", "text"), Column("gate", "text"), Column("n known", "count"), Column("known"),
+               Column("n unknown", "count"), Column("unknown"), Column("difference", "points")]  # fmt: skip
+    body: list[list[Value]] = []
+    for row in rows:
+        for gate, cell in row.gates.items():
+            both = cell.known is not None and cell.unknown is not None
+            difference = (cell.known or 0.0) - (cell.unknown or 0.0) if both else None
+            counts = cell.n_known, row.n - cell.n_known
+            body.append([row.group, gate, counts[0], cell.known, counts[1], cell.unknown, difference])
+    text = "Accuracy of the plain answers (LLM Only) in percent; known: the gate does not retrieve. A dash: none."
+    return Table("figure5", TITLES["figure5"], f"{text} {note}".strip(), columns, body)
+
+
+def double_judgement_table(found: Sequence[tuple[str, DoubleJudgement]], note: str = "") -> Table:
+    """Figure 8: accuracy and tokens read of LLM Only, All RAG, the gate alone and with its second judgement."""
+    columns = [Column("data set", "text"), Column("gate", "text"), Column("way", "text"), Column("n", "count"),
+               Column("accuracy"), Column("searched"), Column("passed on"), Column("tokens read", "count"),
+               Column("of All RAG's")]  # fmt: skip
+    body: list[list[Value]] = [
+        [group, one.gate, way.name, one.n, way.accuracy, way.searched, way.passed_on, way.tokens,
+         way.tokens / one.ways[1].tokens if one.ways[1].tokens else None]
+        for group, one in found
+        for way in one.ways
+    ]  # fmt: skip
+    text = (
+        "In percent; tokens read: prompt tokens of the answers, all questions together (the gate's own reading is "
+        "counted in its seconds). Passed on: share of questions whose chunks reach the answering model."
+    )
+    return Table("figure8", TITLES["figure8"], f"{text} {note}".strip(), columns, body)
+
+
+@functools.cache
+def _paper() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(PAPER_FILE.read_text(encoding="utf-8"))
+    return document
+
+
+def with_paper(table: Table, model: str) -> Table:
+    """The paper's figures beside ours for the columns and rows that it has, if ``model`` is the paper's."""
+    printed = _paper().get(table.name)
+    if printed is None or (printed["model"] is not None and printed["model"] != model.lower()):
+        return table
+    names = [column.name for column in table.columns]
+    shared = [i for i, name in enumerate(printed["columns"]) if name in names]
+    found = [printed["rows"].get(str(row[0]).lower()) for row in table.rows]
+    if not any(found) or not shared:
+        return table
+    values = [[None if row is None else row[i] / 100 for i in shared] for row in found]
+    return beside(table, [f"paper: {printed['columns'][i]}" for i in shared], values)

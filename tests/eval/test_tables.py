@@ -1,0 +1,212 @@
+"""eval/tables.py: each layout of the KBM paper from stored answers, its numbers from the outcomes themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.metrics.run_folder import read_run
+from kbtrain.records import GateExample, GateScore, Passage, Question
+from kbtrain.report.kbm_tables import Layout, gate_table, with_paper
+from kbtrain.store import SampleStore
+
+Script = Callable[[str], ModuleType]
+CONFIGS = Path(__file__).resolve().parents[2] / "eval" / "configs"
+KINDS = ("fast-changing", "slow-changing", "never-changing")
+
+
+@pytest.fixture
+def varied(run_folder: Path) -> Path:
+    """The made-up run with three data sets, hops, popularity and kinds of change."""
+    questions = [
+        dataclasses.replace(
+            q, dataset=("nq_open", "freshqa", "hotpotqa")[i % 3], hops=1 + i % 3, popularity=i / 1000,
+            fact_type=KINDS[i // 3 % 3] if i % 3 == 1 else None,
+        )
+        for i, q in enumerate(jsonl.read(Question, run_folder / "questions.jsonl"))
+    ]  # fmt: skip
+    jsonl.write(run_folder / "questions.jsonl", questions)
+    return run_folder
+
+
+def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **settings: Any) -> dict[str, Any]:
+    module = script("tables")
+    values = {"layout": layout, "runs": [str(run) for run in runs], "out": str(out), **settings}
+    module.main(build(module.TablesConfig, None, values))
+    document: dict[str, Any] = json.loads((out / f"{layout}.json").read_text())
+    document["names"] = [column["name"] for column in document["columns"]]
+    return document
+
+
+def test_table_1_equals_the_outcomes_of_each_data_set(
+    script: Script, varied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = make(script, "table1", [varied], tmp_path / "out")
+    assert [row[0] for row in found["rows"]] == ["freshqa", "hotpotqa", "nq_open", "mean"]
+    run = read_run(varied)
+    for row in found["rows"][:3]:
+        values = dict(zip(found["names"], row, strict=True))
+        mine = [o for o, q in zip(run.test.outcomes, run.test.questions, strict=True) if q.dataset == row[0]]
+        searched = [run.scores["kbm_mastery"][o.question_id] > 0.5 for o in mine]
+        right = [o.rag_correct if s else o.llm_correct for o, s in zip(mine, searched, strict=True)]
+        llm, rag = (sum(getattr(o, f"{c}_correct") for o in mine) / len(mine) for c in ("llm", "rag"))
+        ratio = sum(searched) / len(mine)
+        assert values["n"] == len(mine)
+        assert values["kbm_mastery A/E"] == pytest.approx(sum(right) / len(mine))
+        assert values["kbm_mastery Rat"] == pytest.approx(ratio)
+        assert values["kbm_mastery Rnd"] == pytest.approx((1 - ratio) * llm + ratio * rag)
+        assert (values["LLM Only"], values["All RAG"]) == (pytest.approx(llm), pytest.approx(rag))
+    said = capsys.readouterr().out
+    assert "End to end by data set" in said and "Model: made-up" in said
+    assert (tmp_path / "out" / "table1.md").read_text().count("\n|") == 6
+    assert not any(name.startswith("paper") for name in found["names"])  # another model than the paper's
+
+
+def test_figure_5_splits_the_plain_answers_by_decision(script: Script, varied: Path, tmp_path: Path) -> None:
+    found = make(script, "figure5", [varied], tmp_path)
+    rows = [dict(zip(found["names"], row, strict=True)) for row in found["rows"]]
+    assert len(rows) == 4 * 3
+    run = read_run(varied)
+    mine = [o for o, q in zip(run.test.outcomes, run.test.questions, strict=True) if q.dataset == "nq_open"]
+    known = [o.llm_correct for o in mine if run.scores["kbm_mastery"][o.question_id] <= 0.5]
+    row = next(r for r in rows if (r["data set"], r["gate"]) == ("nq_open", "kbm_mastery"))
+    assert (row["n known"], row["n unknown"]) == (len(known), len(mine) - len(known))
+    assert row["known"] == pytest.approx(sum(known) / len(known))
+    assert row["difference"] == pytest.approx(row["known"] - row["unknown"])
+
+
+def test_table_2_and_3_take_the_questions_they_are_about(script: Script, varied: Path, tmp_path: Path) -> None:
+    questions = read_run(varied).test.questions
+    found = make(script, "table2", [varied], tmp_path)
+    counts = [sum(q.fact_type == kind for q in questions) for kind in KINDS]
+    assert [(row[0], row[1]) for row in found["rows"]] == list(zip(KINDS, counts, strict=True))  # in the paper's order
+    assert f"{200 - sum(counts)} of 200 questions are in no row" in found["note"]
+    found = make(script, "table3", [varied], tmp_path)
+    several = {q.dataset for q in questions if (q.hops or 0) >= 2}
+    assert {row[0] for row in found["rows"]} == several
+    assert sum(row[1] for row in found["rows"]) == sum((q.hops or 0) >= 2 for q in questions)
+
+
+def test_figure_6_by_popularity_or_counted_in_a_corpus(script: Script, varied: Path, tmp_path: Path) -> None:
+    found = make(script, "figure6", [varied], tmp_path, bins=4)
+    assert [row[0] for row in found["rows"]] == ["1 (low)", "2", "3", "4 (high)"]
+    assert {row[1] for row in found["rows"]} == {50}
+    questions = list(jsonl.read(Question, varied / "questions.jsonl"))
+    odd = [dataclasses.replace(q, answers=(("yes",), ("rare word",))[i % 2]) for i, q in enumerate(questions)]
+    jsonl.write(varied / "questions.jsonl", odd)
+    jsonl.write(tmp_path / "corpus.jsonl", [Passage(str(i), "", "Yes indeed.") for i in range(5)])
+    found = make(script, "figure6", [varied], tmp_path, bins=2, corpus=str(tmp_path / "corpus.jsonl"))
+    assert [(row[0], row[1]) for row in found["rows"]] == [("1 (low)", 100), ("2 (high)", 100)]
+
+
+def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
+    script: Script, varied: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(varied, tmp_path / "other"))
+    scores = [s for s in jsonl.read(GateScore, other / "scores.jsonl")]
+    turned = [GateScore(s.question_id, s.gate, s.score if s.gate == "prompt" else 1 - s.score) for s in scores]
+    jsonl.write(other / "scores.jsonl", turned)  # gates that are wrong about everything
+    own = make(script, "table1", [varied], tmp_path)
+    found = make(script, "table4", [other], tmp_path, gate_runs=[str(varied)])
+    assert [row[0] for row in found["rows"]] == [f"{name}, made-up" for name in ("freshqa", "hotpotqa", "nq_open")]
+    # the gates of the first run decide, and for the same answers the figures are the same; prompt is each model's own
+    for mine, theirs in zip(own["rows"], found["rows"], strict=False):
+        assert mine[1:] == theirs[1:]
+    with pytest.raises(UserError, match="table4 and gate_runs belong together"):
+        make(script, "table4", [other], tmp_path)
+
+
+def test_figure_8_reads_the_second_scores(
+    script: Script, varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kbtrain.gates.sources import Source
+
+    def opened() -> Callable[[Sequence[GateExample]], dict[str, list[float]]]:
+        def score(examples: Sequence[GateExample]) -> dict[str, list[float]]:
+            assert all(e.reference is not None and "Some text." in e.reference for e in examples)
+            return {"kbm_mastery": [len(e.question) % 2 for e in examples]}
+
+        return score
+
+    module = script("score_reference")
+    monkeypatch.setattr(module, "kbm_source", lambda *_: Source(("kbm_mastery",), "weights", opened))
+    module.main(build(module.ScoreReferenceConfig, None, {"run": varied, "chunk": 64}))
+    second = {s.question_id: s.score for s in jsonl.read(GateScore, varied / "scores_reference.jsonl")}
+    assert len(second) == 280
+    found = make(script, "figure8", [varied], tmp_path)
+    rows = {row[2]: dict(zip(found["names"], row, strict=True)) for row in found["rows"]}
+    assert list(rows) == ["LLM Only", "All RAG", "gate", "double judgement"]
+    run = read_run(varied)
+    passed = [
+        run.scores["kbm_mastery"][o.question_id] > 0.5 and second[o.question_id] <= 0.5 for o in run.test.outcomes
+    ]
+    right = [o.rag_correct if p else o.llm_correct for o, p in zip(run.test.outcomes, passed, strict=True)]
+    assert rows["double judgement"]["accuracy"] == pytest.approx(sum(right) / 200)
+    assert rows["double judgement"]["passed on"] == pytest.approx(sum(passed) / 200)
+    assert rows["All RAG"]["tokens read"] == 200 * 20
+    (varied / "evidence.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"evidence.jsonl: no passage for 280 questions \(dev-0, dev-1, dev-2, ...\)"):
+        module.main(build(module.ScoreReferenceConfig, None, {"run": varied}))
+
+
+def test_the_papers_figures_stand_beside_those_of_its_model(script: Script, varied: Path, tmp_path: Path) -> None:
+    with SampleStore(varied / "samples.db") as store:
+        store._db.execute('UPDATE runs SET meta = \'{"model": "/models/Qwen2-7B-Instruct"}\'')
+    found = make(script, "table1", [varied], tmp_path)
+    row = dict(zip(found["names"], next(r for r in found["rows"] if r[0] == "nq_open"), strict=True))
+    assert row["paper: kbm_mastery A/E"] == pytest.approx(0.6009)
+    assert row["paper: All RAG"] == pytest.approx(0.6163)
+    mean = dict(zip(found["names"], found["rows"][-1], strict=True))
+    assert mean["paper: All RAG"] is None
+    found = make(script, "table2", [varied], tmp_path)
+    row = dict(zip(found["names"], found["rows"][0], strict=True))
+    assert (row["paper: kbm_certainty Rat"], row["paper: prompt A/E"]) == (pytest.approx(0.985), pytest.approx(0.515))
+
+
+def test_another_models_table_stays_as_it_is() -> None:
+    table = gate_table("table1", [], "data set")
+    assert with_paper(table, "made-up") == table
+
+
+@pytest.mark.parametrize("name", [*Layout.__args__])  # type: ignore[attr-defined]
+def test_every_layout_has_a_config_that_parses(script: Script, name: str) -> None:
+    module = script("tables")
+    config = build(module.TablesConfig, CONFIGS / f"{name}.yaml", {})
+    assert config.layout == name
+    assert (CONFIGS / f"{name}.yaml").read_text().splitlines()[1].endswith(f"--config eval/configs/{name}.yaml")
+
+
+def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no scores of gate 'kbm_mastry'; did you mean 'kbm_mastery'\?"):
+        make(script, "table1", [varied], tmp_path, gates=["kbm_mastry"])
+    scores = list(jsonl.read(GateScore, varied / "scores.jsonl"))
+    jsonl.write(varied / "scores.jsonl", [s for s in scores if s.question_id not in ("test-3", "test-8")])
+    with pytest.raises(UserError, match=r"gate 'kbm_mastery' has no score for 2 questions \(test-3, test-8\)"):
+        make(script, "table1", [varied], tmp_path)
+    jsonl.write(varied / "scores.jsonl", [GateScore("other/" + s.question_id, s.gate, s.score) for s in scores])
+    with pytest.raises(
+        UserError, match=r"gate 'prompt' was scored on other questions: none of 280 questions \(other/dev"
+    ):
+        make(script, "table1", [varied], tmp_path)
+    plain = [dataclasses.replace(q, hops=None, popularity=None, fact_type=None)
+             for q in jsonl.read(Question, varied / "questions.jsonl")]  # fmt: skip
+    jsonl.write(varied / "scores.jsonl", scores)
+    jsonl.write(varied / "questions.jsonl", plain)
+    for layout, what in (("table2", "a kind of change"), ("table3", "two or more hops"), ("figure6", "a popularity")):
+        with pytest.raises(UserError, match=f"{layout}: no test question has {what}"):
+            make(script, layout, [varied], tmp_path)
+    jsonl.write(varied / "questions.jsonl", [*plain, dataclasses.replace(plain[-1], id="new")])
+    with pytest.raises(
+        UserError, match=r"is stored for 1 question \(new\); run data_gen/sample.py again, or set allow"
+    ):
+        make(script, "table1", [varied], tmp_path)
