@@ -23,7 +23,7 @@ class Table:
     """Rows of text under a head; the first ``texts`` columns are words, the others numbers."""
 
     head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     texts: int = 1
 
 
@@ -137,7 +137,7 @@ def _correlation(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     found = zip(names, (run.statistics for run in runs), strict=True)
     rows = [(name, str(labels.n), number(labels.pearson())) for name, labels in found]
     text = "Pearson's correlation of mastery and certainty without retrieval, over questions (the paper: 0.64)."
-    return Section("Mastery and certainty", text, [], [Table(("model", "n", "Pearson"), list(rows))])
+    return Section("Mastery and certainty", text, [], [Table(("model", "n", "Pearson"), rows)])
 
 
 def _sweep(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:

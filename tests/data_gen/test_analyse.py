@@ -40,7 +40,8 @@ def _nasty(question: Question) -> Question:
 
 
 def test_the_page_holds_both_models_and_its_numbers_are_those_of_the_store(two_models: Path, script: Script) -> None:
-    done = script("analyse", "--runs", f"[{two_models}]", "--tau-mastery", "0.2", "--examples", "3")
+    config = ("--config", "data_gen/configs/analyse_demo.yaml")
+    done = script("analyse", *config, "--runs", f"[{two_models}]", "--tau-mastery", "0.2", "--examples", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("2 sampling runs, 60 questions, ")
     document = json.loads((two_models / "analysis.json").read_text())
