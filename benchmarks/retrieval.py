@@ -1,11 +1,10 @@
 """BM25 side by side: ours, bm25s as it comes, rank-bm25; each in a process of its own, the same passages and queries.
 
-Prints seconds to index and to open, queries a second, peak memory, size on disk, and how many of the first hits agree
-with ours. rank-bm25 compares a query with every passage in Python, so it gets fewer queries.
+Prints seconds, queries a second, peak memory, size on disk, and how often the first hit is ours. rank-bm25 compares a
+query with every passage in Python, so it gets fewer queries.
 
 Examples:
   python benchmarks/retrieval.py
-  python benchmarks/retrieval.py --passages psgs_w100.tsv --limit 1000000 --peers "[ours, bm25s]"
   python benchmarks/retrieval.py --passages passages.jsonl --queries nq-open.dev.jsonl --n-queries 1000
 """
 
@@ -56,7 +55,7 @@ def made_up(n: int) -> Iterator[Passage]:
 
 
 def texts(config: RetrievalBenchmarkConfig, passages: Path) -> Iterator[str]:
-    """Queries: from the file, or the first eight words of every tenth passage."""
+    """Queries: from the file, or the first eight words of some passages."""
     if config.queries is None:
         every = itertools.islice(jsonl.read(Passage, passages), 0, None, max(1, config.limit // config.n_queries))
         yield from (" ".join(passage.text.split()[:8]) for passage in every)
@@ -71,16 +70,9 @@ def texts(config: RetrievalBenchmarkConfig, passages: Path) -> Iterator[str]:
 def measure(peer: Peer, folder: Path, config: RetrievalBenchmarkConfig) -> dict[str, Any]:
     """What a peer reports about itself, from its own process."""
     n = config.n_slow if peer == "rank_bm25" else config.n_queries
-    given = (
-        PEERS / f"retrieve_{peer}.py",
-        folder / "passages.jsonl",
-        folder / "queries.txt",
-        n,
-        config.k,
-        folder / peer,
-        config.backend,
-    )
-    done = subprocess.run([sys.executable, *map(str, given)], capture_output=True, text=True, check=False)
+    files = (PEERS / f"retrieve_{peer}.py", folder / "passages.jsonl", folder / "queries.txt")
+    command = [sys.executable, *map(str, (*files, n, config.k, folder / peer, config.backend))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"{peer}: {done.stderr.strip().splitlines()[-1]}")
     return json.loads(done.stdout.splitlines()[-1])
