@@ -19,7 +19,7 @@ from tqdm import tqdm
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.score_file import ScoreFile, Timing, plain_examples
-from kbtrain.gates.sources import Source, kbm_source, prompt_source, seakr_source
+from kbtrain.gates.sources import Source, encoder_source, kbm_source, prompt_source, seakr_source
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateExample, GateScore, Split
 
@@ -30,6 +30,7 @@ class ScoreConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with examples/dev.jsonl and examples/test.jsonl")
     kbm: Path | None = Field(None, description="gate folder of the KBM; without it RUN/kbm, if there is one")
     seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr, if there is one")
+    encoder: Path | None = Field(None, description="gate folder of an encoder; without it RUN/encoder, if there is one")
     model: str | None = Field(None, description="model of the prompt baseline; without it that gate is left out")
     splits: tuple[Split, ...] = Field(("dev", "test"), description="which examples to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
@@ -64,12 +65,13 @@ def gates(config: ScoreConfig) -> list[Source]:
     found = []
     if config.model is not None:
         found.append(prompt_source(config.model, config.dtype, config.device))
-    folder = config.kbm or config.run / "kbm"
+    folder, seakr, encoder = (getattr(config, name) or config.run / name for name in ("kbm", "seakr", "encoder"))
     if config.kbm is not None or folder.exists():
         found.append(kbm_source(folder, config.dtype, config.device))
-    seakr = config.seakr or config.run / "seakr"
     if config.seakr is not None or seakr.exists():
         found.append(seakr_source(seakr, config.dtype, config.device))
+    if config.encoder is not None or encoder.exists():
+        found.append(encoder_source(encoder, config.dtype, config.device))
     if not found:
         raise UserError(f"nothing to score: there is no {folder} or {seakr}, and no --model for the prompt baseline")
     return found

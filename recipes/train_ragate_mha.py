@@ -149,11 +149,10 @@ def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, outp
         rows.append(ClassifierRow(read.ids, other=read.other, need=row.need))
     asked, need = [row.example for row in data.dev], [row.need for row in data.dev]
     trainer = ClassifierTrainer(
-        gate.model, classifier_arguments(config, "fp32", device), rows,
+        gate.model, classifier_arguments(config.model_copy(update={"output": output}), "fp32", device), rows,
         ClassifierCollator(network.pad_token_id), Objective(class_weights(data.train, config.class_weight), 2),
         lambda: classifier_metrics(need, gate.score(asked)), watch=progress_bar(shape.name),
     )  # fmt: skip
-    trainer.args.output_dir = str(output / "checkpoints")
     train_to_end(trainer, output, say)
     return gate, trainer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,9 +30,7 @@ def annotated(example: TurnExample) -> tuple[Entity, ...]:
 
 def spacy_finder(model: str) -> Find:
     """A spaCy pipeline by package name or folder. Raises :class:`UserError` if spaCy or the model is missing."""
-    _need("spacy", 'pip install "kbtrain[ner]"')
-    import spacy
-
+    spacy = _needed("spacy", 'pip install "kbtrain[ner]"')
     try:
         pipeline: Any = spacy.load(model)
     except OSError:
@@ -46,10 +45,7 @@ def spacy_finder(model: str) -> Find:
 
 def gliner_finder(model: str, types: Sequence[str] = GLINER_TYPES) -> Find:
     """A GLiNER model by folder or hub id. Raises :class:`UserError` if GLiNER is missing."""
-    _need("gliner", "pip install gliner")
-    from gliner import GLiNER
-
-    loaded: Any = GLiNER.from_pretrained(model)
+    loaded: Any = _needed("gliner", "pip install gliner").GLiNER.from_pretrained(model)
 
     def find(texts: Sequence[str]) -> list[tuple[Entity, ...]]:
         found = (loaded.predict_entities(text, list(types)) for text in texts)
@@ -78,6 +74,8 @@ def _distinct(parts: Any) -> tuple[Entity, ...]:
     return tuple(dict.fromkeys(Entity(*part) for part in parts))
 
 
-def _need(package: str, command: str) -> None:
+def _needed(package: str, command: str) -> Any:
+    """An optional package, imported."""
     if importlib.util.find_spec(package) is None:
         raise UserError(f"package '{package}' is needed and not installed: {command}")
+    return importlib.import_module(package)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.dialogue.dialogues import services_so_far
-from kbtrain.dialogue.files import split_files
+from kbtrain.dialogue.files import SPLITS, split_files
 from kbtrain.errors import UserError, at
 from kbtrain.records import Split, TurnExample, Utterance
 
@@ -36,8 +36,7 @@ def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
     """A single file may say the split in its lines; the files of a folder say it by their names."""
     if path.is_file():
         stem = path.name.removesuffix(".jsonl")
-        known = split or next((s for s in ("train", "dev", "test") if s == stem), None)
-        return [(known, path)]  # type: ignore[list-item]
+        return [(split or next((s for s in SPLITS if s == stem), None), path)]
     return list(split_files(path, ".jsonl", split))
 
 

@@ -38,7 +38,7 @@ class RagateMHA:
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> RagateMHA:
         """Open a gate's folder; always fp32, in which a score does not depend on its batch."""
-        from transformers import AutoTokenizer
+        from transformers import PreTrainedTokenizerFast
 
         from kbtrain.gates.ragate_mha_model import RagateMHAModel
         from kbtrain.llm.load import choose_device
@@ -46,7 +46,7 @@ class RagateMHA:
         card = read_classifier_card(folder, "ragate_mha")
         try:
             model: Any = RagateMHAModel.from_pretrained(folder)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except (OSError, ValueError) as error:
             raise UserError(f"{at(folder)}: cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
         return cls(model.to(choose_device(device)).eval(), MHAInput(tokenizer, **card.reads), card)

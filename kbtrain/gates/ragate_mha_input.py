@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -107,7 +107,7 @@ def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int
     made_ = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     made_.normalizer = normalizers.BertNormalizer(lowercase=True)
     made_.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made_.decoder = decoders.WordPiece()
+    made_.decoder = decoders.WordPiece(cleanup=False)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary, special_tokens=special, min_frequency=2, show_progress=False
     )
@@ -116,13 +116,13 @@ def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int
 
 
 def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
-    """Each text once, in order: a turn stands in the context of all later ones."""
-    seen: set[str] = set()
+    """Each utterance of a dialogue once: it stands in the context of all later turns."""
+    seen: set[tuple[str, int]] = set()
     for example in examples:
-        texts: Sequence[str] = context_turns(example)
+        dialogue = example.dialogue_id if isinstance(example, TurnExample) else example.id
+        for place in enumerate(context_turns(example)):
+            if (dialogue, place[0]) not in seen:
+                seen.add((dialogue, place[0]))
+                yield place[1]
         if inputs != "contx":
-            texts = [*texts, joined_text(example, inputs)]
-        for text in texts:
-            if text not in seen:
-                seen.add(text)
-                yield text
+            yield joined_text(example, inputs)

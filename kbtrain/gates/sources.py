@@ -82,3 +82,22 @@ def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sou
         return gate.all_scores
 
     return Source(tuple(SIGNALS), card.model_dump_json(exclude={"thresholds", "measured", "run"}), opened, spent)
+
+
+def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
+    """An encoder that was trained on questions. Raises :class:`UserError` if the folder holds no such gate.
+
+    Its scores depend on the weights and on the card, but not on the thresholds noted there.
+    """
+    from kbtrain.gates.classifier_folder import read_classifier_card
+
+    card = read_classifier_card(folder, "encoder")
+    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
+
+    def opened() -> Score:
+        from kbtrain.gates.encoder import EncoderGate
+
+        gate = EncoderGate.load(folder, dtype, device)
+        return lambda examples: {gate.name: gate.score(examples)}
+
+    return Source(("encoder",), ":".join([card.model_dump_json(exclude={"thresholds"}), *weights]), opened)

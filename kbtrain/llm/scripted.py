@@ -45,4 +45,4 @@ class ScriptedLLM:
     def _hashed(self, ask: Ask, index: int) -> str:
         share = UniformRow(self.sampling.seed, ask.question.id, ask.condition, GREEDY).at(0)
         drawn = 0.5 if index == GREEDY else UniformRow(self.sampling.seed, ask.question.id, ask.condition, index).at(0)
-        return ask.question.answers[0] if drawn < share else "unknown"
+        return ask.question.answers[0] if ask.question.answers and drawn < share else "unknown"

@@ -47,7 +47,7 @@ class ClassifierCollator:
         unknown = (-1.0,) * self.n_auxiliary
         targets = {
             "need": torch.tensor([row.need for row in rows]),
-            "auxiliary": torch.tensor([row.auxiliary or unknown for row in rows]).reshape(len(rows), -1),
+            "auxiliary": torch.tensor([row.auxiliary or unknown for row in rows]).reshape(len(rows), self.n_auxiliary),
         }
         return self.inputs(rows) | targets
 

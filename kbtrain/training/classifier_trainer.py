@@ -69,6 +69,7 @@ class ClassifierTrainer(Trainer):
         self.rows = rows
         self.objective = objective
         self.measure = measure
+        self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
 
