@@ -103,7 +103,8 @@ def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int)
         columns += [p, (1 - p) * llm + p * rag]
     table = np.stack(columns, axis=1)
     means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed)])
-    cells, gains = {}, {}
+    cells: dict[str, Cell] = {}
+    gains: dict[str, Floats] = {}
     for i, (gate, p) in enumerate(decisions.items()):
         plain, always, ratio, accuracy = means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]].T
         gains[gate] = accuracy - ((1 - ratio) * plain + ratio * always)

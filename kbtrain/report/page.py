@@ -16,6 +16,7 @@ from kbtrain.report.bills import Bills
 from kbtrain.report.examples import Kind
 from kbtrain.report.filters import escape_markdown as escape_markdown
 from kbtrain.report.label_statistics import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
+from kbtrain.report.parts import parts
 from kbtrain.report.rendering import page, render
 from kbtrain.report.results import Results
 from kbtrain.report.selection import Selection
@@ -89,6 +90,7 @@ def _values(report: Report) -> dict[str, Any]:
         "meta": results.meta,
         "statistics": report.statistics,
         "head": summary.HEAD,
+        "parts": parts(report.selection, report.main_gate.gate) if report.selection and report.main_gate else [],
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),

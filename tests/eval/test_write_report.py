@@ -153,6 +153,16 @@ def test_the_filters_hold_every_question_and_every_decision(written: Path) -> No
     assert [data["dimensions"][0].count(i) for i in range(4)] == [50] * 4
 
 
+def test_the_main_gate_by_part_adds_up_to_the_whole(written: Path) -> None:
+    results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
+    markdown = (written / "report.md").read_text()
+    block = markdown[markdown.index("## kbm_benefit by relation") :].split("\n\n")[1]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+    assert [(row[0], row[1]) for row in rows] == [(f"relation{i}", "50") for i in range(4)]
+    mean = sum(float(row[4]) for row in rows) / 4
+    assert mean == pytest.approx(results["kbm_benefit"]["accuracy"], abs=6e-4)
+
+
 def test_a_reliability_diagram_stands_beside_the_classification(script: Script, run_folder: Path) -> None:
     for name, kind in (("end_to_end", "EndToEndConfig"), ("classify", "ClassifyConfig")):
         module = script(name)
