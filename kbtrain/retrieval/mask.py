@@ -18,7 +18,6 @@ from kbtrain.retrieval.tokens import CJK
 MASK = "MASK"
 _LETTER = rf"[^\W_{CJK}]"
 _OPENING, _CLOSING = "\"'“”‘’「『《〈([<（", "\"'“”‘’」』》〉)]>）.,;:!?。，；：！？"
-_SPACED = r"[\W_]{0,3}"  # "New York", "New-York", "NewYork", "U. S."
 _CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
 _PIECE = re.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|{_LETTER}+|[^\w\s]|_")
 _DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
@@ -81,32 +80,35 @@ def _alias(text: str) -> str:
     """A pattern for one folded alias."""
     inner = text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip()
     pieces = _PIECE.findall(inner)
-    if not any(re.match(r"\w", piece) for piece in pieces):
-        return re.escape(text.strip())
     groups = _numbers_joined(pieces)
-    first = next(i for i, group in enumerate(groups) if re.match(r"\w", group[0]))
-    last = max(i for i, group in enumerate(groups) if re.match(r"\w", group[0]))
-    pattern, before = "", ""
+    words = [i for i, group in enumerate(groups) if re.match(r"\w", group[0])]
+    if not words:
+        return re.escape(text.strip())
+    pattern, before, skipped = "", "", 0
     for i, group in enumerate(groups):
-        word = re.match(r"\w", group[0])
-        if first < i < last and not word:
-            continue  # punctuation inside is optional
-        if before and word:
-            both_chinese = _CJK_CHAR.match(before) and _CJK_CHAR.match(group[0])
-            pattern += _CHINESE_SPACED if both_chinese else _SPACED
-        pattern += _form(group)
-        before = group[-1] if word else ""
-    return _edge(groups[0][0], before=True) + pattern + _edge(groups[-1][-1], before=False)
+        if words[0] < i < words[-1] and i not in words:
+            skipped += 1  # signs inside an answer are optional
+            continue
+        both_chinese = _is_chinese(before) and _is_chinese(group[0]) and not skipped
+        gap = _CHINESE_SPACED if both_chinese else rf"[\W_]{{0,{3 + 2 * skipped}}}"
+        pattern += (gap if pattern else "") + _form(group, i == 0, i == len(groups) - 1)
+        before, skipped = group[-1], 0
+    return pattern
 
 
-def _edge(piece: str, before: bool) -> str:
-    """What may not stand beside an alias that begins or ends with ``piece``: more of the same word or number."""
-    char = piece[0 if before else -1]
-    if char.isdecimal():
-        return r"(?<!\d)(?<!\d[.,])" + rf"(?<!{_LETTER})" if before else rf"(?![,'’.]?\d)(?!{_LETTER})"
-    if _CJK_CHAR.match(char) or not re.match(_LETTER, char):
-        return "" if before or not re.match(r"[^\w\s]", char) else rf"(?!{_LETTER})" if char == "." else ""
-    return rf"(?<!{_LETTER})" if before else rf"(?!{_LETTER})"
+def _is_chinese(piece: str) -> bool:
+    return _CJK_CHAR.match(piece) is not None
+
+
+def _edged(pattern: str, sample: str, first: bool, last: bool) -> str:
+    """A pattern at the ends of an alias: there may stand no more of the same word or number (Chinese has no ends)."""
+    if first and re.fullmatch(r"\d[\d.]*", sample):
+        pattern = rf"(?<!\d)(?<!\d[.,])(?<!{_LETTER})" + pattern
+    elif first and re.match(_LETTER, sample):
+        pattern = rf"(?<!{_LETTER})" + pattern
+    if last and re.fullmatch(r"\d[\d.]*", sample):
+        return pattern + rf"(?![,'’.]?\d)(?!{_LETTER})"
+    return pattern + rf"(?!{_LETTER})" if last and re.match(_LETTER, sample[-1]) else pattern
 
 
 def _numbers_joined(pieces: list[str]) -> list[list[str]]:
@@ -131,21 +133,21 @@ def _value(pieces: list[str]) -> int | None:
     return number_forms.from_english([piece for piece in pieces if piece != "-"])
 
 
-def _form(group: list[str]) -> str:
+def _form(group: list[str], first: bool, last: bool) -> str:
     """A pattern for one group: the piece itself, or a number in all its forms."""
     value = _value(group)
     if value is None or value > number_forms.LARGEST:
-        return "".join(re.escape(piece) for piece in group)
+        sample = "".join(group)
+        return _edged(re.escape(sample), sample, first, last)
     digits = str(value)
     head = len(digits) % 3 or 3
     thousands = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
-    words = r"[\s\-]*(?:and\s+)?".join(number_forms.english(value))
-    forms = [r"[,'’\s]?".join(thousands), words]
-    if digits != group[0] and group[0].isdecimal():
-        forms.insert(0, re.escape(group[0]))  # leading zeros: 007
-    if value < 10**8:
-        numeral = number_forms.chinese(value)
-        forms += [numeral.replace("二", "[二两]")] if len(numeral) > 1 or _CJK_CHAR.match(group[0]) else []
+    zeros = "0*" if group[0].startswith("0") else ""  # 007
+    said = r"[\s\-]*(?:and\s+)?".join(number_forms.english(value))
+    forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(said, said, first, last)]
+    numeral = number_forms.chinese(value) if value < 10**8 else ""
+    if len(numeral) > 1 or (numeral and _is_chinese(group[0])):
+        forms.append(numeral.replace("二", "[二两]"))
     return f"(?:{'|'.join(forms)})"
 
 
