@@ -5,7 +5,6 @@ is built once and kept in RUN/bm25/ or RUN/tfidf/. A corpus is JSON Lines (id, t
 
 Examples:
   python data_gen/retrieve.py --run runs/demo
-  python data_gen/retrieve.py --run runs/demo --retriever fixed --k 2
   python data_gen/retrieve.py --config data_gen/configs/retrieve_paper.yaml --run runs/qwen2_7b --corpus psgs_w100.tsv
   python data_gen/retrieve.py --run runs/zh --retriever tfidf --chinese jieba --chunk-tokens 100 --chunk-overlap 20
   python data_gen/retrieve.py --config data_gen/configs/retrieve_web.yaml --run runs/fresh
@@ -26,7 +25,8 @@ from kbtrain.errors import UserError
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.retrieval.chunk import Chunking
 from kbtrain.retrieval.evidence_file import EvidenceFile
-from kbtrain.retrieval.stage import Search, by_gold, by_search, find_evidence, open_index, summary
+from kbtrain.retrieval.fixed import context_hits, fixed_hits
+from kbtrain.retrieval.stage import Search, by_own, by_search, find_evidence, open_index, summary
 from kbtrain.retrieval.tokens import Chinese, Tokens
 from kbtrain.retrieval.web import WebSearch, WebService
 
@@ -34,8 +34,8 @@ from kbtrain.retrieval.web import WebSearch, WebService
 class RetrieveConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl")
     corpus: Path | None = Field(None, description="passages to search; null: passages.jsonl of the run folder")
-    retriever: Literal["bm25", "tfidf", "fixed", "web"] = Field(
-        "bm25", description="bm25, tfidf, fixed (the gold passages themselves) or web (key web)"
+    retriever: Literal["bm25", "tfidf", "fixed", "context", "web"] = Field(
+        "bm25", description="bm25, tfidf, fixed (gold passages), context (all that came with a question), web (key web)"
     )
     k: int = Field(3, ge=1, description="passages per question, best first")
     query: Literal["text", "text_and_options"] = Field("text", description="what is searched for")
@@ -54,10 +54,9 @@ def main(config: RetrieveConfig) -> None:
     inputs = [questions, *([corpus] if corpus else [])]
     key = key_of(config, questions, corpus)
     if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key:
-        print(f"{target} is there already, made from the same questions, passages and options")
-        return
+        return print(f"{target} is there already, made from the same questions, passages and options")
     with EvidenceFile(target, key) as out:
-        search = search_of(config, corpus)
+        search, web = search_of(config, corpus)
         total = sum(1 for _ in jsonl.lines(questions))
         with tqdm(total=total, initial=out.n, desc="retrieve", unit="question") as bar:
             for batch in find_evidence(questions, search, config.retriever, config.query, config.batch, out.n):
@@ -67,26 +66,27 @@ def main(config: RetrieveConfig) -> None:
                 bar.update(len(batch))
         out.finish()
     counts = summary(target, questions)
-    extra = {"key": key, "counts": counts}
-    options = config.model_dump(mode="json")
+    if web is not None:
+        counts["results_without_text_or_repeated"] = web.dropped  # of this call: an interrupted one had its own
+    extra, options = {"key": key, "counts": counts}, config.model_dump(mode="json")
     write_meta(target, stage="retrieve", config=options, inputs=inputs, extra=extra, started=started)
     print(f"{counts['questions']} questions, a gold passage among the {config.k} hits for {counts['gold_found']} of "
           f"{counts['gold_named']}, nothing found for {counts['without_hits']}, an answer shows through the mask for "
           f"{counts['mask_leaks']} -> {target}")  # fmt: skip
 
 
-def search_of(config: RetrieveConfig, corpus: Path | None) -> Search:
+def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[Search, WebSearch | None]:
     """The retriever that is asked for, its index built if need be."""
-    if config.retriever == "web" or corpus is None:
+    if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
-        return by_search(WebSearch(config.web), config.k)
-    if config.retriever == "fixed":
-        return by_gold(corpus, config.k)
-    sizes = None if config.chunk_tokens is None else Chunking(config.chunk_tokens, config.chunk_overlap,
-                                                              config.chunk_tokenizer)  # fmt: skip
-    folder = config.run / config.retriever
-    return by_search(open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), sizes), config.k)
+        return by_search(web := WebSearch(config.web), config.k), web
+    if config.retriever in ("fixed", "context"):
+        return by_own(corpus, config.k, fixed_hits if config.retriever == "fixed" else context_hits), None
+    size, folder = config.chunk_tokens, config.run / config.retriever
+    chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
+    index = open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), chunking)
+    return by_search(index, config.k), None
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The evidence that a data set itself names: its gold passages, as a retriever that never fails."""
+"""The evidence that a data set brings with it: its gold passages alone, or all passages of the question."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ def fixed_hits(question: Question, passages: Mapping[str, Passage], k: int) -> t
 
     Raises :class:`UserError` for a passage that the corpus does not have.
     """
+    return _hits(question, "gold_passages", passages, k)
+
+
+def context_hits(question: Question, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
+    """As :func:`fixed_hits`, of all passages that came with the question, distractors among them (HotpotQA)."""
+    return _hits(question, "context_passages", passages, k)
+
+
+def _hits(question: Question, field: str, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
     hits = []
-    for name in question.gold_passages[:k]:
+    names: tuple[str, ...] = getattr(question, field)
+    for name in names[:k]:
         if name not in passages:
-            raise UserError(f"question '{question.id}': field 'gold_passages': no passage '{name}' in the corpus")
+            raise UserError(f"question '{question.id}': field '{field}': no passage '{name}' in the corpus")
         hits.append(Hit(name, passages[name].title, passages[name].text, 1.0))
     return tuple(hits)

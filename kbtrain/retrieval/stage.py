@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.chunk import Chunking, chunked
 from kbtrain.retrieval.corpus import read_passages
-from kbtrain.retrieval.fixed import fixed_hits
 from kbtrain.retrieval.mask import mask_answers, mask_leak
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import Tokens
@@ -51,14 +50,14 @@ def by_search(searcher: Searcher, k: int) -> Search:
     return lambda questions, queries: searcher.search(queries, k)
 
 
-def by_gold(corpus: Path, k: int) -> Search:
-    """The questions' own gold passages. Raises :class:`UserError` for a passage id that occurs twice."""
+def by_own(corpus: Path, k: int, hits: Callable[[Question, Mapping[str, Passage], int], tuple[Hit, ...]]) -> Search:
+    """The questions' own passages (see ``fixed.py``). Raises :class:`UserError` for a passage id that occurs twice."""
     passages: dict[str, Passage] = {}
     for number, passage in enumerate(read_passages(corpus), 1):
         if passage.id in passages:
             raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
         passages[passage.id] = passage
-    return lambda questions, queries: [fixed_hits(question, passages, k) for question in questions]
+    return lambda questions, queries: [hits(question, passages, k) for question in questions]
 
 
 def find_evidence(

@@ -76,3 +76,9 @@ def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Scri
     assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
     done = script("judge", "--agreement-only", "--judge", "rules")
     assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
+
+
+def test_the_papers_judge_asks_a_server(script: Script, run_folder: Path) -> None:
+    config = ("--config", "data_gen/configs/judge_paper.yaml", "--run", str(run_folder))
+    done = script("judge", *config, "--server-url", "http://127.0.0.1:9/v1", "--server-tries", "1")
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and "127.0.0.1:9" in done.stderr
