@@ -59,8 +59,10 @@ def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
 
 
 def is_mask(answer: str) -> bool:
-    """Whether an answer is nothing but ``MASK``: copied from the evidence (figure 2)."""
-    return re.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
+    """Whether an answer is ``MASK``, copied from the evidence (figure 2): the word as it stands there, also with others
+    around it ("the MASK", "MASK市"), or nothing but "mask"."""
+    copied = re.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
+    return copied or re.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
 
 
 def gold_texts(question: Question) -> tuple[str, ...]:

@@ -99,9 +99,9 @@ def test_a_masked_text_shows_none_of_its_answers() -> None:
 
 
 def test_a_copied_mask_is_recognised() -> None:
-    assert [is_mask(answer) for answer in ("MASK", " mask.", "**MASK**", "the MASK", "unmask", "")] == [
-        True, True, True, False, False, False,
-    ]  # fmt: skip
+    copied = ("MASK", " mask.", "**MASK**", "It is MASK, I think", "MASK市")
+    own = ("unmask", "a mask", "UNMASKED", "")
+    assert [is_mask(answer) for answer in copied + own] == [True] * 5 + [False] * 4
 
 
 def test_numbers_are_read_as_they_are_written() -> None:
