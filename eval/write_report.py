@@ -25,6 +25,7 @@ from kbtrain.report.examples import collect
 from kbtrain.report.gate_figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.label_statistics import statistics
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
+from kbtrain.report.provenance import check_fresh
 from kbtrain.report.results import Results, load
 from kbtrain.report.selection import questions_of, select
 from kbtrain.report.worst_errors import worst_errors
@@ -53,6 +54,9 @@ def main(config: ReportConfig) -> None:
     own = [g for g in results.gates if g.gate in scores and g.threshold is not None]
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
     chosen = select(questions, outcomes, results.gates, scores)
+    for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], files[3]])):
+        if (config.run / name).exists():
+            check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
     report = Report(config.title, results, counted, kinds, gate, draw(results, counted), chosen, pages, bills)
     texts = {"report.html": render_html(report), "report.md": render_markdown(report)}

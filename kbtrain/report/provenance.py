@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kbtrain.errors import UserError, at
 from kbtrain.gates import folder as gate_folder
 from kbtrain.metrics.end_to_end import Settings
 from kbtrain.metrics.outcomes import unmastered
@@ -66,6 +67,14 @@ def stages(run: Path) -> dict[str, dict[str, Any]]:
             meta = read_meta(run / name)
             found[name] = {key: value for key, value in meta.items() if key != "packages"}
     return found
+
+
+def check_fresh(path: Path, *inputs: Path) -> None:
+    """Raise :class:`UserError` if a result was made from other inputs than those that stand there now."""
+    made_from = read_meta(path)["inputs"]
+    for source in inputs:
+        if made_from.get(source.name) != file_sha256(source):
+            raise UserError(f"{at(path)}: made from another {source.name}; make it again, or remove it")
 
 
 def note_thresholds(folder: Path, dev_file: Path, gates: Iterable[GateResult]) -> None:

@@ -186,6 +186,10 @@ def test_bills_stand_in_the_report_where_they_were_made(script: Script, run_fold
     text = Page((run_folder / "report.html").read_text()).text
     assert "What it costs" in text and "USD per 1000" in text
     assert "## What it costs" in (run_folder / "report.md").read_text()
+    module.main(build(module.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100, "target_ratio": 0.2}))
+    with pytest.raises(UserError, match=r"cost.json: made from another results.json; make it again, or remove it"):
+        write(script, run_folder)
+    cost.main(build(cost.CostConfig, None, {"run": run_folder, "prices": PRICES}))
     (run_folder / "cost.json").write_text('{"schema": 3}')
     with pytest.raises(UserError, match=r"cost.json: not a bill of this version; run eval/cost.py again"):
         write(script, run_folder)
