@@ -56,9 +56,11 @@ class DataFile:
                 else:
                     yield peekable
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
-            raise UserError(f"{at(self.name)}: cannot be read ({error}); get the file again") from None
+            raise UserError(f"{at(self.name)}: cannot be read ({_first_line(error)}); get the file again") from None
         except (RuntimeError, NotImplementedError) as error:
-            raise UserError(f"{at(self.name)}: cannot be unzipped here ({error}); unzip it yourself") from None
+            raise UserError(
+                f"{at(self.name)}: cannot be unzipped here ({_first_line(error)}); unzip it yourself"
+            ) from None
 
 
 def data_files(
@@ -84,11 +86,16 @@ def data_files(
             continue
         if listed and leave_out and re.search(leave_out, inner):
             continue
+        if only and not listed:
+            raise UserError(f"{at(path)}: one file; only is for archives and folders")
         found = True
-        word = split_word(inner, splits, name) or (split_word(path.name, splits, name) if listed else "")
-        if split is not None:
-            word = word if splits.get(word) == split else split
-        label = re.sub(r"\.(gz|jsonl|json|csv|tsv|jsonnet|parquet)", "", inner)
+        try:
+            word = split_word(inner, splits, name) or (split_word(path.name, splits, name) if listed else "")
+        except UserError:
+            if split is None:
+                raise
+            word = ""
+        label = re.sub(r"(\.(gz|jsonl|json|jsonnet|csv|tsv))+$", "", inner)
         yield DataFile(name, label, word, split or splits.get(word, "test"), raw)
     if required and not found:
         wanted = f"matches '{only}' and ends" if only else "ends"
@@ -139,13 +146,17 @@ def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]
                 if member.isfile() and not _hidden(member.name):
                     yield member.name, f"{path}/{member.name}", partial(_extract, archive, member)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise UserError(f"{at(path)}: not a whole tar archive ({error}); get the file again") from None
+        raise UserError(f"{at(path)}: not a whole tar archive ({_first_line(error)}); get the file again") from None
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     stream = archive.extractfile(member)
     assert stream is not None  # a file, as its caller saw
     return stream
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _hidden(name: str) -> bool:

@@ -11,10 +11,21 @@ from kbtrain.questions.files import DataFile
 from kbtrain.questions.rows import Row
 from kbtrain.questions.text import text_chunks, text_lines
 
-_DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
 _TOKEN = 16  # characters; an error so near the end may be a token that goes on in the next chunk
 MAX_RECORD = 1 << 28  # characters
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Python would take the last of two equal keys without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 
 
 def json_rows(file: DataFile) -> Iterator[Row]:
@@ -81,12 +92,12 @@ def _row(file: DataFile, line: int, value: Any, path: str = "") -> Row:
 def loads(file: DataFile, number: int, line: str) -> Any:
     """The JSON value in a line. Raises :class:`UserError` for anything that is none."""
     try:
-        return json.loads(line)
+        return _DECODER.decode(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{at(file.name, number)}: broken JSON ({error.msg} at column {error.colno})") from None
     except RecursionError:
         raise UserError(f"{at(file.name, number)}: broken JSON (nested too deeply)") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a key twice, or a number of thousands of digits
         raise UserError(f"{at(file.name, number)}: broken JSON ({error})") from None
 
 
@@ -126,7 +137,7 @@ class Cursor:
                 raise self.error(error.msg) from None
             except RecursionError:
                 raise self.error("nested too deeply") from None
-            except ValueError as error:  # a number of thousands of digits
+            except ValueError as error:  # a key twice, or a number of thousands of digits
                 raise self.error(str(error)) from None
             if end < len(self._text) or not self._more():  # at the end of a chunk a number may go on
                 self._advance(end)

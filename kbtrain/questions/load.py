@@ -9,6 +9,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.atlas import atlas_file
 from kbtrain.questions.catalogue import DATA_SETS
 from kbtrain.questions.checks import problem_of
+from kbtrain.questions.columns import Columns
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.first_seen import FirstSeen
 from kbtrain.questions.loaded import Loaded
@@ -24,14 +25,23 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
         raise UserError(f"data set '{name}' needs a path to its questions")
     source = atlas_file("questions") if path is None else path
     given = reading or Reading()
-    if given.columns.names and not DATA_SETS[name].by_columns:
-        raise UserError(f"data set '{name}' has its own columns; a column map is for jsonl, csv and datasets")
+    _refuse_ignored(name, given)
     return _checked(DATA_SETS[name].load(source, given), source)
 
 
 def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
     """The questions alone."""
     return (loaded.question for loaded in load(name, path, reading))
+
+
+def _refuse_ignored(name: str, given: Reading) -> None:
+    """A setting that would do nothing is an error."""
+    if given.columns != Columns() and not DATA_SETS[name].by_columns:
+        raise UserError(f"data set '{name}' has its own; columns, answer_as and language are for jsonl, csv, datasets")
+    if given.subset and name != "datasets":
+        raise UserError("subset is for the data set 'datasets' only")
+    if name == "atlas" and (given.split or given.only):
+        raise UserError("data set 'atlas' has its own splits; split and only are for the others")
 
 
 def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:

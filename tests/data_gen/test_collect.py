@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
-from kbtrain import jsonl
-from kbtrain.provenance import file_sha256, read_meta
-from kbtrain.questions.atlas import atlas_file
-from kbtrain.records import Question
+from native_files import NATIVE
 
-SCRIPT = Path(__file__).parents[2] / "data_gen" / "collect.py"
+from kbtrain import jsonl
+from kbtrain.provenance import file_sha256, meta_path, read_meta
+from kbtrain.questions import DATA_SETS
+from kbtrain.questions.atlas import atlas_file
+from kbtrain.records import Evidence, Passage, Question
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "data_gen" / "collect.py"
 
 
 def collect(*options: object) -> subprocess.CompletedProcess[str]:
@@ -70,3 +75,120 @@ def test_bad_input_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
         assert message in errors[0]
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "run" / "questions.jsonl").exists()
+
+
+def native(tmp_path: Path, name: str) -> Path:
+    path = tmp_path / NATIVE[name].name
+    path.write_text(NATIVE[name].render(NATIVE[name].records), encoding="utf-8")
+    return path
+
+
+def collected(run: Path) -> list[Question]:
+    return list(jsonl.read(Question, run / "questions.jsonl"))
+
+
+def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = collect("--run", run, "--dataset", "hotpotqa", "--path", native(tmp_path, "hotpotqa"))
+    assert done.returncode == 0, done.stderr
+    assert (
+        "3 questions (train 3, dev 0, test 0) and 5 passages" in done.stdout
+    )  # 9 paragraphs, two of them in all three
+    passages = {passage.id: passage for passage in jsonl.read(Passage, run / "passages.jsonl")}
+    assert len(passages) == 5
+    assert read_meta(run / "passages.jsonl")["stage"] == "collect"
+    for retriever, n in (("fixed", 2), ("context", 3)):
+        command = [sys.executable, str(ROOT / "data_gen" / "retrieve.py"), "--run", str(run), "--retriever", retriever]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+        found = list(jsonl.read(Evidence, run / "evidence.jsonl"))
+        assert [len(one.hits) for one in found] == [n] * 3
+        assert all(
+            one.gold_found and all(passages[hit.passage_id].text == hit.text for hit in one.hits) for one in found
+        )
+
+
+def test_another_data_set_takes_the_place_of_the_first_with_its_passages(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for name in ("hotpotqa", "squad"):
+        assert collect("--run", run, "--dataset", name, "--path", native(tmp_path, name)).returncode == 0
+    assert len(list(jsonl.read(Passage, run / "passages.jsonl"))) == 3
+    assert collect("--run", run, "--dataset", "mmlu", "--path", native(tmp_path, "mmlu")).returncode == 0
+    assert not (run / "passages.jsonl").exists() and not meta_path(run / "passages.jsonl").exists()
+    (run / "passages.jsonl").write_text("somebody's own")
+    assert collect("--run", run, "--dataset", "ceval", "--path", native(tmp_path, "ceval")).returncode == 0
+    assert (run / "passages.jsonl").read_text() == "somebody's own"
+
+
+def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    drawn = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        done = collect("--run", tmp_path / name, "--limit", 40, "--pick", "random", "--seed", seed)
+        assert done.returncode == 0, done.stderr
+        assert "2480 beyond the limits" in done.stdout
+        drawn[name] = [question.id for question in collected(tmp_path / name)]
+    assert drawn["a"] == drawn["b"] != drawn["c"] and len(drawn["a"]) == 40
+    assert read_meta(tmp_path / "a" / "questions.jsonl")["left_out"] == {"beyond": 2480}
+
+
+def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "law_test.csv"
+    path.write_text("id,question,A,B,C,D\n0,哪个？,a,b,c,d\n1,谁？,a,b,c,d\n")
+    done = collect("--run", tmp_path / "run", "--dataset", "ceval", "--path", path)
+    assert done.returncode == 2 and "no questions left to collect; left out: 2 with hidden answers" in done.stderr
+    assert not (tmp_path / "run" / "questions.jsonl").exists()
+    done = collect("--run", tmp_path / "run", "--dataset", "ceval", "--path", path, "--hidden", "keep")
+    assert done.returncode == 0 and [question.gold for question in collected(tmp_path / "run")] == ["hidden"] * 2
+
+
+def test_impossible_questions_are_kept_unless_unwanted(tmp_path: Path) -> None:
+    options = ("--run", tmp_path / "run", "--dataset", "squad", "--path", native(tmp_path, "squad"))
+    done = collect(*options)
+    assert "3 questions" in done.stdout and "1 of the collected are impossible" in done.stdout
+    assert [question.gold for question in collected(tmp_path / "run")] == ["given", "none", "given"]
+    done = collect(*options, "--impossible", "drop")
+    assert "2 questions" in done.stdout and "left out: 1 impossible" in done.stdout
+
+
+def test_a_table_by_its_config_and_by_the_command_line(tmp_path: Path) -> None:
+    table = tmp_path / "quiz.csv"
+    table.write_text("number,ask,right,A,B\n7,Which is a fruit?,2,stone,pear\n8,Which is red?,1,blood,grass\n")
+    config = ROOT / "data_gen" / "configs" / "collect_columns.yaml"
+    done = collect("--config", config, "--run", tmp_path / "run", "--path", table)
+    assert done.returncode == 0, done.stderr
+    assert [(q.id, q.answers, q.options) for q in collected(tmp_path / "run")] == [
+        ("7", ("B",), ("stone", "pear")), ("8", ("A",), ("blood", "grass"))
+    ]  # fmt: skip
+    done = collect("--run", tmp_path / "two", "--path", table, "--dataset", "csv", "--split", "train",
+                   "--columns", "{text: ask, answers: right}")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [(q.answers, q.split) for q in collected(tmp_path / "two")] == [(("2",), "train"), (("1",), "train")]
+    done = collect("--run", tmp_path / "no", "--path", table, "--dataset", "csv", "--columns", "{text: asks}")
+    assert "quiz.csv:2: field 'asks': missing; there is number, ask, right, A, B" in done.stderr
+
+
+def test_the_list_says_where_from_under_which_licence_and_what_is_kept() -> None:
+    done = collect("--list")
+    assert done.returncode == 0
+    names = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert names == list(DATA_SETS) and len(names) >= 23
+    for word in ("  from     ", "  licence  ", "  keeps    "):
+        assert done.stdout.count(word) == len(names)
+
+
+def test_limits_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
+    done = collect("--run", tmp_path, "--limit", 3, "--dev", 2)
+    assert done.returncode == 2 and "give it or train, dev, test, not both" in done.stderr
+
+
+def test_memory_does_not_grow_with_the_questions(tmp_path: Path) -> None:
+    peaks = []
+    for n in (1_000, 15_000):
+        path = tmp_path / f"nq{n}.jsonl"
+        with open(path, "w", encoding="utf-8") as file:
+            for i in range(n):
+                context = [{"title": f"T{i}", "text": f"passage {i} " * 20, "isgold": True}]
+                file.write(json.dumps({"question": f"what is {i}", "answers": [str(i)], "ctxs": context}) + "\n")
+        done = collect("--run", tmp_path / str(n), "--dataset", "nq_open", "--path", path)
+        assert done.returncode == 0, done.stderr
+        peaks.append(read_meta(tmp_path / str(n) / "questions.jsonl")["peak_rss_mb"])
+    assert peaks[1] < 1.1 * peaks[0], peaks

@@ -1,0 +1,139 @@
+"""Any table by a column map: nested columns, several columns, lists as text, letters, numbers and indices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.questions import Reading, load
+from kbtrain.questions.columns import AnswerAs, Columns, cell_texts, mapped
+from kbtrain.questions.python_list import python_list
+from kbtrain.questions.rows import Row
+from kbtrain.records import Question
+
+
+def question(data: dict[str, Any], answer_as: AnswerAs = "letter", **names: str | list[str]) -> Question:
+    return mapped(Row(data, "x.csv", 7), Columns(names, answer_as), "n-1", "d", "test").question
+
+
+def test_own_names_need_no_map() -> None:
+    found = question(
+        {"question": "Capital?", "answer": "Lima", "popularity": "0.5", "hops": "2", "false_premise": "FALSE"}
+    )
+    assert (found.id, found.text, found.answers, found.split) == ("n-1", "Capital?", ("Lima",), "test")
+    assert (found.popularity, found.hops, found.false_premise) == (0.5, 2, False)
+
+
+def test_a_path_reaches_into_objects_and_lists_of_objects() -> None:
+    data = {"q": {"text": "Who?"}, "answers": {"text": ["Ann", "Bob"]}, "docs": [{"body": "x"}, {"body": "y"}]}
+    found = question(data, text="q.text", answers="answers.text", contexts="docs.body")
+    assert (found.text, found.answers, len(found.context_passages)) == ("Who?", ("Ann", "Bob"), 2)
+
+
+def test_several_columns_make_a_list() -> None:
+    data = {"question": "Which?", "A": "x", "B": "y", "C": 3, "answer": "b"}
+    found = question(data, options=["A", "B", "C"])
+    assert (found.options, found.answers, found.form, found.grading) == (("x", "y", "3"), ("B",), "choice", "option")
+
+
+@pytest.mark.parametrize(
+    ("answer_as", "value", "letter"),
+    [
+        ("letter", "c", "C"),
+        ("number", 3, "C"),
+        ("number", "1", "A"),
+        ("index", 0, "A"),
+        ("index", "2", "C"),
+        ("text", "z", "C"),
+    ],
+)
+def test_a_choice_is_given_as_letter_number_index_or_text(answer_as: AnswerAs, value: Any, letter: str) -> None:
+    data = {"question": "Which?", "options": ["x", "y", "z"], "answer": value}
+    assert question(data, answer_as).answers == (letter,)
+
+
+@pytest.mark.parametrize(
+    ("answer_as", "value", "message"),
+    [
+        ("letter", "D", "field 'answer': expected one of A, B, C, found 'D'"),
+        ("number", 0, "field 'answer': expected 1 to 3, found 0"),
+        ("index", 3, "field 'answer': expected 0 to 2, found 3"),
+        ("index", 1.5, "field 'answer': expected a whole number"),
+        ("text", "w", "field 'answer': 'w' is none of the options"),
+    ],
+)
+def test_a_choice_out_of_reach_is_refused(answer_as: AnswerAs, value: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        question({"question": "Which?", "options": ["x", "y", "z"], "answer": value}, answer_as)
+    assert str(caught.value).startswith("x.csv:7: ") and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("['a', \"b'c\"]", ["a", "b'c"]),
+        ("['a' 'b'\n 'c']", ["a", "b", "c"]),  # numpy: Python alone would read 'abc'
+        ("[]", []),
+        ("[{'x': 1, 'y': 'z'}\n {'x': None}]", [{"x": 1, "y": "z"}, {"x": None}]),
+        ("[{'spans': array(['The BFG'], dtype=object)}]", [{"spans": ["The BFG"]}]),
+        ("['苏黎世' '日内瓦']", ["苏黎世", "日内瓦"]),
+    ],
+)
+def test_lists_as_python_and_numpy_print_them(text: str, values: list[Any]) -> None:
+    assert python_list(Row({"k": text}, "x.csv", 3), "k") == values or values == []
+
+
+@pytest.mark.parametrize(
+    "text", ["['a'", "[a, b]", "['a', __import__('os')]", "['a'] + ['b']", "{'a': 1}", "[" * 500, "'a'"]
+)
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"x\.csv:3: field 'k': expected a list"):
+        python_list(Row({"k": text}, "x.csv", 3), "k")
+
+
+def test_a_cell_is_one_text_or_a_list() -> None:
+    cells = Row({"a": "one, two", "b": '["x", "y", "x"]', "c": 12, "d": ["p", 3], "e": "[]", "f": {"a": 1}}, "x.csv", 2)
+    assert [cell_texts(cells, key) for key in "abcd"] == [("one, two",), ("x", "y"), ("12",), ("p", "3")]
+    with pytest.raises(UserError, match=r"x\.csv:2: field 'e': empty list"):
+        cell_texts(cells, "e")
+    with pytest.raises(UserError, match=r"x\.csv:2: field 'f': expected text, found dict"):
+        cell_texts(cells, "f")
+    with pytest.raises(UserError, match=r"x\.csv:2: field 'g': missing"):
+        cell_texts(cells, "g")
+
+
+def test_problems_carry_the_columns_own_names() -> None:
+    with pytest.raises(UserError, match=r"x\.csv:7: field 'ask': empty"):
+        question({"ask": " ", "gold": "a"}, text="ask", answers="gold")
+    with pytest.raises(UserError, match=r"x\.csv:7: field 'askk': missing; there is ask, gold"):
+        question({"ask": "b", "gold": "a"}, text="askk", answers="gold")
+
+
+def test_a_column_may_hold_the_split(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("question,answer,split\na?,b,validation\nc?,d,train\n")
+    assert [one.question.split for one in load("csv", path)] == ["dev", "train"]
+    path.write_text("question,answer,split\na?,b,later\n")
+    with pytest.raises(UserError, match=r"mine\.csv:2: field 'split': expected train, dev or test, found 'later'"):
+        list(load("csv", path))
+    assert [one.question.split for one in load("csv", path, Reading(split="dev"))] == ["dev"]
+
+
+def test_tab_separated_tables_and_ids(tmp_path: Path) -> None:
+    path = tmp_path / "mine.tsv"
+    path.write_text('question\tanswer\n"a ""b"" c?"\td\ne?\tf, g\n')
+    found = [one.question for one in load("csv", path)]
+    assert [(q.id, q.text, q.answers) for q in found] == [("mine-1", 'a "b" c?', ("d",)), ("mine-2", "e?", ("f, g",))]
+
+
+def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> None:
+    for columns in (Columns({"text": "q"}), Columns(language="zh"), Columns(answer_as="text")):
+        with pytest.raises(UserError, match="'squad' has its own; columns, answer_as and language are for jsonl"):
+            load("squad", tmp_path, Reading(columns=columns))
+    with pytest.raises(UserError, match="subset is for the data set 'datasets' only"):
+        load("csv", tmp_path, Reading(subset="x"))
+    with pytest.raises(UserError, match="'atlas' has its own splits"):
+        load("atlas", None, Reading(split="test"))

@@ -1,0 +1,146 @@
+"""Data sets as plain files, gzip, archives and folders; the splits their names tell."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from native_files import ALIASES, NATIVE
+
+from kbtrain.errors import UserError
+from kbtrain.questions import Reading, load
+from kbtrain.questions.files import FEW_SHOT_SPLITS, SPLITS, data_files, split_word
+
+MMLU = {
+    "data/README.txt": "not a table",
+    "data/dev/anatomy_dev.csv": "What?,a,b,c,d,A\n",
+    "data/val/anatomy_val.csv": "Which?,a,b,c,d,B\n",
+    "data/test/anatomy_test.csv": 'Who?,"a, b",b,c,d,C\nWhy?,a,b,c,d,D\n',
+    "data/auxiliary_train/race.csv": "When?,a,b,c,d,A\n",
+    "__MACOSX/data/dev/._anatomy_dev.csv": "\x00",
+}
+
+
+def packed(tmp_path: Path, kind: str, members: dict[str, str] = MMLU) -> Path:
+    path = tmp_path / f"data.{kind}"
+    if kind == "folder":
+        for name, text in members.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+    elif kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in members.items():
+                archive.writestr(name, text)
+    else:
+        with tarfile.open(path, "w:gz" if kind == "tar.gz" else "w") as archive:
+            for name, text in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(text)
+                archive.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz"])
+def test_an_archive_gives_all_its_tables_and_their_splits(tmp_path: Path, kind: str) -> None:
+    found = list(load("mmlu", packed(tmp_path, kind)))
+    assert {one.question.id: one.question.split for one in found} == {
+        "mmlu/dev/anatomy/0": "train", "mmlu/val/anatomy/0": "dev", "mmlu/test/anatomy/0": "test",
+        "mmlu/test/anatomy/1": "test", "mmlu/train/race/0": "train",
+    }  # fmt: skip
+    second = next(one for one in found if one.question.id == "mmlu/test/anatomy/1")
+    assert second.file.endswith(f"data.{kind}/data/test/anatomy_test.csv") and second.line == 2
+
+
+def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> None:
+    path = packed(tmp_path, "zip")
+    assert [one.question.id for one in load("mmlu", path, Reading(only="*/val/*"))] == ["mmlu/val/anatomy/0"]
+    assert {one.question.split for one in load("mmlu", path, Reading(split="train"))} == {"train"}
+    (tmp_path / "x.csv").write_text(MMLU["data/val/anatomy_val.csv"])
+    with pytest.raises(UserError, match=r"x\.csv: one file; only is for archives and folders"):
+        list(load("mmlu", tmp_path / "x.csv", Reading(only="*val*")))
+    with pytest.raises(UserError, match=r"data\.zip: no file in it matches '\*/vall/\*' and ends in \.csv"):
+        list(load("mmlu", path, Reading(only="*/vall/*")))
+
+
+def test_gzip_is_read_directly_also_within_a_zip(tmp_path: Path) -> None:
+    lines = b'{"question": "a?", "answer": ["b"]}\n'
+    (tmp_path / "nq.dev.jsonl.gz").write_bytes(gzip.compress(lines))
+    (plain,) = load("nq_open", tmp_path / "nq.dev.jsonl.gz")
+    assert (plain.question.id, plain.question.split) == ("nq_open/nq.dev/1", "dev")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("in/nq.train.jsonl.gz", gzip.compress(lines))
+    (inner,) = load("nq_open", tmp_path / "all.zip")
+    assert (inner.question.id, inner.question.split) == ("nq_open/in/nq.train/1", "train")
+
+
+def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path: Path) -> None:
+    native = NATIVE["2wikimultihopqa"]
+    path = packed(tmp_path, "zip", {"ids/dev.json": native.render(native.records), "ids/id_aliases.json": ALIASES})
+    assert next(load("2wikimultihopqa", path)).question.answers == ("Person 0", "P. Zero", "Zeroan")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        (
+            "x.jsonl.gz",
+            gzip.compress(b'{"question": "a", "answer": ["b"]}\n' * 999)[:-30],
+            "x.jsonl.gz: cannot be read",
+        ),
+        (
+            "x.jsonl.gz",
+            gzip.compress(b'{"question": "a", "answer": ["b"]}\n')[:9] + b"\xff" * 40,
+            "x.jsonl.gz: cannot be read",
+        ),
+        ("x.zip", b"PK\x03\x04 but no archive", "x.zip: not a whole zip archive; get the file again"),
+        ("x.tar.gz", b"neither", "x.tar.gz: not a whole tar archive"),
+    ],
+)
+def test_a_damaged_archive_is_one_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        list(load("nq_open", tmp_path / name))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_damaged_member_is_one_line(tmp_path: Path) -> None:
+    path = packed(tmp_path, "zip")
+    damaged = bytearray(path.read_bytes())
+    at = damaged.index(b"anatomy_dev.csv") + len("anatomy_dev.csv")
+    damaged[at : at + 6] = b"\x00\xff\x00\xff\x00\xff"
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(UserError, match=r"data\.zip/data/dev/anatomy_dev\.csv: cannot be read"):
+        list(load("mmlu", path, Reading(only="*/dev/*")))
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("nq-open.dev.jsonl", "dev"), ("me_validation.ann.json", "validation"),
+        ("hotpotqa_train100_native.json", "train"),
+        ("data/val/anatomy_val.csv", "val"), ("data/auxiliary_train/race.csv", "train"), ("popqa.json", ""),
+        ("test/mine.csv", "test"), ("latest_contest.json", ""), ("TEST/x.csv", "test"),
+    ],
+)  # fmt: skip
+def test_names_tell_the_split(name: str, word: str) -> None:
+    assert split_word(name, SPLITS) == word
+
+
+def test_a_name_that_tells_two_splits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train-test\.jsonl: its name tells two splits \(train, test\); set split"):
+        split_word("x/train-test.jsonl", SPLITS)
+    (tmp_path / "train-test.jsonl").write_text('{"question": "a?", "answers": "b"}\n')
+    assert next(load("jsonl", tmp_path / "train-test.jsonl", Reading(split="dev"))).question.split == "dev"
+
+
+def test_few_shot_examples_count_as_training_questions() -> None:
+    assert (FEW_SHOT_SPLITS["dev"], FEW_SHOT_SPLITS["val"], SPLITS["dev"]) == ("train", "dev", "dev")
+
+
+def test_a_missing_path_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.csv: no such file"):
+        list(data_files(tmp_path / "none.csv", (".csv",)))

@@ -1,0 +1,57 @@
+"""Hugging Face datasets: saved folders and local files, all splits, by a column map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.questions import Reading, load
+from kbtrain.questions.columns import Columns
+
+ROWS = {
+    "question": ["What is it?", "Where is it?"], "answers": [{"text": ["a", "b"]}, {"text": ["c"]}], "views": [3, 5]
+}  # fmt: skip
+COLUMNS = Columns({"answers": "answers.text", "popularity": "views"})
+
+
+def test_a_saved_data_set_comes_with_its_splits(tmp_path: Path) -> None:
+    one = datasets.Dataset.from_dict(ROWS)
+    datasets.DatasetDict({"train": one, "validation": one.select([0])}).save_to_disk(str(tmp_path / "saved"))
+    found = [loaded.question for loaded in load("datasets", tmp_path / "saved", Reading(columns=COLUMNS))]
+    assert [(q.id, q.split, q.answers, q.popularity) for q in found] == [
+        ("saved/train/1", "train", ("a", "b"), 3.0), ("saved/train/2", "train", ("c",), 5.0),
+        ("saved/validation/1", "dev", ("a", "b"), 3.0),
+    ]  # fmt: skip
+    only = load("datasets", tmp_path / "saved", Reading(only="validation", split="test", columns=COLUMNS))
+    assert [loaded.question.split for loaded in only] == ["test"]
+    with pytest.raises(UserError, match="no split matches 'dev'; valid: train, validation"):
+        list(load("datasets", tmp_path / "saved", Reading(only="dev", columns=COLUMNS)))
+
+
+def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    datasets.Dataset.from_dict(ROWS).to_parquet(str(tmp_path / "set" / "train.parquet"))
+    found = list(load("datasets", tmp_path / "set", Reading(columns=COLUMNS)))
+    assert [loaded.question.answers for loaded in found] == [("a", "b"), ("c",)]
+
+
+def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    path = tmp_path / "set" / "train.parquet"
+    datasets.Dataset.from_dict(ROWS).to_parquet(str(path))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UserError) as caught:
+        list(load("datasets", tmp_path / "set", Reading(columns=COLUMNS)))
+    assert "not a data set that can be loaded" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_bad_row_or_a_missing_set_is_one_line(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({**ROWS, "question": ["What?", None]}).save_to_disk(str(tmp_path / "saved"))
+    with pytest.raises(UserError, match=r"saved/test:2: field 'question': expected text, found null"):
+        list(load("datasets", tmp_path / "saved", Reading(columns=COLUMNS)))
+    with pytest.raises(UserError) as caught:
+        list(load("datasets", tmp_path / "nowhere", Reading(columns=COLUMNS)))
+    assert "not a data set that can be loaded" in str(caught.value) and "\n" not in str(caught.value)
