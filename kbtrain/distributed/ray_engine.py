@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -81,8 +82,9 @@ class RayEngine:
             raise UserError('engine ray: Ray is not installed here; pip install "kbtrain[ray]"') from None
         if not ray.is_initialized():
             try:
+                _knock(self.address)
                 ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
-            except (ConnectionError, ValueError) as error:
+            except (OSError, ValueError) as error:  # a ConnectionError is an OSError
                 raise UserError(f"ray: no cluster at '{self.address}' ({_first_line(error)})") from None
         return ray
 
@@ -117,6 +119,13 @@ class RayEngine:
         if not cpus:
             raise UserError("ray: the cluster has neither GPUs nor CPUs; start nodes with ray start")
         return self.actors or len(cpus), {"num_cpus": self.cpus or min(cpus)}
+
+
+def _knock(address: str | None) -> None:
+    """Ray itself waits for minutes at a host:port where nobody listens. Raises ``OSError``."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _row(number: int, window: list[Ask], done: Collection[tuple[str, str]]) -> str | None:

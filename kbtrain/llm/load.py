@@ -52,9 +52,12 @@ def load_model(
 def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer alone, for back ends that hold the model themselves. Raises :class:`UserError`."""
     try:
-        return AutoTokenizer.from_pretrained(resolve(model), trust_remote_code=trust_remote_code)
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            resolve(model), trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError) as error:
         raise UserError(f"model '{model}': {_why(model, error)}") from None
+    return found
 
 
 def _why(model: str, error: Exception) -> str:

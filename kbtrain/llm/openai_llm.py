@@ -101,7 +101,9 @@ class OpenAILLM:
     async def _ask(self, client: httpx2.AsyncClient, ask: Ask) -> SampleSet:
         prompt, n_tokens, cut = self._prompt(ask)
         seed = request_seed(self.sampling.seed, ask.question.id, ask.condition)
-        counted, greedy, drawn = 0, [], list[Sample]()
+        counted = 0
+        greedy: list[Sample] = []
+        drawn: list[Sample] = []
         if ask.greedy:
             greedy, counted = await self._draw(client, {**prompt, "temperature": 0.0}, GREEDY, 1)
         s = self.sampling

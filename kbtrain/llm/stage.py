@@ -52,8 +52,8 @@ class SamplingJob:
 
     def sample(self, store: SampleStore, engine: Engine) -> Iterator[int]:
         """Draw what is missing and store it; yields how many question-conditions were stored each time."""
-        done, begun = store.done(self.run), None
-        config = self.config
+        done, config = store.done(self.run), self.config
+        begun: dict[str, Any] | None = None
         if config.dtype == "auto" and self.run in store.runs():
             # a begun run keeps its number format: 'auto' measures, and could measure otherwise on a busy machine
             config = config.model_copy(update={"dtype": store.run_meta(self.run).get("dtype", "auto")})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.labeling.grading import is_correct
-from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.significance import Delta, Floats
 from kbtrain.records import Condition, Question, SampleSet
 from kbtrain.store import SampleStore
 
@@ -24,7 +24,7 @@ MEASURES = ("mastery", "logprob", "n_tokens")
 class Answers:
     """Per question: mean mastery, mean log-probability (nats) and length (tokens) of an answer, and the greedy text."""
 
-    values: np.ndarray  # (questions, 3), in the order of MEASURES
+    values: Floats  # (questions, 3), in the order of MEASURES
     greedy: tuple[str | None, ...]
 
     def mean(self, measure: str) -> float:

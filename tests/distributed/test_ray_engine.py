@@ -115,6 +115,7 @@ def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows)
 
 
 def test_no_cluster_at_an_address_is_one_line(cluster, make_run):
-    ray.shutdown()
-    with SampleStore(make_run("run") / "samples.db") as store, pytest.raises(UserError, match="no cluster at"):
-        list(job(make_run("run")).sample(store, RayEngine(address="127.0.0.1:1")))
+    ray.shutdown()  # the last test of this file
+    folder = make_run("run")
+    with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match=r"no cluster at '127.0.0.1:1'"):
+        list(job(folder).sample(store, RayEngine(address="127.0.0.1:1")))
