@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
-from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
 from kbtrain.questions.collect import write_questions
@@ -67,11 +67,13 @@ def main(config: CollectConfig) -> None:
         return
     started, target, inputs = time.time(), config.run / "questions.jsonl", sources(config.dataset, config.path)
     options = config.model_dump(mode="json", exclude={"list"})
-    if finished(target, options, inputs):
+    if made_before(target, options, inputs):
         print(f"{target} is there already, made with the same options from the same data")
         return
     tally, atlas = Tally(), config.dataset == "atlas"
-    stream = picked(lambda: load(config.dataset, config.path, reading(config)), wanted(config), tally)
+    columns = Columns(config.columns, config.answer_as, config.language)
+    reading = Reading(config.split, config.only, columns, config.subset)
+    stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
     bar = tqdm(stream, desc="collect", unit=" questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
     if n_passages:
@@ -84,24 +86,11 @@ def main(config: CollectConfig) -> None:
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
 
 
-def reading(config: CollectConfig) -> Reading:
-    columns = Columns(config.columns, config.answer_as, config.language)
-    return Reading(config.split, config.only, columns, config.subset)
-
-
 def wanted(config: CollectConfig) -> Wanted:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": config.hidden}
     return Wanted(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"))
-
-
-def finished(target: Path, options: dict[str, object], inputs: list[Path]) -> bool:
-    """Whether an earlier run with the same options and data left the whole file."""
-    if not (target.exists() and meta_path(target).exists()):
-        return False
-    meta = read_meta(target)
-    return meta["config"] == options and {file_sha256(file) for file in inputs} <= set(meta["inputs"].values())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def dump(record: Any) -> str:
     A field with ``omit_default`` in its metadata is left out where it has its default.
     """
     data = dataclasses.asdict(record)
-    for name, default in _left_out(type(record)):
+    for name, default in _left_out(cast(Any, type(record))):
         if data[name] == default:
             del data[name]
     return json.dumps(data, ensure_ascii=False)
@@ -38,7 +38,7 @@ def dump(record: Any) -> str:
 
 @functools.cache
 def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)
     return tuple((field.name, field.default) for field in fields if field.metadata.get("omit_default"))
 
 

@@ -75,6 +75,14 @@ def read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
+def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path]) -> bool:
+    """Whether the file is there, whole, and made with the same options from the same data."""
+    if not (Path(path).exists() and meta_path(path).exists()):
+        return False
+    meta = read_meta(path)
+    return bool(meta["config"] == config and {file_sha256(file) for file in inputs} <= set(meta["inputs"].values()))
+
+
 def meta_path(path: Path) -> Path:
     """``F.meta.json`` for ``F``."""
     path = Path(path)

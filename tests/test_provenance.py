@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.provenance import file_sha256, git_state, meta_path, read_meta, write_meta
+from kbtrain.provenance import file_sha256, git_state, made_before, meta_path, read_meta, write_meta
 
 KEYS = {
     "schema", "stage", "config", "inputs", "sha256", "n_records", "packages", "git_commit", "git_dirty", "python",
@@ -35,6 +35,19 @@ def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path: Path) -> N
     assert meta["config"] == {"tau": 0.2, "path": str(given)}
     assert 5 <= meta["wall_seconds"] < 60
     assert meta["peak_rss_mb"] > 5
+
+
+def test_a_file_counts_as_made_only_with_the_same_options_and_data(tmp_path: Path) -> None:
+    made, given = tmp_path / "x.jsonl", tmp_path / "in.jsonl"
+    given.write_bytes(b"abc")
+    assert not made_before(made, {"n": 1}, [given])
+    made.write_bytes(b"{}\n")
+    assert not made_before(made, {"n": 1}, [given])  # an interrupted run leaves no meta data
+    write_meta(made, stage="s", config={"n": 1}, inputs=[given])
+    assert made_before(made, {"n": 1}, [given])
+    assert not made_before(made, {"n": 2}, [given])
+    given.write_bytes(b"abd")
+    assert not made_before(made, {"n": 1}, [given])
 
 
 def test_extra_keys_are_kept_and_may_replace_ours(tmp_path: Path) -> None:

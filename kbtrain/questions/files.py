@@ -122,7 +122,7 @@ def _members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
         for file in sorted(path.rglob("*")):
             inner = file.relative_to(path).as_posix()
             if file.is_file() and not _hidden(inner):
-                yield inner, str(file), partial(open, file, "rb", buffering=0)
+                yield inner, str(file), partial(_plain, file)
     elif not path.exists():
         raise UserError(f"{at(path)}: no such file")
     elif zipfile.is_zipfile(path):
@@ -135,7 +135,11 @@ def _members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
     elif path.suffix == ".zip":
         raise UserError(f"{at(path)}: not a whole zip archive; get the file again")
     else:
-        yield path.name, str(path), partial(open, path, "rb", buffering=0)
+        yield path.name, str(path), partial(_plain, path)
+
+
+def _plain(path: Path) -> IO[bytes]:
+    return open(path, "rb", buffering=0)
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:

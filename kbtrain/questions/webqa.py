@@ -68,7 +68,7 @@ def _evidences(row: Row) -> Found:
 
 
 def _passages(row: Row, dataset: str) -> Found:
-    found = []
+    found: Found = []
     for inner in row.rows("passages"):
         if not inner.has("answer"):
             raise inner.wrong("answer", "text")

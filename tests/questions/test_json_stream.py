@@ -73,8 +73,6 @@ def test_json_lines_stand_in_a_json_file_too(tmp_path: Path) -> None:
 def test_an_error_names_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, content: str, message: str
 ) -> None:
-    if size == 1 and len(content) > 1000:
-        pytest.skip("slow, and the same as with 5")
     monkeypatch.setattr(text, "CHUNK", size)
     with pytest.raises(UserError, match=message):
         list(json_rows(file_of(tmp_path, content)))
