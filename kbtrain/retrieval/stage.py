@@ -27,12 +27,12 @@ Query = Literal["text", "text_and_options"]
 Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
 _BUILD = {"bm25": build_index, "tfidf": build_tfidf}
-_LOAD: dict[str, Callable[[Path], Searcher]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
+_LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
 
 
 def open_index(
     kind: Kind, corpus: Path, folder: Path, tokens: Tokens | None = None, chunking: Chunking | None = None
-) -> Searcher:
+) -> BM25 | TfIdf:
     """The index of a corpus, kept in ``folder`` and built only if corpus, tokenizer or chunks differ from last time."""
     tokens = tokens or Tokens()
     wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
