@@ -45,8 +45,8 @@ def copy_weights(ours: RagateMHAModel, reference: ReferenceMHA) -> None:
     for mine, theirs in zip(ours.layers, reference.encoder.layers, strict=True):
         layer: Any = mine
         attention = {
-            "in_proj_weight": torch.cat([layer.query.weight, layer.key_value.weight]),
-            "in_proj_bias": torch.cat([layer.query.bias, layer.key_value.bias]),
+            "in_proj_weight": layer.qkv.weight,
+            "in_proj_bias": layer.qkv.bias,
             "out_proj.weight": layer.out.weight,
             "out_proj.bias": layer.out.bias,
         }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -51,8 +51,8 @@ class _Layer(nn.Module):
         super().__init__()
         d = config.d_model
         self.n_heads = config.n_heads
-        self.query = nn.Linear(d, d)
-        self.key_value = nn.Linear(d, 2 * d)
+        self.d = d
+        self.qkv = nn.Linear(d, 3 * d)  # query, key, value
         self.out = nn.Linear(d, d)
         self.up = nn.Linear(d, d)
         self.down = nn.Linear(d, d)
@@ -62,8 +62,12 @@ class _Layer(nn.Module):
 
     def forward(self, x: torch.Tensor, other: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
         """``mask``: (rows, 1, 1, keys), True where a key is real; None where all are."""
-        keys, values = self._heads(self.key_value(x if other is None else other), 2)
-        (queries,) = self._heads(self.query(x), 1)
+        if other is None:
+            queries, keys, values = self._heads(self.qkv(x), 3)
+        else:
+            weight, bias, d = self.qkv.weight, self.qkv.bias, self.d
+            (queries,) = self._heads(linear(x, weight[:d], bias[:d]), 1)
+            keys, values = self._heads(linear(other, weight[d:], bias[d:]), 2)
         seen = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         seen = seen.transpose(1, 2).flatten(2)
         x = self.norm_attention(x + self.dropout(self.out(seen)))

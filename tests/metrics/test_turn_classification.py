@@ -1,0 +1,65 @@
+"""Figures of gates on turns, against scikit-learn and by hand; intervals over dialogues."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
+
+from kbtrain.metrics.turn_classification import Run, classify_turns, compare, dialogue_draws, weighted_metrics
+
+RNG = np.random.default_rng(0)
+TRUTH = RNG.random(60) < 0.3
+SCORES = np.round(TRUTH * 0.3 + RNG.random(60), 1)  # with ties
+DIALOGUES = [f"d{i // 6}" for i in range(60)]
+
+
+def test_figures_are_scikit_learn_s_also_with_weights_and_ties():
+    weights = np.stack([np.ones(60), RNG.integers(0, 3, 60).astype(float)])
+    found = weighted_metrics(TRUTH, Run(SCORES, 0.65), weights)
+    kept = SCORES > 0.65
+    for row, w in enumerate(weights):
+        expected = {
+            "auroc": roc_auc_score(TRUTH, SCORES, sample_weight=w),
+            "average_precision": average_precision_score(TRUTH, SCORES, sample_weight=w),
+            "f1": f1_score(TRUTH, kept, sample_weight=w),
+            "precision": precision_score(TRUTH, kept, sample_weight=w),
+            "recall": recall_score(TRUTH, kept, sample_weight=w),
+        }
+        expected["fdr"] = 1 - expected["precision"]
+        for name, value in expected.items():
+            assert found[name][row] == pytest.approx(value, abs=1e-12), name
+
+
+def test_whole_dialogues_are_drawn():
+    draws = dialogue_draws(DIALOGUES, 50, 0)
+    assert draws.shape == (51, 60)
+    assert (draws[0] == 1).all()
+    assert all((row.reshape(10, 6) == row.reshape(10, 6)[:, :1]).all() for row in draws)
+    assert (draws.sum(1) == 60).all()
+
+
+def test_a_gate_is_the_mean_of_its_seeds_with_their_spread():
+    runs = {"one": [Run(SCORES, 0.65), Run(-SCORES, -0.65)], "always": [Run(np.ones(60), 0.5)]}
+    found, drawn = classify_turns(TRUTH, DIALOGUES, runs, 200)
+    one, always = found
+    auc = roc_auc_score(TRUTH, SCORES)
+    assert one.by_seed["auroc"] == pytest.approx([auc, 1 - auc])
+    assert one.metrics["auroc"].mean == pytest.approx(0.5)
+    assert one.spread["auroc"] == pytest.approx(np.std([auc, 1 - auc], ddof=1))
+    assert always.spread["f1"] is None
+    share = TRUTH.mean()
+    assert always.metrics["f1"].mean == pytest.approx(2 * share / (1 + share))
+    assert always.metrics["auroc"].mean == 0.5
+    difference = compare(drawn, "one", ["auroc"])[0]
+    assert difference.difference.mean == pytest.approx(0)
+    assert (difference.better, difference.than) == ("one", "always")
+
+
+def test_a_better_gate_is_told_apart_and_a_gate_from_itself_is_not():
+    truth = np.arange(200) % 5 == 0
+    dialogues = [f"d{i // 4}" for i in range(200)]
+    noise = np.random.default_rng(1).random(200)
+    runs = {"good": [Run(truth + noise, 1.0)], "same": [Run(truth + noise, 1.0)], "noise": [Run(noise, 0.5)]}
+    _, drawn = classify_turns(truth, dialogues, runs, 300)
+    same, worse = (c.difference for c in compare(drawn, "good", ["auroc"]))
+    assert (same.mean, same.low, same.high) == (0, 0, 0)
+    assert worse.low > 0.3
