@@ -39,9 +39,7 @@ class BuildConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and labels.jsonl")
     keys: tuple[Key, ...] = Field(("mastery", "certainty", "benefit"), description="targets a training example needs")
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
-    benefit_tail: float = Field(
-        0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train"
-    )
+    benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
     with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
     on_leak: Literal["fail", "drop"] = Field("fail", description="training questions that stand in dev or test")
 
