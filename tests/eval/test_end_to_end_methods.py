@@ -1,6 +1,11 @@
 """Whole methods stand beside the gates in results.json and in the printed table, with all they cost."""
 
+import json
+
+import pytest
+
 from kbtrain import jsonl
+from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.rag.trace import Spent, Trace
 from kbtrain.report.results import load
@@ -14,8 +19,6 @@ def trace(i):
 
 
 def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_folder, capsys):
-    import json
-
     jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", [trace(i) for i in range(50)])
     meta = read_meta(run_folder / "scores.jsonl")
     meta["spent_per_question"] = {"kbm_mastery": {"test": {"requests": 1.0, "samples": 20.0, "tokens": 90.0}}}
@@ -33,3 +36,15 @@ def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_fo
     assert costs["prompt"].gate_samples == 0 and costs["prompt"].gate_requests == 200
     text = capsys.readouterr().out
     assert "method seakr_multi_hop" in text and "one_step_rag" in text
+
+
+def test_methods_can_be_looked_at_without_labels(script, run_folder, capsys):
+    (run_folder / "labels.jsonl").unlink()
+    module = script("methods")
+    with pytest.raises(UserError, match=r"no traces in it; run eval/run_seakr\.py first"):
+        module.main(module.MethodsConfig(run=run_folder))
+    jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", [trace(i) for i in range(50)])
+    module.main(module.MethodsConfig(run=run_folder))
+    (method,) = json.loads((run_folder / "methods.json").read_text())["methods"]
+    assert [row["name"] for row in method["rows"]][:3] == ["seakr_multi_hop", "llm_only", "one_step_rag"]
+    assert "1 methods in" in capsys.readouterr().out

@@ -1,0 +1,57 @@
+"""Whole methods that were run on a run folder (RUN/methods, see run_seakr.py) beside LLM only, one-step RAG, and every
+scored gate cut to the method's number of searches: accuracy, exact match, F1 and each cost, with paired intervals.
+
+Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and scores.jsonl if it is
+there; writes methods.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
+
+Examples:
+  python eval/methods.py --run runs/hotpotqa
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.metrics.methods import methods_of_run
+from kbtrain.metrics.stored import read_scores
+from kbtrain.provenance import meta_path, read_meta, write_atomically, write_meta
+from kbtrain.rag.methods import FOLDER
+from kbtrain.records import Question, Split
+from kbtrain.report.methods_table import methods_text
+
+
+class MethodsConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+    split: Split = Field("test", description="questions to look at")
+
+
+def main(config: MethodsConfig) -> None:
+    """Read, measure, write, show."""
+    started = time.time()
+    path, file = config.run / "questions.jsonl", config.run / "scores.jsonl"
+    questions = [question for question in jsonl.read(Question, path) if question.split == config.split]
+    scores = read_scores(file) if file.exists() else {}
+    meta = read_meta(file) if meta_path(file).exists() else {}
+    found = methods_of_run(config.run, config.sampling_run, questions, scores, meta)
+    if not found:
+        raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
+    out = config.run / "methods.json"
+    document = {"schema": 1, "split": config.split, "methods": [dataclasses.asdict(one) for one in found]}
+    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
+    write_meta(out, stage="methods", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print(methods_text(found))
+    print(f"{len(found)} methods in {time.time() - started:.0f} s -> {out}")
+
+
+if __name__ == "__main__":
+    run_script(main, MethodsConfig, __doc__)
