@@ -33,7 +33,7 @@ class SeakrMethodConfig(Config):
     demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
     at_once: int = Field(4, ge=1, description="questions in work at the same time")
-    batch_prompt_tokens: int = Field(16_384, ge=64, description="prompt tokens held at once")
+    batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
     dtype: str = Field("auto", description="auto (as the gate was made), fp32, bf16 or fp16")
     device: str = Field("auto", description="auto, cpu or cuda")
 

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from kbtrain.rag.thinking import PromptThinking, Thinking
 
 _FLOOR_QUESTIONS = 8  # dev questions whose states say where the floor lies
+# what a threshold chosen on dev depends on: variants that differ elsewhere share it
+_FIRST_THOUGHT = (
+    "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
+    "dtype", "questions.jsonl",
+)  # fmt: skip
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
 
 
@@ -77,8 +82,10 @@ class SeakrRun:
         if self.config.threshold is not None:
             self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
             return self.config.threshold
+        key = {name: self._key[name] for name in _FIRST_THOUGHT}
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
         return dev_threshold(
-            self.out.with_suffix(".threshold.json"), self._dev, begin, thinking, self.config.ratio, self._key
+            self.out.with_name(f"threshold_{digest}.json"), self._dev, begin, thinking, self.config.ratio, key
         )
 
     def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
@@ -129,13 +136,11 @@ def dev_threshold(
 ) -> float:
     """The threshold that ``ratio`` of the dev questions' first thoughts exceed.
 
-    It is written to ``note`` and read from there the next time, if ``key`` is the same. Raises :class:`UserError`
-    without dev questions.
+    It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
+    :class:`UserError` without dev questions.
     """
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))
-        if found["key"] == key:
-            return float(found["threshold"])
+        return float(json.loads(note.read_text(encoding="utf-8"))["threshold"])
     except FileNotFoundError:
         pass
     except (ValueError, KeyError, TypeError):

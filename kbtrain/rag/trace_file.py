@@ -25,9 +25,9 @@ class TraceFile:
         note = path.with_name(path.name + ".key")
         wanted = json.dumps(dict(key), sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and note.exists():
+        whole = path.read_bytes().rfind(b"\n") + 1 if path.exists() and note.exists() else 0
+        if whole:
             _same(path, json.loads(note.read_text(encoding="utf-8")), json.loads(wanted))
-            whole = path.read_bytes().rfind(b"\n") + 1
             os.truncate(path, whole)  # what follows was being written when the process was killed
         else:
             path.write_text("", encoding="utf-8")

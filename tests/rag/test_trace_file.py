@@ -49,8 +49,10 @@ def test_a_killed_run_goes_on_at_the_next_question_and_nothing_stands_there_twic
 
 
 def test_other_settings_are_refused_with_the_key_that_differs(tmp_path):
-    with TraceFile(tmp_path / "t.jsonl", {"documents": 3, "b": 1}):
-        pass
+    with TraceFile(tmp_path / "t.jsonl", {"documents": 7, "b": 1}):
+        pass  # nothing was answered yet: nothing is lost
+    with TraceFile(tmp_path / "t.jsonl", {"documents": 3, "b": 1}) as file:
+        file.add(traces(("q0",))[0])
     with pytest.raises(UserError, match="begun with documents = 3, now it is 5"):
         TraceFile(tmp_path / "t.jsonl", {"documents": 5, "b": 1})
 
