@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from typing import Any
 
+_PARTS = re.compile(r"[\x00-\x7f]+|[^\x00-\x7f]")  # plain stretches at once, other characters one by one
 _MARKS = ("\u0300", "\u036f")  # accents; in other scripts combining marks are letters and stay
 
 
@@ -16,10 +18,11 @@ def fold(text: str) -> tuple[str, list[int] | range]:
         return text.lower(), range(len(text))
     folded: list[str] = []
     origin: list[int] = []
-    for place, char in enumerate(text):
-        for made in _fold(char):
-            folded.append(made)
-            origin.append(place)
+    for part in _PARTS.finditer(text):
+        begin, plain = part.start(), part.group()
+        made = plain.lower() if plain[0] < "\x80" else _fold(plain)
+        folded.append(made)
+        origin += range(begin, part.end()) if plain[0] < "\x80" else [begin] * len(made)
     return "".join(folded), origin
 
 

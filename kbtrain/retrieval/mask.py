@@ -18,6 +18,7 @@ from kbtrain.retrieval.tokens import CJK
 MASK = "MASK"
 _LETTER = rf"[^\W_{CJK}]"
 _OPENING, _CLOSING = "\"'“”‘’「『《〈([<（", "\"'“”‘’」』》〉)]>）.,;:!?。，；：！？"
+_ARTICLE = r"(?:(?:an?|the)[\W_]{1,3})?"
 _CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
 _PIECE = re.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|{_LETTER}+|[^\w\s]|_")
 _DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
@@ -54,8 +55,7 @@ def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
     A Chinese numeral of one character ("七") is no leak of "7": it stands in too many words.
     """
     folded, _ = fold(masked)
-    numbers = _numbers(folded)
-    return tuple(gold for gold in gold_texts(question) if _leaks(gold, masked, folded, numbers))
+    return tuple(gold for gold in gold_texts(question) if _leaks(gold, masked, folded))
 
 
 def is_mask(answer: str) -> bool:
@@ -80,7 +80,7 @@ def _pattern(gold: tuple[str, ...]) -> re.Pattern[str]:
 
 def _alias(text: str) -> str:
     """A pattern for one folded alias."""
-    inner = text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip()
+    inner = _without_article(text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip())
     pieces = _PIECE.findall(inner)
     groups = _numbers_joined(pieces)
     words = [i for i, group in enumerate(groups) if re.match(r"\w", group[0])]
@@ -92,10 +92,15 @@ def _alias(text: str) -> str:
             skipped += 1  # signs inside an answer are optional
             continue
         both_chinese = _is_chinese(before) and _is_chinese(group[0]) and not skipped
-        gap = _CHINESE_SPACED if both_chinese else rf"[\W_]{{0,{3 + 2 * skipped}}}"
+        gap = _CHINESE_SPACED if both_chinese else rf"[\W_]{{0,{3 + 2 * skipped}}}{_ARTICLE}"
         pattern += (gap if pattern else "") + _form(group, i == 0, i == len(groups) - 1)
         before, skipped = group[-1], 0
     return pattern
+
+
+def _without_article(text: str) -> str:
+    """An answer counts as right without its article ("the President"), so it must not be shown without it."""
+    return re.sub(r"^(?:an?|the)\s+(?=\S)", "", text)
 
 
 def _is_chinese(piece: str) -> bool:
@@ -153,14 +158,15 @@ def _form(group: list[str], first: bool, last: bool) -> str:
     return f"(?:{'|'.join(forms)})"
 
 
-def _leaks(gold: str, masked: str, folded: str, numbers: set[int]) -> bool:
-    plain = re.sub(r"[\W_]", "", fold(gold)[0])
+def _leaks(gold: str, masked: str, folded: str) -> bool:
+    short = _without_article(fold(gold)[0].strip())
+    plain = re.sub(r"[\W_]", "", short)
     if not plain:
         return gold in masked
-    pieces = [piece for piece in _PIECE.findall(fold(gold)[0]) if piece not in _OPENING + _CLOSING]
+    pieces = [piece for piece in _PIECE.findall(short) if piece not in _OPENING + _CLOSING]
     value = _value(pieces) if pieces else None
     if value is not None and len(plain) > 1 - plain.isdecimal():
-        return value in numbers
+        return value in _numbers(folded)
     if _CJK_CHAR.search(plain):
         return re.search(r"[\W_]{0,2}".join(map(re.escape, plain)), folded) is not None
     spaced = rf"(?<!{_LETTER})" + r"[\W_]{0,2}".join(map(re.escape, plain)) + rf"(?!{_LETTER})"

@@ -45,19 +45,20 @@ def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
     made = [
         QuestionVerdicts(v.question_id, {key: None if key == "nobody" else right for key, right in v.right.items()})
+        if int(v.question_id.split("-")[1]) % 2
+        else v
         for v in jsonl.read(QuestionVerdicts, run_folder / "verdicts.jsonl")
     ]
     jsonl.write(run_folder / "verdicts.jsonl", made)
-    labels = label(run_folder, verdicts=True, tau_mastery=0.0, tau_certainty=0.1)
+    labels = label(run_folder, verdicts=True, tau_mastery=0.2, tau_certainty=0.1)
     counts = read_meta(run_folder / "labels.jsonl")["counts"]
-    # train question i: right in i % 11 of 10 answers, else "Nobody"; at least 2 must be left
-    kept = [i for i in range(20) if i % 11 >= 2]
+    # train question i: right in i % 11 of 10 answers, else "Nobody", from which the judge abstains if i is odd
+    kept = [i for i in range(20) if i not in (1, 11)]  # these two have 1 and 0 answers left
     assert [x.question_id for x in labels] == [f"train-{i}" for i in kept]
-    assert {x.llm.mastery for x in labels} == {1.0}
-    assert [x.llm.n_abstained for x in labels] == [10 - i % 11 for i in kept]
-    assert counts["llm_judge_abstained"] == 4 and counts["llm_answers_judge_abstained"] == sum(
-        10 - i % 11 for i in range(20)
-    )
+    assert [x.llm.mastery for x in labels] == [1.0 if i % 2 else i % 11 / 10 for i in kept]
+    assert [x.llm.n_abstained for x in labels] == [(10 - i % 11) * (i % 2) for i in kept]
+    assert counts["llm_judge_abstained"] == 2
+    assert counts["llm_answers_judge_abstained"] == sum((10 - i % 11) * (i % 2) for i in range(20))
 
 
 def test_a_language_model_judges_through_any_back_end(run_folder: Path, script: Script) -> None:

@@ -54,6 +54,8 @@ def test_gold_answers_are_masked_as_whole_words(answers: tuple[str, ...], text: 
         (("乔治·华盛顿",), "喬治華盛頓與乔治·华盛顿", "MASK與MASK"),
         (("ABC公司",), "ＡＢＣ公司", "MASK"),
         (("苹果",), "吃蘋果。", "吃MASK。"),
+        (("the President", "A Tale"), "President, tale and the president", "MASK, MASK and the MASK"),
+        (("King of Hill",), "King of the Hill", "MASK"),
     ],
 )
 def test_another_form_of_the_answer_is_masked_as_well(answers: tuple[str, ...], text: str, masked: str) -> None:
