@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -113,7 +114,7 @@ def test_kill_9_at_twenty_moments_loses_nothing_and_ends_in_the_same_rows(tmp_pa
 def stored(path: Path) -> int:
     if not path.exists():
         return 0
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db:  # closing may remove the -wal file: not at some later time
         try:
             return int(db.execute("SELECT count(*) FROM sets").fetchone()[0])
         except sqlite3.OperationalError:  # killed before the tables were made
