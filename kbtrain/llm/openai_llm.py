@@ -49,7 +49,8 @@ class Server:
 class OpenAILLM:
     """Implements :class:`~kbtrain.llm.base.LLM`; ``tokenizer`` is None for the chat endpoint.
 
-    There evidence is not cut to the prompt's room. ``logprob`` is 0 where the server is not asked for it.
+    There evidence is not cut to the prompt's room. ``logprob`` is what the server gives (vLLM's: before temperature and
+    filters, unless it was started with ``--logprobs-mode processed_logprobs``), and 0 where it is not asked for.
     """
 
     def __init__(
