@@ -23,12 +23,12 @@ def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) ->
     lengths = sorted({len(words) for words in wanted})
     counts = [0] * len(questions)
     for passage in passages:
-        words = normalise(f"{passage.title} . {passage.text}").split()
+        text = normalise(f"{passage.title} . {passage.text}").split()
         found = {
             i
             for length in lengths
-            for start in range(len(words) - length + 1)
-            for i in wanted.get(tuple(words[start : start + length]), ())
+            for start in range(len(text) - length + 1)
+            for i in wanted.get(tuple(text[start : start + length]), ())
         }
         for i in found:
             counts[i] += 1

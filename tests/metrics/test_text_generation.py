@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
+from collections import Counter
 
 import pytest
 
@@ -42,6 +44,35 @@ def test_bleu_worked_by_hand_with_its_signature() -> None:
     found = text_scores(["there is a cat on roofs"], ["there is a cat on mats"])
     assert found.bleu == pytest.approx(100 * math.exp(sum(map(math.log, (5 / 6, 4 / 5, 3 / 4, 2 / 3))) / 4))
     assert "tok:13a" in found.bleu_signature and "version:" in found.bleu_signature
+
+
+def own_bleu(responses: list[list[str]], references: list[list[str]]) -> float:
+    """Corpus BLEU from its definition (Papineni et al. 2002), for texts that share n-grams of every order."""
+    logs = 0.0
+    for order in range(1, 5):
+        hits = total = 0
+        for made, wanted in zip(responses, references, strict=True):
+            grams = [
+                Counter(tuple(side[i : i + order]) for i in range(len(side) - order + 1)) for side in (made, wanted)
+            ]
+            hits += (grams[0] & grams[1]).total()
+            total += grams[0].total()
+        logs += math.log(hits / total) / 4
+    lengths = [sum(map(len, side)) for side in (responses, references)]
+    return 100 * math.exp(logs + min(0.0, 1 - lengths[1] / lengths[0]))
+
+
+def test_random_texts_give_what_the_definitions_give() -> None:
+    rng = random.Random(0)
+    for _ in range(5):
+        pairs = [[[rng.choice("abcde") for _ in range(rng.randint(4, 12))] for _ in range(2)] for _ in range(40)]
+        made, wanted = [made for made, _ in pairs], [wanted for _, wanted in pairs]
+        found = text_scores([" ".join(x) for x in made], [" ".join(x) for x in wanted])
+        assert found.bleu == pytest.approx(own_bleu(made, wanted))
+        shared = [(Counter(a) & Counter(b)).total() for a, b in pairs]
+        f1 = [2 * n / (len(a) + len(b)) for n, (a, b) in zip(shared, pairs, strict=True)]
+        assert found.rouge1 == pytest.approx(sum(f1) / 40)
+        assert found.rouge_l == pytest.approx(sum(2 * longest_common(a, b) / (len(a) + len(b)) for a, b in pairs) / 40)
 
 
 def test_equal_texts_are_perfect_and_empty_ones_are_counted() -> None:
