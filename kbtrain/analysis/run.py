@@ -71,7 +71,7 @@ class RunAnalysis:
         evidence: Aligned[Evidence] | None,
         verdicts: Aligned[QuestionVerdicts] | None,
     ) -> None:
-        """Go through all questions of the split."""
+        """Go through all questions of the split. Raises :class:`UserError` for evidence of another order."""
         for question in questions:
             found = None if evidence is None else evidence.of(question)
             right = right_of(verdicts, question)
@@ -83,6 +83,10 @@ class RunAnalysis:
                 self.counts["questions_without_answers"] += 1
                 continue
             self._add(question, sets, found, right)
+        if evidence is not None:
+            evidence.finish()
+        if verdicts is not None:
+            verdicts.finish()
 
     def _add(
         self,
