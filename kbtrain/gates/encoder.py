@@ -87,7 +87,7 @@ def has_segments(model: Any) -> bool:
 def open_encoder(name: str, dtype: str, device: str, n_logits: int | None = None, dropout: float | None = None) -> Any:
     """(model, tokenizer) by embedded name, folder or hub id; with ``n_logits`` a new classifier is put on it.
 
-    One-line :class:`UserError` where it cannot be opened, or has no classifier and none was asked for.
+    One-line :class:`UserError` where it cannot be opened.
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 

@@ -76,7 +76,7 @@ def _cells(row: SweepRow) -> list[str]:
 
 
 def sweep_figure(rows: Sequence[SweepRow]) -> str:
-    """Dev F1 against the number of layers, one line for each size and number of heads, as inline SVG."""
+    """Dev F1 against the number of layers, one line for each size and number of heads, as an SVG file's text."""
     figure, axes = new_figure(5.4, 3.6)
     kinds = sorted({(row.shape.d_model, row.shape.heads) for row in rows})
     for i, (size, heads) in enumerate(kinds):
@@ -87,4 +87,11 @@ def sweep_figure(rows: Sequence[SweepRow]) -> str:
     axes.set_xlabel("layers")
     axes.set_ylabel("F1 on dev")
     axes.legend(fontsize=8, frameon=False, labelcolor=COLOURS["ink"], ncols=2)
-    return render(figure, "sweep")
+    return _with_colours(render(figure, "sweep"))
+
+
+def _with_colours(svg: str) -> str:
+    """On a page its style names the colours; a file must bring them along."""
+    names = "".join(f"--{name}:{value};" for name, value in COLOURS.items())
+    opening, rest = svg.split(">", 1)
+    return f"{opening}><style>svg{{{names}}}</style>{rest}"
