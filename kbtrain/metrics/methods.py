@@ -141,8 +141,8 @@ def _rows(own: _Way, others: Sequence[_Way]) -> list[MethodRow]:
 
 
 def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> MethodRow:
-    figures = [float(value) for value in way.table.mean(axis=0)]
-    return MethodRow(way.name, len(way.table), *figures, way.spent, accuracy, f1)
+    right, exact, overlap, searched = (float(value) for value in way.table.mean(axis=0))
+    return MethodRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)
 
 
 def methods_of_run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.labeling.answer_overlap import exact_match, token_f1
@@ -48,7 +49,8 @@ class _Open:
 
     def add(self, **counts: float) -> None:
         """Add to what was spent."""
-        self.spent = replace(self.spent, **{name: getattr(self.spent, name) + n for name, n in counts.items()})
+        changes: dict[str, Any] = {name: getattr(self.spent, name) + n for name, n in counts.items()}
+        self.spent = replace(self.spent, **changes)
 
 
 def answer_all(
