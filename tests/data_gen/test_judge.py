@@ -50,7 +50,7 @@ def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
         for v in jsonl.read(QuestionVerdicts, run_folder / "verdicts.jsonl")
     ]
     jsonl.write(run_folder / "verdicts.jsonl", made)
-    labels = label(run_folder, verdicts=True, tau_mastery=0.2, tau_certainty=0.1)
+    labels = label(run_folder, verdicts=True, tau_mastery=0.2, tau_certainty=0.75)
     counts = read_meta(run_folder / "labels.jsonl")["counts"]
     # train question i: right in i % 11 of 10 answers, else "Nobody", from which the judge abstains if i is odd
     kept = [i for i in range(20) if i not in (1, 11)]  # these two have 1 and 0 answers left
