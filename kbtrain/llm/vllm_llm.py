@@ -84,7 +84,9 @@ class VllmLLM:
         from vllm.inputs import TokensPrompt
 
         fitted = [prompt_ids(self.tokenizer, ask, self.sampling.max_prompt_tokens) for ask in asks]
-        prompts, how, key = [], [], []
+        prompts: list[Any] = []
+        how: list[Any] = []
+        key: list[tuple[int, int]] = []
         for i, (ask, (ids, _)) in enumerate(zip(asks, fitted, strict=True)):
             for n in ([GREEDY] if ask.greedy else []) + ([ask.n] if ask.n else []):
                 prompts.append(TokensPrompt(prompt_token_ids=ids))
@@ -118,7 +120,8 @@ class VllmLLM:
 
 def _sample(output: Any, index: int) -> Sample:
     tokens = list(output.token_ids)
-    chosen = (step[token].logprob for step, token in zip(output.logprobs, tokens, strict=True))
+    # not strict: behind a stop string vLLM may have drawn on, and drops such tokens only
+    chosen = (step[token].logprob for step, token in zip(output.logprobs, tokens, strict=False))
     return Sample(index, output.text, len(tokens), _finish(output), math.fsum(chosen))
 
 
