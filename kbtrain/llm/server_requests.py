@@ -42,7 +42,7 @@ class Retry:
 
     def seconds(self, failed: int, asked: float | None) -> float:
         """The wait after ``failed`` tries; ``asked`` is what the server asked for."""
-        wait = min(self.longest, self.first * 2.0 ** (failed - 1)) * random.uniform(0.5, 1.0)
+        wait = min(self.longest, self.first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1.0)
         return max(wait, min(asked or 0.0, self.patience))
 
 
