@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.dialogue.context import first_kept, turn_text
 from kbtrain.errors import UserError
@@ -38,7 +38,8 @@ class MHAInput:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.inputs: Inputs = inputs
-        self._separator, self._nothing = (int(i) for i in tokenizer.convert_tokens_to_ids([SEPARATOR, NOTHING]))
+        ids: Any = tokenizer.convert_tokens_to_ids([SEPARATOR, NOTHING])
+        self._separator, self._nothing = int(ids[0]), int(ids[1])
         self._turns: dict[str, list[int]] = {}
 
     @property
@@ -104,7 +105,7 @@ def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int
     from transformers import PreTrainedTokenizerFast
 
     special = [PAD, UNKNOWN, SEPARATOR, NOTHING]
-    made_ = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    made_: Any = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     made_.normalizer = normalizers.BertNormalizer(lowercase=True)
     made_.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made_.decoder = decoders.WordPiece(cleanup=False)

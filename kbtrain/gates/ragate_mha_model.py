@@ -84,6 +84,7 @@ class RagateMHAModel(PreTrainedModel):
     """Logits (rows, 2) of no and yes. Padding is masked in attention and mean: a row's logits do not depend on the
     rows beside it."""
 
+    config: RagateMHAConfig
     config_class = RagateMHAConfig
     base_model_prefix = "ragate_mha"
 

@@ -54,7 +54,8 @@ class Ranker:
         """
         from kbtrain.training.classifier_rows import ClassifierRow
 
-        cls_, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        tokenizer: Any = self.tokenizer
+        cls_, sep = int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)
         snippet = self._ids(f"{title} {text}".strip())
         room = self.max_length - 3 - len(snippet)
         if room < 1:
@@ -76,7 +77,8 @@ class Ranker:
     def _ids(self, text: str) -> list[int]:
         """Turns and snippets come again and again: each is tokenised once."""
         if text not in self._seen:
-            self._seen[text] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            self._seen[text] = ids
         return self._seen[text]
 
     def score(self, rows: Sequence[ClassifierRow]) -> list[float]:

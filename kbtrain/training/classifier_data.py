@@ -53,8 +53,8 @@ def read_examples(path: Path) -> list[Example]:
         keys = set(json.loads(first)) if first else set()
     except json.JSONDecodeError:
         keys = set()  # the reader below names the place
-    kind = TurnExample if "dialogue_id" in keys else GateExample
-    found: list[Example] = list(read(kind, path))
+    turns = "dialogue_id" in keys
+    found: list[Example] = [*read(TurnExample, path)] if turns else [*read(GateExample, path)]
     if not found:
         raise UserError(f"{at(path)}: no examples in it")
     return found
@@ -93,8 +93,8 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
 
 
 def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> None:
-    questions = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
-    check_disjoint(*questions, train_path, dev_path)
+    given, other = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
+    check_disjoint(given, other, train_path, dev_path)
     held_out = {example.dialogue_id for example in dev if isinstance(example, TurnExample)}
     for example in train:
         if isinstance(example, TurnExample) and example.dialogue_id in held_out:
