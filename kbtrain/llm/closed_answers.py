@@ -113,7 +113,7 @@ class ClosingSampler:
         kind = SharedPrefixDecoder if self.shared else CopiedPrefixDecoder
         ids = [prompt.ids for prompt in prompts]
         headed = self.head is not None and self.head.fits(ids)
-        cache, logits = self.head.prefill(ids) if self.head and headed else prefill(self.model, ids)
+        cache, logits = self.head.prefill(ids) if self.head and headed else prefill(self.model, ids, self.shared)
         source = [row.prompt - rows[0].prompt for row in rows]
         self._choose(rows, logits, source)
         lengths, room = [len(p.ids) for p in prompts], self.sampling.max_new_tokens + _TAIL

@@ -12,13 +12,16 @@ from kbtrain.llm.sampler import prefill
 
 
 class PromptHead:
-    """A head of at least one token. Prompts that begin with it are prefilled from its end on."""
+    """A head of at least one token. Prompts that begin with it are prefilled from its end on.
 
-    def __init__(self, model: PreTrainedModel, ids: Sequence[int]) -> None:
+    ``blocks`` as in :func:`kbtrain.llm.sampler.prefill`.
+    """
+
+    def __init__(self, model: PreTrainedModel, ids: Sequence[int], blocks: bool = False) -> None:
         self.model = model
         self.ids = tuple(ids)
         with torch.inference_mode():
-            self._cache, _ = prefill(model, [self.ids])
+            self._cache, _ = prefill(model, [self.ids], blocks)
 
     def fits(self, prompts: Sequence[Sequence[int]]) -> bool:
         """Whether all of these begin with the head, and go on."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+_LINES = 16  # worked on at a time, so that their float32 copies stay in the processor's cache
+_NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf times 0 would be no number
+
 
 @dataclass(frozen=True)
 class TokenStatistics:
@@ -18,14 +21,20 @@ class TokenStatistics:
     @classmethod
     def of(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
         """``logits`` (lines, vocabulary); row i drew ``tokens[i]`` from line ``source[i]``."""
-        lines = torch.tensor(source, device=logits.device)
-        used, line = torch.unique(lines, return_inverse=True)
-        scores = (logits if len(used) == len(logits) else logits[used]).float()
-        top = scores.amax(dim=-1, keepdim=True)
-        weights = torch.exp(scores - top)
-        total = weights.sum(dim=-1)
-        log_total = top.squeeze(-1) + total.log()
-        # a token of probability 0 (logit -inf) adds nothing; 0 * -inf would be no number
-        mean = (weights * torch.where(weights > 0, scores, 0.0)).sum(dim=-1) / total
-        drawn = scores[line, tokens]
-        return cls((log_total - mean)[line].clamp(min=0.0), (log_total[line] - drawn).clamp(min=0.0))
+        used, line = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
+        lines = logits if len(used) == len(logits) else logits[used]
+        parts = [_entropy(chunk) for chunk in lines.split(_LINES)]
+        entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
+        surprisals = log_totals[line] - lines[line, tokens].float()
+        return cls(entropies[line].clamp(min=0.0), surprisals.clamp(min=0.0))
+
+
+def _entropy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropy and log-sum-exp of each line."""
+    top = logits.amax(dim=-1, keepdim=True).float()
+    scores = logits.float().sub_(top) if logits.dtype is not torch.float32 else logits - top
+    scores.clamp_(min=_NOTHING)
+    weights = scores.exp()
+    total = weights.sum(dim=-1)
+    mean = weights.mul_(scores).sum(dim=-1) / total
+    return total.log() - mean, total.log() + top.squeeze(-1)

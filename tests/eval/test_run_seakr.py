@@ -158,3 +158,20 @@ def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(scri
     module, config = configured(script, run_folder, name="floor", threshold=-50.0)
     with pytest.raises(UserError, match=r"threshold -50 is under the floor .* k = 3"):
         module.main(config)
+
+
+@pytest.mark.parametrize(
+    ("script_file", "config_class", "yaml"),
+    [
+        ("recipes/make_seakr.py", "MakeSeakrConfig", "recipes/configs/seakr_smollm2.yaml"),
+        ("recipes/make_seakr.py", "MakeSeakrConfig", "recipes/configs/seakr_llama2_7b.yaml"),
+        ("eval/run_seakr.py", "RunSeakrConfig", "eval/configs/seakr_single_hop.yaml"),
+        ("eval/run_seakr.py", "RunSeakrConfig", "eval/configs/seakr_multi_hop.yaml"),
+        ("eval/calibrate.py", "CalibrateConfig", "eval/configs/calibrate_demo.yaml"),
+    ],
+)
+def test_every_config_of_these_scripts_is_taken(script_file, config_class, yaml):
+    from kbtrain.config import parse_args
+
+    module = load(ROOT / script_file)
+    parse_args(getattr(module, config_class), ["--config", str(ROOT / yaml)])

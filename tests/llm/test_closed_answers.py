@@ -10,7 +10,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.closed_answers import ClosingSampler
 from kbtrain.llm.draw import draw, filtered
-from kbtrain.llm.draw_top import draw_top
+from kbtrain.llm.draw_top import draw_top, top
 from kbtrain.llm.hidden_states import StateTap, decoder_layers, middle, mlp_name
 from kbtrain.llm.sampler import BatchSampler, PromptRows
 from kbtrain.llm.token_statistics import TokenStatistics
@@ -168,6 +168,29 @@ def test_drawing_from_the_top_is_drawing_from_all_that_is_filtered():
         ours = draw_top(logits, temperature, top_k, top_p, uniforms, greedy, source)
         assert torch.equal(whole.tokens, ours.tokens)
         torch.testing.assert_close(whole.logprobs, ours.logprobs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [20_000, 20_013, 100])
+def test_the_highest_are_found_by_blocks_as_by_looking_at_all(size):
+    torch.manual_seed(1)
+    logits = torch.randn(5, size)
+    logits[0, -3:] = 50.0 + torch.arange(3)
+    logits[1] = torch.arange(size).float()
+    values, ids = top(logits, 50)
+    expected = logits.topk(50, dim=-1)
+    assert torch.equal(values, expected.values) and torch.equal(ids, expected.indices)
+
+
+def test_statistics_are_the_same_over_many_lines_as_by_softmax():
+    torch.manual_seed(2)
+    logits = torch.randn(40, 300) * 4
+    logits[3, 5] = float("-inf")
+    source, tokens = [i // 2 for i in range(80)], torch.randint(6, 300, (80,))
+    told = TokenStatistics.of(logits, tokens, source)
+    log_p = torch.log_softmax(logits.double(), dim=-1)
+    entropy = -(log_p.exp() * log_p.clamp(min=-1e9)).sum(-1)[source]
+    torch.testing.assert_close(told.entropies.double(), entropy, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(told.surprisals.double(), -log_p[source, tokens], atol=1e-5, rtol=1e-5)
 
 
 def test_entropy_and_surprisal_worked_by_hand():
