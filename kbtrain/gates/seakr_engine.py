@@ -27,16 +27,16 @@ class SeakrSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     signal: str = "seakr"  # the one that decides, see signals.SIGNALS
-    k: int = Field(20, ge=2)
-    alpha: float = Field(seakr.ALPHA, gt=0)
+    k: int = Field(default=20, ge=2)
+    alpha: float = Field(default=seakr.ALPHA, gt=0)
     layer: int | None = None
     mlp: str | None = None
-    temperature: float = Field(1.0, gt=0)
-    top_k: int = Field(50, ge=0)
-    top_p: float = Field(0.9, gt=0, le=1)
-    max_new_tokens: int = Field(24, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    top_k: int = Field(default=50, ge=0)
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    max_new_tokens: int = Field(default=24, ge=1)
     stop: tuple[str, ...] = ("\n",)
-    max_prompt_tokens: int = Field(2048, ge=16)
+    max_prompt_tokens: int = Field(default=2048, ge=16)
     seed: str = "seakr"
 
     def sampling(self) -> Sampling:
