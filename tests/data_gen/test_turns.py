@@ -1,0 +1,120 @@
+"""The stages of dialogue data as a user runs them: collect turns, make their features, score and compare gates."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_turns import PLACES, snippets, turn
+
+from kbtrain.jsonl import read, write
+from kbtrain.provenance import read_meta
+from kbtrain.records import GateScore, Passage, TurnExample
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script, *arguments, fails=False):
+    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode != 0) == fails, done.stderr[-2000:]
+    return done.stderr if fails else done.stdout
+
+
+def lines(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run folder of 24 train, 12 dev and 12 test turns with snippets."""
+    sizes = {"train": 24, "dev": 12, "test": 12}
+    write(tmp_path / "turns.jsonl", [turn(i, split) for split, n in sizes.items() for i in range(n)])
+    write(tmp_path / "snippets.jsonl", [s for split, n in sizes.items() for i in range(n) for s in snippets(i, split)])
+    return tmp_path
+
+
+def test_turns_are_collected_with_their_counts_and_source(tmp_path):
+    lines(tmp_path / "in" / "train.jsonl", {"context": ["Hi"], "label": True}, {"context": ["Bye"], "label": False})
+    lines(tmp_path / "in" / "test.jsonl", {"context": ["Hello", "Yes?", "Who is Abba?"]})
+    out = run("data_gen/collect_turns.py", "--run", tmp_path / "r", "--dataset", "jsonl", "--path", tmp_path / "in",
+              "--source", "Wikipedia")  # fmt: skip
+    assert out.startswith("3 turns: train 2 (1 enriched), test 1 (0 enriched); 1 without a label; 0 snippets -> ")
+    found = list(read(TurnExample, tmp_path / "r" / "turns.jsonl"))
+    assert [(t.split, t.label, t.source) for t in found] == [
+        ("test", None, "Wikipedia"), ("train", True, "Wikipedia"), ("train", False, "Wikipedia"),
+    ]  # fmt: skip
+    assert read_meta(tmp_path / "r" / "turns.jsonl")["stage"] == "collect_turns"
+
+
+def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp_path):
+    one = {"speaker": "USER", "utterance": "A room in Rome."}
+    two = {"speaker": "SYSTEM", "utterance": "Hotel Roma?", "enrich": True, "kg_snippets": [1]}
+    passages = {"hotels : city : Rome": [["Rome", [1, "Rome is old."]]]}
+    dialogue = {"dialogue_id": "7", "turns": [one, two], "entity_passages_sents": passages}
+    (tmp_path / "dev.json").write_text(json.dumps([dialogue]))
+    given = ("--run", tmp_path / "r", "--dataset", "ketod", "--path", tmp_path / "dev.json")
+    assert "dev 1 (1 enriched); 1 snippets" in run("data_gen/collect_turns.py", *given)
+    (tmp_path / "dev.json").write_text(json.dumps([{**dialogue, "turns": [one, two, two]}]))
+    error = run("data_gen/collect_turns.py", *given, fails=True).splitlines()[-1]
+    assert error.startswith("error: ") and "dialogue '7': turns 1 and 2 are both by SYSTEM" in error
+    assert "unknown data set 'ketot'; did you mean 'ketod'" in run(
+        "data_gen/collect_turns.py", *given[:3], "ketot", *given[4:], fails=True
+    )
+
+
+def test_features_are_generated_found_and_retrieved(folder):
+    out = run("data_gen/turn_features.py", "--run", folder, "--know", "tfidf", "--syn-resp", "true",
+              "--backend", "scripted", "--model", "scripted", "--k", 2)  # fmt: skip
+    assert out.startswith("48 turns; no entity in 0, no knowledge for 0 -> ")
+    found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
+    museum = found["test0:1"]
+    assert museum.knowledge[0].passage_id == "test0/0" and len(museum.knowledge) == 2
+    assert museum.synthetic_response is not None
+    assert [e.source for e in museum.entities] == ["sgd"]
+    assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
+
+
+def test_knowledge_may_come_from_any_corpus(folder):
+    write(folder / "passages.jsonl", [Passage(f"p{i}", place, f"A {place} to see.") for i, place in enumerate(PLACES)])
+    run("data_gen/turn_features.py", "--run", folder, "--know", "bm25", "--corpus", folder / "passages.jsonl")
+    found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
+    assert found["test4:3"].knowledge[0].title == "park"
+    assert found["test1:3"].knowledge == ()
+    error = run("data_gen/turn_features.py", "--run", folder, "--know", "ranker", fails=True)
+    assert "know: ranker and the key 'ranker' belong together" in error
+
+
+def test_gates_without_training_are_scored_and_compared(folder):
+    for gate in ("always", "structural"):
+        out = run("eval/score_turns.py", "--run", folder, "--gate", gate)
+        assert out.startswith(f"24 turns scored by {gate}, 24 of them now -> ")
+    assert "24 turns scored by structural, 0 of them now" in run("eval/score_turns.py", "--run", folder)
+    write(folder / "gates" / "rule" / "scores.jsonl", [
+        GateScore(t.id, "rule", float("about" in t.context[-1].text)) for t in read(TurnExample, folder / "turns.jsonl")
+    ])  # fmt: skip
+    gates = "{always: [gates/always], structural: [gates/structural], rule: [gates/rule, gates/rule]}"
+    out = run("eval/classify_turns.py", "--run", folder, "--gates", gates, "--compare", "rule", "--draws", 200)
+    document = json.loads((folder / "classify_turns.json").read_text())
+    by_name = {gate["gate"]: gate for gate in document["gates"]}
+    assert by_name["rule"]["metrics"]["f1"]["mean"] == 1
+    assert by_name["rule"]["spread"]["auroc"] == 0
+    assert by_name["always"]["metrics"]["precision"]["mean"] == pytest.approx(0.25)
+    assert by_name["always"]["metrics"]["f1"]["mean"] == pytest.approx(0.4)
+    assert {d["than"] for d in document["differences"]} == {"always", "structural"}
+    assert "rule - always" in out and "12 test turns (3 enriched) of 12 dialogues" in out
+    error = run("eval/classify_turns.py", "--run", folder, "--gates", gates, "--compare", "rul", fails=True)
+    assert "no gate 'rul'; did you mean 'rule'?" in error
+
+
+def test_the_prompt_gate_is_scored_with_a_model(folder, tmp_path):
+    from tiny_kbm import make_folder
+
+    make_folder(tmp_path / "model")
+    given = ("--run", folder, "--gate", "ragate_prompt_in_context", "--model", tmp_path / "model", "--dtype", "fp32")
+    out = run("eval/score_turns.py", *given)
+    assert out.startswith("24 turns scored by ragate_prompt_in_context")
+    scores = [s.score for s in read(GateScore, folder / "gates" / "ragate_prompt_in_context" / "scores.jsonl")]
+    assert len(scores) == 24 and all(0 < score < 1 for score in scores)

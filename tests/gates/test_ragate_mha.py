@@ -1,0 +1,131 @@
+"""RAGate-MHA: the paper's network, its four inputs, and scores that do not depend on the batch."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_turns import turn
+
+from kbtrain.errors import UserError
+from kbtrain.gates.ragate_mha import RagateMHA
+from kbtrain.gates.ragate_mha_input import INPUTS, MHAInput, train_tokenizer
+from kbtrain.gates.ragate_mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
+from kbtrain.records import Hit
+from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def made(i):
+    hits = tuple(Hit(f"s{n}", "museum", "It opens at 8. " * n, 1.0) for n in range(i % 3))
+    return turn(i, knowledge=hits, synthetic_response="Done.")
+
+
+EXAMPLES = [made(i) for i in range(24)]
+
+
+def gate(inputs="contx", max_length=64, seed=0, **shape):
+    tokenizer = train_tokenizer(EXAMPLES, inputs, 300)
+    torch.manual_seed(seed)
+    settings = {"d_model": 16, "n_layers": 2, "n_heads": 2, "attends_to": "knowledge" if "*" in inputs else "self"}
+    config = RagateMHAConfig(vocab_size=len(tokenizer), **{**settings, **shape})
+    return RagateMHA(RagateMHAModel(config).eval(), MHAInput(tokenizer, max_length, inputs))
+
+
+def test_sinusoids_are_those_of_vaswani():
+    table = sinusoids(4, 8)
+    assert table[0].tolist() == [0, 1] * 4
+    assert float(table[3, 2]) == pytest.approx(float(torch.sin(torch.tensor(3 / 10_000 ** (2 / 8)))), abs=1e-6)
+    assert float(table[3, 5]) == pytest.approx(float(torch.cos(torch.tensor(3 / 10_000 ** (4 / 8)))), abs=1e-6)
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_the_network_computes_what_torch_s_encoder_computes(heads):
+    from mha_reference import ReferenceMHA, copy_weights
+
+    torch.manual_seed(0)
+    config = RagateMHAConfig(vocab_size=50, d_model=16, n_layers=3, n_heads=heads)
+    ours, reference = RagateMHAModel(config).eval(), ReferenceMHA(config).eval()
+    copy_weights(ours, reference)
+    rows = [ClassifierRow(tuple(range(1, n))) for n in (4, 9, 2)]
+    batch = ClassifierCollator(0).inputs(rows)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(**batch).logits, reference(**batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_a_score_alone_is_that_in_a_batch(inputs):
+    one = gate(inputs)
+    alone = [one.score([example])[0] for example in EXAMPLES]
+    assert one.score(EXAMPLES) == pytest.approx(alone, abs=1e-6)
+    assert max(alone) - min(alone) > 1e-3
+
+
+@pytest.mark.parametrize("inputs", ["contx", "contx*know"])
+def test_padding_changes_no_logit_and_gets_no_gradient(inputs):
+    one = gate(inputs)
+    read = one.reader.encode(EXAMPLES[5])
+    collator = ClassifierCollator(0)
+    row = ClassifierRow(read.ids, other=read.other)
+    long = ClassifierRow(read.ids * 3, other=read.other * 3)
+    both, single = collator.inputs([row, long]), collator.inputs([row])
+    logits = one.model(**both).logits
+    torch.testing.assert_close(logits[:1], one.model(**single).logits, rtol=0, atol=1e-6)
+    logits[0].sum().backward()
+    assert one.model.embedding.weight.grad[0].abs().max() == 0  # the padding's own row
+
+
+def test_unknown_words_and_padding_have_ids_of_their_own():
+    tokenizer = gate().reader.tokenizer
+    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[SEP]", "[NONE]"]) == [0, 1, 2, 3]
+    assert tokenizer("zürich 北京", add_special_tokens=False)["input_ids"].count(0) == 0
+
+
+def test_inputs_differ_in_what_is_joined_or_crossed():
+    texts = {}
+    for inputs in INPUTS:
+        reader = gate(inputs).reader
+        read = reader.encode(EXAMPLES[2])  # two hits, the first of them without a text
+        texts[inputs] = (reader.tokenizer.decode(read.ids), reader.tokenizer.decode(read.other))
+    context = "user : find me a bus for 1 people please system : where do you want to go ? "
+    assert texts["contx"][0].startswith(context) and "[SEP]" not in texts["contx"][0]
+    assert texts["contx+know"][0].endswith("book 2 tickets [SEP] museum museum it opens at 8 .")
+    assert texts["contx*know"] == (texts["contx"][0], "museum museum it opens at 8 .")
+    assert texts["contx+resp"][0].endswith("tickets [SEP] done .")
+    assert texts["contx+syn-resp"][0].endswith("tickets [SEP] done .")
+
+
+def test_a_turn_without_knowledge_reads_a_token_that_says_so():
+    one = gate("contx*know")
+    assert one.reader.encode(EXAMPLES[0]).other == (3,)
+    assert one.needs_evidence
+
+
+def test_older_turns_are_cut_away_and_counted():
+    one = gate(max_length=20)
+    read = one.reader.encode(EXAMPLES[2])
+    assert one.reader.tokenizer.decode(read.ids) == "system : where do you want to go ? user : book 2 tickets"
+    assert read.cut == 3
+    assert len(gate(max_length=4).reader.encode(EXAMPLES[2]).ids) == 4
+
+
+def test_a_folder_gives_the_same_scores_again(tmp_path):
+    from kbtrain.gates.classifier_folder import ClassifierCard, write_classifier_card
+
+    one = gate("contx+know")
+    one.model.save_pretrained(tmp_path)
+    one.reader.tokenizer.save_pretrained(tmp_path)
+    card = ClassifierCard(kind="ragate_mha", base_model=None, reads=one.reader.settings, labels="hard", seed=0)
+    write_classifier_card(tmp_path, card)
+    assert (tmp_path / "model.safetensors").exists()
+    assert RagateMHA.load(tmp_path).score(EXAMPLES) == one.score(EXAMPLES)
+
+
+def test_what_cannot_be_is_one_line():
+    with pytest.raises(ValueError, match="d_model 10 must be even, and divisible by 4 heads"):
+        RagateMHAConfig(d_model=10, n_heads=4)
+    with pytest.raises(UserError, match="no 'know' there"):
+        gate("contx+know").score([turn(0)])
+    with pytest.raises(UserError, match="the folder of a finished training"):
+        RagateMHA.load("/nowhere")

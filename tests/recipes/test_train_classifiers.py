@@ -1,0 +1,249 @@
+"""The recipes of encoder gate, RAGate-MHA and ranker as a user runs them, on tiny models and a rule to learn."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from sklearn.metrics import roc_auc_score
+from tiny_kbm import labelled
+from tiny_turns import bert_folder, snippets, turn
+
+import kbtrain
+from kbtrain.config import build, parse_args
+from kbtrain.errors import UserError
+from kbtrain.gates.encoder import EncoderGate
+from kbtrain.gates.ragate_mha import RagateMHA
+from kbtrain.gates.sources import encoder_source
+from kbtrain.jsonl import read, write
+from kbtrain.records import GateExample, GateScore, Hit, TurnExample
+from kbtrain.retrieval.ranker import Ranker
+
+ROOT = Path(__file__).parents[2]
+RECIPES = {"encoder": "TrainEncoderConfig", "ragate_mha": "TrainRagateMHAConfig", "ranker": "TrainRankerConfig"}
+CONFIGS = sorted(
+    p for k in ("encoder_*", "ragate_mha*", "ranker_*") for p in (ROOT / "recipes/configs").glob(f"{k}.yaml")
+)
+
+
+def knowing(i, split):
+    hit = Hit(f"{split}{i}/0", "museum", "The museum opens at 8.", 1.0)
+    return turn(i, split, knowledge=(hit,) if i % 2 else (), gold_snippets=(f"{split}{i}/{i // 4 % 4}",))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with bert/, turns.jsonl (40 train, 16 dev, 12 test), snippets.jsonl and questions."""
+    folder = tmp_path_factory.mktemp("classifiers")
+    bert_folder(folder / "bert")
+    sizes = {"train": 40, "dev": 16, "test": 12}
+    write(folder / "turns.jsonl", [knowing(i, split) for split, n in sizes.items() for i in range(n)])
+    write(folder / "snippets.jsonl", [s for split, n in sizes.items() for i in range(n) for s in snippets(i, split)])
+    write(folder / "train.jsonl", [labelled(i) for i in range(12)])
+    write(folder / "dev.jsonl", [labelled(i, "dev") for i in range(9)])
+    return folder
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    """A recipe's main in this process, with accelerate's process-wide state made anew."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    torch.set_num_threads(1)
+
+    def main(name, arguments):
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+        module = load(name)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.main(parse_args(getattr(module, RECIPES[name]), arguments))
+
+    return main
+
+
+def load(name):
+    spec = spec_from_file_location(f"train_{name}_under_test", ROOT / "recipes" / f"train_{name}.py")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(data, output, name, **changes):
+    keys = {"train": data / "turns.jsonl", "output": output, "device": "cpu", "dtype": "fp32", "epochs": 2}
+    if name == "ranker":
+        keys |= {"snippets": data / "snippets.jsonl", "model": data / "bert", "max_length": 64}
+    else:
+        keys |= {"dev": data / "turns.jsonl", "test": data / "turns.jsonl"}
+    if name == "encoder":
+        keys |= {"model": data / "bert", "max_length": 64, "learning_rate": 3e-3, "device_batch_size": 8}
+    if name == "ragate_mha":
+        keys |= {"layers": 1, "heads": 2, "d_model": 16, "vocabulary": 300, "device_batch_size": 8, "max_length": 64}
+        keys |= {"learning_rate": 3e-3}
+    keys |= changes
+    return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def turns(data, split):
+    return [t for t in read(TurnExample, data / "turns.jsonl") if t.split == split]
+
+
+@pytest.mark.parametrize(("name", "gate"), [("encoder", EncoderGate), ("ragate_mha", RagateMHA)])
+def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, data, tmp_path, capsys, name, gate):
+    recipe(name, arguments(data, tmp_path / "g", name, epochs=8, act_weight=0.5) if name == "encoder" else
+           arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
+    out = capsys.readouterr().out
+    assert "saved, opened again, scores equal" in out
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
+    test = turns(data, "test")
+    assert set(scores) == {t.id for split in ("dev", "test") for t in turns(data, split)}
+    opened = kbtrain.load_gate(tmp_path / "g")
+    assert type(opened) is gate
+    assert opened.score(test) == pytest.approx([scores[t.id] for t in test], abs=1e-6)
+    cut = opened.card.thresholds[opened.name]
+    assert (cut.rule, cut.n_dev) == ("best_f1", 16)
+    assert roc_auc_score([t.label for t in test], [scores[t.id] for t in test]) > 0.9
+    assert not (tmp_path / "g" / "checkpoints").exists()
+    assert {"model.safetensors", "README.md", "gate.json", "trainer_state.json"} <= set(os.listdir(tmp_path / "g"))
+    assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]
+    if name == "encoder":
+        assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
+    recipe(name, arguments(data, tmp_path / "g", name, epochs=8, act_weight=0.5) if name == "encoder" else
+           arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, data, tmp_path, capsys):
+    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "method": "lora"}
+    given = arguments(data, tmp_path / "q", "encoder", **changes, lora_rank=4)
+    at = given.index("--test")
+    recipe("encoder", given[:at] + given[at + 2 :])
+    opened = EncoderGate.load(tmp_path / "q")
+    assert (opened.card.labels, opened.card.key) == ("soft", "mastery")
+    found = opened.score([GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")])
+    assert all(0 < score < 1 for score in found) and len(set(found)) == 2
+    assert encoder_source(tmp_path / "q").open()([GateExample.ask("What is the museum?")]) == {"encoder": found[:1]}
+
+
+def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
+    from kbtrain.gates.encoder import open_encoder
+    from kbtrain.gates.encoder_input import EncoderInput
+
+    model, tokenizer = open_encoder(str(data / "bert"), "fp32", "cpu", n_logits=3)
+    gate, test = EncoderGate(model, EncoderInput(tokenizer, 64, ["structure"])), turns(data, "test")
+    assert gate.score(test) == pytest.approx([gate.score([t])[0] for t in test], abs=1e-6)
+
+
+def test_a_sweep_trains_every_network_once_and_shows_table_and_figure(recipe, data, tmp_path, capsys):
+    changes = {"sweep": "true", "sweep_layers": "[1, 2]", "sweep_heads": "[2]", "sweep_sizes": "[8, 16]", "epochs": 1}
+    recipe("ragate_mha", arguments(data, tmp_path / "s", "ragate_mha", **changes))
+    rows = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert [r["shape"] for r in rows] == [{"layers": n, "heads": 2, "d_model": d} for d in (8, 16) for n in (1, 2)]
+    assert (tmp_path / "s" / "sweep.md").read_text().count("h(2)-l(") == 4
+    assert (tmp_path / "s" / "sweep.svg").read_text().startswith("<svg")
+    before = (tmp_path / "s" / "l1_h2_d8" / "model.safetensors").stat().st_mtime_ns
+    capsys.readouterr()
+    recipe("ragate_mha", arguments(data, tmp_path / "s", "ragate_mha", **changes))
+    assert capsys.readouterr().out.count("finished already") == 4
+    assert (tmp_path / "s" / "l1_h2_d8" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_ranker_is_trained_saved_and_compared_with_tfidf(recipe, data, tmp_path, capsys):
+    recipe("ranker", arguments(data, tmp_path / "r", "ranker", learning_rate=3e-3))
+    ranks = json.loads((tmp_path / "r" / "ranks.json").read_text())
+    assert ranks["test"]["turns"] == 12
+    assert set(ranks["test"]["ranker"]) == set(ranks["test"]["tfidf"]) == {"recall@1", "recall@3", "mrr"}
+    assert 0 < ranks["dev"]["tfidf"]["recall@1"] < 1  # it knows nothing where the context names no place
+    opened = Ranker.load(tmp_path / "r")
+    hits = [Hit(s.id, s.title, s.text, 0.0) for s in snippets(0)]
+    assert len(opened.best(turn(0).context, hits, 3)) == 3
+    assert "tfidf: recall@1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["encoder", "ragate_mha"])
+def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, name):
+    whole = arguments(data, tmp_path / "whole", name, epochs=12, select="last")
+    recipe(name, whole)
+    cut = arguments(data, tmp_path / "cut", name, epochs=12, select="last")
+    killed(ROOT / "recipes" / f"train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
+    recipe(name, cut)
+    first, second = (tmp_path / k / "model.safetensors" for k in ("whole", "cut"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def killed(script, arguments, checkpoints):
+    """Runs the script and kills it as soon as one checkpoint is complete."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
+    until = time.time() + 120
+    while not list(checkpoints.glob("*/complete.json")) and process.poll() is None and time.time() < until:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list(checkpoints.glob("*/complete.json")), "no checkpoint before the kill"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("encoder", {"features": "[syn-resp]"}, "no 'syn-resp' there; make it first"),
+        ("encoder", {"features": "[contx]"}, "features"),
+        ("encoder", {"method": "lora", "layer_decay": 0.9}, "layer_decay is for method full"),
+        ("encoder", {"model": "./nowhere"}, "model './nowhere': no such folder"),
+        ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
+        ("ranker", {"select": "auroc"}, "select"),
+        ("ranker", {"max_length": 32, "snippets": "no.jsonl"}, "no.jsonl: no such file"),
+    ],
+)
+def test_what_cannot_work_is_one_line(recipe, data, tmp_path, name, changes, words):
+    with pytest.raises(UserError, match=re.escape(words)) as error:
+        recipe(name, arguments(data, tmp_path / "x", name, **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(recipe, data, tmp_path, capsys, name):
+    recipe(name, arguments(data, tmp_path / "dry", name, dry_run="true"))
+    assert capsys.readouterr().out.startswith(f"train_{name}: ")
+    assert not (tmp_path / "dry").exists()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, path):
+    assert len(CONFIGS) == 5
+    name = next(n for n in RECIPES if path.stem.startswith(n))
+    needed = {"train": data / "turns.jsonl", "output": tmp_path / "o"}
+    needed |= {"snippets": data / "snippets.jsonl"} if name == "ranker" else {"dev": data / "turns.jsonl"}
+    config = build(getattr(load(name), RECIPES[name]), path, needed)
+    assert path.read_text().count(f"recipes/configs/{path.name}") == 1
+    given = yaml.safe_load(path.read_text())
+    assert all(getattr(config, key) is not None for key in given)
+    changes = {"epochs": 1, "device_batch_size": 16}
+    if "sweep" in path.stem:
+        changes |= {"sweep_layers": "[1]", "sweep_heads": "[2]", "sweep_sizes": "[8]"}
+    if "questions" in path.stem:
+        changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "test": "null"}
+    recipe(name, ["--config", str(path), *arguments(data, tmp_path / "o", name, **changes)])
+
+
+def test_accelerate_launch_runs_the_recipe(data, tmp_path):
+    launch = [sys.executable, "-m", "accelerate.commands.launch"]
+    launch += [
+        "--config_file",
+        str(ROOT / "ds_configs" / "accelerate_cpu.yaml"),
+        str(ROOT / "recipes/train_encoder.py"),
+    ]
+    given = arguments(data, tmp_path / "a", "encoder", epochs=1)
+    done = subprocess.run([*launch, *given], capture_output=True, text=True, check=False, timeout=200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "a" / "gate.json").exists()
