@@ -5,6 +5,7 @@ Examples:
   kbtrain models get smollm2-135m-instruct
   kbtrain models path smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
+  kbtrain plan recipes/configs/kbm_qwen2_7b.yaml --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kbtrain import __version__
 from kbtrain.errors import UserError
@@ -56,7 +57,27 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("first", metavar="A", help="run folder with results.json")
     compare.add_argument("second", metavar="B", help="another one")
     compare.set_defaults(run=_compare)
+    _add_plan(commands)
     return parser
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser("plan", help="memory, steps and time of a training, before it starts")
+    plan.add_argument("config", metavar="CONFIG", help="YAML file of recipes/train_kbm.py or train_ragate_peft.py")
+    plan.add_argument("--gpus", type=int, default=1, help="GPUs of all machines together (default: 1)")
+    plan.add_argument("--gpu-memory", type=float, default=80, metavar="GIB", help="of one GPU (default: 80)")
+    plan.add_argument("--train", metavar="FILE", help="training examples of the KBM: their number and lengths")
+    plan.add_argument("--examples", type=int, metavar="N", help="number of examples, where there is no file yet")
+    plan.add_argument("--tokens", type=float, metavar="MEAN", help="their mean length (default: max_length)")
+    plan.add_argument("--rate", metavar="TFLOPS", help="what one GPU reaches in training, or: measure (this CPU)")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of the config")
+    plan.set_defaults(run=_plan)
+
+
+def _plan(args: argparse.Namespace) -> None:
+    from kbtrain.plan.command import plan_command
+
+    sys.stdout.write(plan_command(args) + "\n")
 
 
 def _compare(args: argparse.Namespace) -> None:

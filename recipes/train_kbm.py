@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gates.folder import CARD, GateCard
 from kbtrain.prompts import ALL_KEYS, Key, kbm_fingerprint
-from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
+from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
 from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
 from kbtrain.training.identity import claim, identity, settled
@@ -40,7 +40,9 @@ class TrainKBMConfig(TrainingConfig):
     keys: tuple[Key, ...] = Field(ALL_KEYS, description="what the gate learns to say, in this order")
     labels: Labels = Field("hard", description="hard: True/False as in the paper; soft: the sampled shares")
     max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
-    method: Literal["full", "lora"] = Field("full", description="train all weights, or low-rank adapters")
+    method: Literal["full", "lora", "qlora"] = Field(
+        "full", description="train all weights, low-rank adapters, or these beside weights in 4 bits (NF4)"
+    )
     lora_rank: int = Field(16, ge=1, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
     lora_dropout: float = Field(0.05, ge=0, lt=1, description="dropout before the adapters")
@@ -83,34 +85,45 @@ def main(config: TrainKBMConfig) -> None:
     main_first(lambda: claim(config.output, run))
     if (config.output / CARD).exists():
         return say(f"train_kbm: {config.output} is finished already; nothing to do")
-    trainer, compute = train(config, data, device)
+    trainer, compute = train(config, data, device, processes)
+    model = trainer.plain_model(lambda: opened(config, device, compute)[0])
     if trainer.args.should_save:
         facts = {"compute": compute, "device": device, "processes": processes, "seconds": round(time.time() - started)}
-        save(config, data, trainer, run | facts)
+        save(config, data, trainer, model, run | facts)
     trainer.accelerator.wait_for_everyone()
 
 
-def train(config: TrainKBMConfig, data: TrainingData, device: str) -> tuple[KBMTrainer, str]:
+def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
+    from kbtrain.training.bases import open_base, trainable
+
+    base, tokenizer = open_base(config.model, config.method, device, compute)
+    return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
+
+
+def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: int) -> tuple[KBMTrainer, str]:
     from transformers.utils.logging import disable_progress_bar
 
+    from kbtrain.gates.encoding import Encoder, kbm_form
     from kbtrain.gates.kbm import KBM
-    from kbtrain.llm.load import load_model
+    from kbtrain.plan.config import planned
+    from kbtrain.training.bases import compute_of
     from kbtrain.training.checkpoints import last_good
-    from kbtrain.training.processes import compute_dtype, main_first, under_deepspeed
+    from kbtrain.training.checks import check_base, check_fits, check_rows
+    from kbtrain.training.processes import main_first
     from kbtrain.training.rows import make_row
     from kbtrain.training.trainer import KBMTrainer
 
     disable_progress_bar()  # transformers' own, of loading and writing
-    base, tokenizer = load_model(config.model, "bf16" if under_deepspeed() else "fp32", device)
-    compute = main_first(lambda: settled(config.output, "compute", lambda: compute_dtype(config.dtype, device, base)))
-    adapter = config.adapter()
-    model: Any = adapter(base) if adapter else base
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-    kbm = KBM(model, tokenizer, config.keys, config.max_length)
-    encode = kbm.scorer.encoder.encode
+    tokenizer = check_base(config.model, config.method, config.dtype, device)
+    encode = Encoder(tokenizer, kbm_form(config.keys), config.max_length).encode
     rows = [make_row(encode(e), [target(e, key, config.labels) for key in config.keys]) for e in data.train]
+    check_rows(rows, [e.id for e in data.train])
+    compute = main_first(
+        lambda: settled(config.output, "compute", lambda: compute_of(config.model, config.dtype, device))
+    )
+    check_fits(planned(config), device, max(len(row.ids) for row in rows), processes)
+    model, tokenizer = opened(config, device, compute)
+    kbm = KBM(model, tokenizer, config.keys, config.max_length)
     arguments = training_arguments(config, compute, device, bool(data.dev))
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, progress_bar())
     checkpoint, broken = last_good(config.output / "checkpoints")
@@ -124,7 +137,9 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str) -> tuple[KBMT
     return trainer, compute
 
 
-def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, run: dict[str, Any]) -> None:
+def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model: Any, run: dict[str, Any]) -> None:
+    from kbtrain.gates.base_model import base_fingerprint
+    from kbtrain.training.run_files import write_run_files
     from kbtrain.training.save import save_checked
 
     state, cut = trainer.state, sum(row.cut for row in trainer.rows)
@@ -141,14 +156,17 @@ def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, run: d
         prompt_fingerprint=kbm_fingerprint(trainer.kbm.scorer.encoder.tokenizer, config.keys),
         dtype="bf16" if run["compute"] == "bf16" else "fp32",
         merged=config.method == "full" or config.merge_adapter,
+        base_fingerprint=None if config.method == "full" else base_fingerprint(config.model),
         label_rule=label_rule(config.train),
         run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
         versions=package_versions(),
         **config.model_dump(include={"keys", "max_length", "method", "labels"}),
     )
-    worst, scores = save_checked(config.output, trainer.plain_model(), trainer.kbm, card, data.dev, data.train[:64])
+    worst, scores = save_checked(config.output, model, trainer.kbm, card, data.dev, data.train[:64])
     inputs = [path for path in (config.train, config.dev) if path]
     write_meta(config.output / CARD, stage="train", config=card.run, inputs=inputs, extra=facts)
+    hashes = {name: file_sha256(path) for name, path in (("train", config.train), ("dev", config.dev)) if path}
+    write_run_files(config.output, config.model_dump(mode="json"), hashes, state.log_history)
     if not config.keep_checkpoints:
         shutil.rmtree(config.output / "checkpoints")
     say(

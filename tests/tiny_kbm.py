@@ -53,7 +53,7 @@ def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **cha
     cls, special = configs[kind]
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"num_key_value_heads": 2, "max_position_embeddings": 4096, "vocab_size": vocabulary}
-    config = cls(**shape, **{"initializer_range": 0.2, **special, **changes})
+    config = cls(**{**shape, "initializer_range": 0.2, **special, **changes})
     config.eos_token_id, config.pad_token_id, config.bos_token_id = 1, None, 2
     torch.manual_seed(seed)
     return t.AutoModelForCausalLM.from_config(config).eval()

@@ -15,7 +15,7 @@ from kbtrain.provenance import write_atomically
 
 CARD = "gate.json"
 ADAPTER = "adapter"
-KINDS = ("kbm", "seakr", "encoder", "ragate_mha")
+KINDS = ("kbm", "seakr", "encoder", "ragate_mha", "ragate_peft")
 
 
 class Threshold(BaseModel):
@@ -43,9 +43,10 @@ class GateCard(BaseModel):
     prompt_fingerprint: str
     max_length: int
     dtype: str  # of the weights
-    method: Literal["full", "lora"]
+    method: Literal["full", "lora", "qlora"]
     labels: Literal["hard", "soft"]
     merged: bool = True  # False: the folder holds an adapter only, and base_model is needed to open it
+    base_fingerprint: str | None = None  # of base_model, to tell another base from it
     thresholds: dict[str, Threshold] = {}
     label_rule: dict[str, Any] = {}
     run: dict[str, Any] = {}
@@ -93,14 +94,17 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
 
 def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> Any:
     """Open any gate's folder: a :class:`~kbtrain.gates.kbm.KBM`, :class:`~kbtrain.gates.seakr_gate.SeaKR`,
-    :class:`~kbtrain.gates.encoder.EncoderGate` or :class:`~kbtrain.gates.ragate_mha.RagateMHA`.
+    :class:`~kbtrain.gates.encoder.EncoderGate`, :class:`~kbtrain.gates.ragate_mha.RagateMHA` or
+    :class:`~kbtrain.gates.ragate_peft.RagatePeft`.
 
     ``dtype`` auto: as it was saved. Raises :class:`UserError`.
     """
     from kbtrain.gates.encoder import EncoderGate
     from kbtrain.gates.kbm import KBM
     from kbtrain.gates.ragate_mha import RagateMHA
+    from kbtrain.gates.ragate_peft import RagatePeft
     from kbtrain.gates.seakr_gate import SeaKR
 
     kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR, "encoder": EncoderGate, "ragate_mha": RagateMHA}
+    kinds["ragate_peft"] = RagatePeft
     return kinds[read_json(path)["kind"]].load(path, dtype, device)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.gates.base_model import check_base_of_adapter
 from kbtrain.gates.encoding import Encoder, kbm_form
 from kbtrain.gates.folder import ADAPTER, CARD, GateCard, read_card
 from kbtrain.gates.scoring import TOKENS_PER_BATCH, Scorer
@@ -47,14 +48,16 @@ class KBM:
         tokens_per_batch: int = TOKENS_PER_BATCH,
     ) -> KBM:
         """Open a gate's folder; ``dtype`` auto: as saved. Raises :class:`UserError` if its prompts are not ours."""
+        from kbtrain.llm.load import load_tokenizer
+
         card = read_card(folder)
-        model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        found = kbm_fingerprint(tokenizer, card.keys)
+        found = kbm_fingerprint(load_tokenizer(str(folder)), card.keys)
         if found != card.prompt_fingerprint:
             raise UserError(
                 f"{Path(folder) / CARD}: prompt fingerprint {card.prompt_fingerprint} is not this version's {found}: "
                 "the gate was trained with other prompts; train it again"
             )
+        model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
         return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card)
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Key, list[float]]:
@@ -107,7 +110,8 @@ def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def _open(folder: Path, card: GateCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """An adapter is merged in fp32 and rounded then, exactly as at the end of its training."""
+    """An adapter is merged in fp32 and rounded then, exactly as at the end of its training; beside 4-bit weights it
+    stays what it is."""
     from kbtrain.llm.load import choose_device, load_model
 
     if card.merged:
@@ -117,6 +121,13 @@ def _open(folder: Path, card: GateCard, dtype: str, device: str) -> tuple[PreTra
 
     from kbtrain.llm.precision import choose_dtype
 
+    check_base_of_adapter(card.base_model, card.base_fingerprint, str(folder / CARD))
+    if card.method == "qlora":
+        from kbtrain.training.nf4 import load_nf4
+
+        quantised, _ = load_nf4(card.base_model, device, choose_dtype(dtype, choose_device(device), ""))
+        beside: Any = PeftModel.from_pretrained(quantised, str(folder / ADAPTER)).eval()
+        return beside, AutoTokenizer.from_pretrained(folder)
     base, _ = load_model(card.base_model, "fp32", device)
     adapted = PeftModel.from_pretrained(base, str(folder / ADAPTER)).merge_and_unload()
     cast_weights(adapted, choose_dtype(dtype, choose_device(device), base.config.model_type))

@@ -47,6 +47,10 @@ class Scorer:
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
         return found
 
+    def turns(self, examples: Sequence[GateExample]) -> int:
+        """How many forward passes these examples take (more where memory runs out)."""
+        return sum(1 for _ in like_length([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
+
     def _batch(self, rows: list[Encoded]) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
         from kbtrain.gates.tree_forward import value_probabilities

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +41,7 @@ class TrainingConfig(Config):
     device: str = Field("auto", description="auto, cpu or cuda")
     gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
     seed: int = Field(0, ge=0, description="order of the rows, dropout, initial adapters")
-    report_to: Literal["none", "wandb"] = Field("none", description="where else losses go")
+    report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="where else losses go")
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
     dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
 
@@ -52,6 +53,11 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
     if compute == "fp16" and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
     require("wandb", "wandb", config.report_to == "wandb")
+    require("tensorboard", "tensorboard", config.report_to == "tensorboard")
+    if config.report_to != "none":  # both trackers write where these say
+        os.environ.setdefault("WANDB_DIR", str(config.output))
+        os.environ.setdefault("WANDB_PROJECT", "kbtrain")
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(config.output / "tensorboard")
     every: dict[str, Any] = {"save_strategy": "epoch", "eval_strategy": "epoch" if has_dev else "no"}
     if config.save_steps is not None:
         every = {"save_strategy": "steps", "eval_strategy": "steps" if has_dev else "no"}
@@ -70,7 +76,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         lr_scheduler_type=config.schedule,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
-        optim="adamw_torch",
+        optim="adamw_torch_fused" if device.startswith("cuda") else "adamw_torch",
         bf16=compute == "bf16",
         fp16=compute == "fp16",
         use_cpu=device == "cpu",

@@ -1,7 +1,8 @@
 """Checkpoints that can be trusted: one is complete when its list of files is written, last of all.
 
-A process killed while saving leaves a folder without that list (or with files that do not match it); it is put aside
-on the next start, which says so and goes on from the one before.
+A process killed while saving leaves a folder without that list, a failing disk one with files that do not match it
+(size, and a checksum of the whole or, of large files, of pieces all over); it is put aside on the next start, which
+says so and goes on from the one before.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zlib
 from pathlib import Path
 
 from kbtrain.provenance import write_atomically
 
 MARK = "complete.json"
+_PIECE, _PIECES = 1 << 20, 64  # bytes and number of the pieces that are checked of a large file
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def mark_complete(folder: Path) -> None:
-    """Write the list of files and their sizes."""
-    write_atomically(folder / MARK, json.dumps(_sizes(folder), indent=1) + "\n")
+    """Write the list of files, their sizes and checksums."""
+    write_atomically(folder / MARK, json.dumps(_marks(folder), indent=1) + "\n")
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files are there in full."""
+    """Whether all files are there in full and unchanged."""
     try:
-        return bool(json.loads((folder / MARK).read_text()) == _sizes(folder))
+        return bool(json.loads((folder / MARK).read_text()) == _marks(folder))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return False
 
@@ -51,6 +54,18 @@ def rotate(run: Path, keep: set[Path]) -> None:
             shutil.rmtree(path)
 
 
-def _sizes(folder: Path) -> dict[str, int]:
+def _marks(folder: Path) -> dict[str, list[int]]:
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(files)}
+    return {path.relative_to(folder).as_posix(): [path.stat().st_size, _checksum(path)] for path in sorted(files)}
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 of a file, or of evenly spread pieces of one above 64 MiB, its end among them: a checkpoint of a large
+    model must not take minutes to check."""
+    size, found = path.stat().st_size, 0
+    pieces = min(_PIECES, -(-size // _PIECE))
+    with open(path, "rb") as file:
+        for i in range(pieces):
+            file.seek(i * max(0, size - _PIECE) // max(1, pieces - 1))
+            found = zlib.crc32(file.read(_PIECE), found)
+    return found

@@ -36,7 +36,7 @@ def estimate(
     weights = 2 if shards > 1 else 4  # DeepSpeed's bf16 copy; its fp32 one is among what is spread
     spread = (2 + 12 if shards > 1 else 12) * trained / shards
     return Estimate(
-        steps=math.ceil(math.ceil(len(ordered) / group) * epochs),
+        steps=count_steps(len(ordered), group, epochs),
         tokens=tokens,
         shortest=ordered[0],
         median=ordered[len(ordered) // 2],
@@ -44,6 +44,11 @@ def estimate(
         operations=per_token * parameters * tokens,
         state_gb=(weights * parameters + spread) / 1e9,
     )
+
+
+def count_steps(rows: int, group: int, epochs: float) -> int:
+    """Steps of ``group`` rows each, the last of an epoch perhaps of fewer."""
+    return math.ceil(math.ceil(rows / group) * epochs)
 
 
 def open_without_weights(model: str) -> tuple[Any, Any]:

@@ -30,7 +30,11 @@ print(gate.probabilities([question]))
 - Prompt fingerprint: `{fingerprint}` (checked when the gate is opened).
 - Saved, opened again and scored on {n_probe} examples: largest difference of a probability {worst:.1e}.
 
-## On dev
+- Limits: learnt from questions like those named below; other languages, question forms and later versions of
+  `{base}` were not tried. Scores rank questions; as probabilities they are calibrated on no data but the training's.
+- Threshold: none is set by training. `eval/calibrate.py` chooses one on dev and writes it into `gate.json`.
+
+## On dev (95 % intervals where given: questions resampled)
 {scores}
 
 ## Run
@@ -41,12 +45,19 @@ print(gate.probabilities([question]))
 """
 
 
-def model_card(card: GateCard, scores: Mapping[str, float], worst: float, n_probe: int) -> str:
-    """``scores``: dev metrics by name; ``worst``: the reload check's largest difference over ``n_probe`` examples."""
+def model_card(
+    card: GateCard,
+    scores: Mapping[str, float],
+    worst: float,
+    n_probe: int,
+    intervals: Mapping[str, str] | None = None,
+) -> str:
+    """``scores``: dev metrics by name; ``worst``: the reload check's largest difference over ``n_probe`` examples;
+    ``intervals``: figures as text, with their intervals, in place of the bare ones."""
     return _TEXT.format(
         base=card.base_model,
         keys="), p(".join(card.keys),
-        method="full fine-tune" if card.method == "full" else "LoRA",
+        method={"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[card.method],
         labels=card.labels,
         dtype=card.dtype,
         max_length=card.max_length,
@@ -54,7 +65,8 @@ def model_card(card: GateCard, scores: Mapping[str, float], worst: float, n_prob
         fingerprint=card.prompt_fingerprint,
         n_probe=n_probe,
         worst=worst,
-        scores=_table({name: f"{value:.4f}" for name, value in scores.items()}) or "No dev examples were given.",
+        scores=_table({name: f"{value:.4f}" for name, value in scores.items()} | dict(intervals or {}))
+        or "No dev examples were given.",
         run=_table(card.run),
         versions=_table(card.versions),
     )

@@ -28,6 +28,8 @@ def start_processes(device: str) -> int:
     on_cpu = device == "cpu"
     alone = wanted == 1
     explicit = not alone and on_cpu and under_deepspeed()
+    if on_cpu and under_deepspeed():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     state = PartialState(backend="gloo") if explicit else PartialState(cpu=on_cpu)
     together = state.num_processes if alone or state.distributed_type.value != "NO" else 1
     if together != wanted:

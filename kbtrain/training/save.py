@@ -16,8 +16,11 @@ from kbtrain.gates.kbm import KBM, cast_weights
 from kbtrain.llm.precision import NAMES
 from kbtrain.prompts import Key
 from kbtrain.records import GateExample
+from kbtrain.training.bases import adapters_in_fp32
 from kbtrain.training.dev_metrics import dev_metrics
+from kbtrain.training.intervals import intervals_of_keys
 from kbtrain.training.model_card import model_card
+from kbtrain.training.nf4 import merged_into_16_bit
 
 TOLERANCE = 1e-5  # of a probability, between the trained model and the one opened from its folder
 
@@ -29,12 +32,18 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if card.method == "lora":
+    if card.method != "full":
         model.save_pretrained(folder / ADAPTER)
         (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+    if card.method == "lora":
         cast_weights(model, NAMES["fp32"])
         model = model.merge_and_unload()
-    cast_weights(model, NAMES[card.dtype])
+    if card.method == "qlora" and card.merged:
+        model = merged_into_16_bit(card.base_model, folder / ADAPTER, model.device.type, NAMES[card.dtype])
+    elif card.method == "qlora":
+        adapters_in_fp32(model)
+    else:
+        cast_weights(model, NAMES[card.dtype])
     if card.merged:
         model.config.dtype = NAMES[card.dtype]
         model.save_pretrained(folder)
@@ -70,7 +79,8 @@ def save_checked(
             "nothing was put into the output folder"
         )
     scores = dev_metrics(dev, kept, card.labels) if dev else {}
-    (staging / "README.md").write_text(model_card(card, scores, worst, len(probe)), encoding="utf-8")
+    text = model_card(card, scores, worst, len(probe), intervals_of_keys(dev, kept) if dev else None)
+    (staging / "README.md").write_text(text, encoding="utf-8")
     for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
         target = output / path.name
         if target.is_dir():

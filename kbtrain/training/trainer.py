@@ -22,6 +22,7 @@ from kbtrain.training.data import Labels
 from kbtrain.training.dev_metrics import dev_metrics
 from kbtrain.training.order import LikeLengthSampler
 from kbtrain.training.rows import Collator, Row, answer_loss
+from kbtrain.training.zero3 import equal_turns, gathered, is_zero3, put_into
 
 Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
 
@@ -62,11 +63,9 @@ class KBMTrainer(Trainer):
             eval_dataset=list(dev) or None,
             callbacks=[_Watching(watch)],
         )
-        plugin = getattr(self.accelerator.state, "deepspeed_plugin", None)
-        if plugin is not None and plugin.zero_stage == 3:
-            raise UserError(
-                "launcher: ZeRO-3 splits the weights, which dev scoring needs whole; use ds_configs/zero2.json"
-            )
+        self.split = is_zero3(self.accelerator)
+        if self.split and getattr(kbm.scorer.model, "is_quantized", False):
+            raise UserError("launcher: ZeRO-3 cannot split 4-bit weights; use ds_configs/zero2.json for method qlora")
         self.kbm = kbm
         self.rows = rows
         self.dev = dev
@@ -108,18 +107,25 @@ class KBMTrainer(Trainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Dev metrics from the value positions: two logits a position are kept, never the vocabulary's."""
-        found = dev_metrics(self.dev, self._dev_probabilities(), self.labels)
+        found = self.dev_figures(self._dev_probabilities())
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def dev_figures(self, probabilities: Mapping[Any, Sequence[float]]) -> dict[str, float]:
+        """Figures of the dev examples; ``loss`` and ``auroc`` choose the checkpoint."""
+        return dev_metrics(self.dev, probabilities, self.labels)
 
     def _dev_probabilities(self) -> dict[Any, list[float]]:
         """Every rank scores its share. Shares are of equal number (some examples twice), so that ranks keep step."""
         world, rank = self.args.world_size, self.args.process_index
         share = math.ceil(len(self.dev) / world)
         mine = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
+        missing = equal_turns(self.kbm.scorer.turns(mine)) if self.split else 0
         local = self.kbm.probabilities(mine)
+        for _ in range(missing):
+            self.kbm.probabilities(mine[:1])
         if world == 1:
             return dict(local)
         gathered: list[Any] = [None] * world
@@ -151,7 +157,14 @@ class KBMTrainer(Trainer):
         missing = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    def plain_model(self) -> PreTrainedModel:
-        """The trained model without accelerate's and the launcher's wrappers."""
+    def plain_model(self, fresh: Callable[[], Any] | None = None) -> PreTrainedModel:
+        """The trained model without accelerate's and the launcher's wrappers.
+
+        With ``fresh``, which opens an untrained one, also under ZeRO-3: all ranks must call it then, and the first
+        one gets the weights whole (the others their split model).
+        """
         model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        if self.split and fresh is not None:
+            whole = gathered(model)
+            model = put_into(fresh, whole) if self.args.process_index == 0 else model
         return cast("PreTrainedModel", model)

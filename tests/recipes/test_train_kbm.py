@@ -264,7 +264,8 @@ def test_help_is_quick_and_has_examples(run):
 
 
 def test_every_config_is_short_valid_and_says_how_to_run_it(recipe):
-    assert [path.stem for path in CONFIGS] == ["kbm_qwen2_7b", "kbm_smollm2"]
+    names = ["llama2_13b", "qwen2_7b", "qwen2_7b_lora", "qwen2_7b_qlora", "smollm2"]
+    assert [path.stem for path in CONFIGS] == [f"kbm_{name}" for name in names]
     for path in CONFIGS:
         lines = path.read_text().splitlines()
         assert len(lines) < 30

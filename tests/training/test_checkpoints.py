@@ -51,3 +51,28 @@ def test_what_was_measured_at_the_start_holds_for_every_resume(tmp_path):
     assert settled(tmp_path, "compute", lambda: "bf16") == "bf16"
     assert settled(tmp_path, "compute", lambda: "fp32") == "bf16"
     claim(tmp_path, {"dtype": "auto"})
+
+
+def test_a_checkpoint_of_the_right_size_with_other_bytes_is_not_good(tmp_path):
+    good, rotten = make(tmp_path, 5), make(tmp_path, 10)
+    (rotten / "model.safetensors").write_bytes(b"x" * 9 + b"y")
+    assert last_good(tmp_path) == (good, [rotten])
+
+
+def test_of_a_large_file_the_first_and_last_bytes_are_checked(tmp_path):
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    size = 80 << 20
+    with open(folder / "weights", "wb") as file:
+        file.truncate(size)  # a hole: no disk is filled
+    mark_complete(folder)
+    assert is_complete(folder)
+    for place in (0, size - 1):
+        with open(folder / "weights", "r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        assert not is_complete(folder)
+        with open(folder / "weights", "r+b") as file:
+            file.seek(place)
+            file.write(b"\0")
+    assert is_complete(folder)

@@ -1,0 +1,1 @@
+"""What a training would need, told before it starts: parameters, memory a device, steps, operations and time."""

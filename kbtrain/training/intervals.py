@@ -1,0 +1,42 @@
+"""Dev figures with 95 % intervals, as a model card shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kbtrain.metrics.auroc import separations
+from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.turn_classification import Run, classify_turns
+from kbtrain.prompts import Key
+from kbtrain.records import GateExample, TurnExample
+from kbtrain.training.data import labelled
+
+
+def intervals_of_turns(
+    turns: Sequence[TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
+) -> dict[str, str]:
+    """Table 2's figures at a threshold; whole dialogues are resampled."""
+    run = Run(np.asarray(scores, dtype=np.float64), threshold)
+    truth = np.asarray(need) > 0.5
+    found, _ = classify_turns(truth, [turn.dialogue_id for turn in turns], {"gate": [run]})
+    return {name: shown(value) for name, value in found[0].metrics.items()}
+
+
+def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
+    """AUROC of each key on the dev examples that have its hard label; questions are resampled."""
+    found = {}
+    position = {example.id: i for i, example in enumerate(dev)}
+    for key, column in probabilities.items():
+        used = labelled(dev, key, "hard")
+        truth = np.array([bool(getattr(example, key)) for example in used])
+        if truth.any() and not truth.all():
+            values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
+            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
+    return found
+
+
+def shown(value: Delta) -> str:
+    """``0.8140 [0.7712, 0.8521]``."""
+    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

@@ -1,0 +1,209 @@
+"""The full-size configurations with the real DeepSpeed on two CPU ranks and tiny models of the real classes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tiny_kbm import labelled, make_folder
+
+import kbtrain
+from kbtrain.jsonl import write
+
+ROOT = Path(__file__).parents[2]
+DS_CONFIGS = ROOT / "ds_configs"
+pytestmark = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason='deepspeed is not installed: pip install "kbtrain[train]"'
+)
+HAS_4_BITS = find_spec("bitsandbytes") is not None
+RUNS = {  # recipe's config, ZeRO file, tiny model of the class that the config names
+    "qwen2_zero2": ("kbm_qwen2_7b", "zero2", "qwen2"),
+    "llama_zero3": ("kbm_llama2_13b", "zero3", "llama"),
+    "llama_offload": ("kbm_llama2_13b", "zero2_offload", "llama"),
+    "qwen2_lora": ("kbm_qwen2_7b_lora", "zero2", "qwen2"),
+    "qwen2_lora_zero3": ("kbm_qwen2_7b_lora", "zero3", "qwen2"),
+    **({"qwen2_qlora": ("kbm_qwen2_7b_qlora", "zero2", "qwen2")} if HAS_4_BITS else {}),
+}
+RESUMED = ("qwen2_zero2", "llama_zero3", "llama_offload", "qwen2_lora")
+
+
+def losses(folder):
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [log["loss"] for log in state["log_history"] if "loss" in log]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Models, data, and all trainings of RUNS done; those of RESUMED also stopped at step 3 and done again."""
+    made = tmp_path_factory.mktemp("deepspeed")
+    for kind in ("qwen2", "llama"):
+        make_folder(made / kind, kind)
+    write(made / "train.jsonl", [labelled(i, reference="It is so. " * i if i % 4 == 3 else None) for i in range(24)])
+    write(made / "dev.jsonl", [labelled(i, "dev", "It is so. " * i) for i in range(9)])
+    jobs = [job(made, name, name) for name in RUNS]
+    jobs += [job(made, name, f"{name}_again", stop_at=stop) for name in RESUMED for stop in (3, None)]
+    jobs.append(job(made, "qwen2_zero2", "fp32_zero2", dtype="fp32", learning_rate=1e-3))
+    jobs.append(job(made, "llama_zero3", "fp32_zero3", dtype="fp32", learning_rate=1e-3, model=made / "qwen2",
+                    max_length=1580))  # fmt: skip
+    names = [f"{one['name']}#{i}" for i, one in enumerate(jobs)]
+    jobs = [one | {"name": name} for one, name in zip(jobs, names, strict=True)]
+    ranks(made, jobs)
+    return made
+
+
+def arguments(made, name, output, **changes):
+    config, _, kind = RUNS[name]
+    keys = {"config": ROOT / "recipes/configs" / f"{config}.yaml", "model": made / kind, "output": made / output}
+    keys |= {"train": made / "train.jsonl", "dev": made / "dev.jsonl", "device": "cpu", "epochs": 1, "save_steps": 2}
+    keys |= {"gradient_accumulation_steps": 1, **changes}
+    return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def job(made, name, output, stop_at=None, **changes):
+    _, zero, _ = RUNS[name]
+    return {"name": output, "zero": zero, "arguments": arguments(made, name, output, **changes), "stop_at": stop_at}
+
+
+def ranks(made, jobs):
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    shared |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false", "DS_ACCELERATOR": "cpu"}
+    given = json.dumps({"jobs": jobs, "out": str(made)})
+    with open(made / "log.txt", "w") as out:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("deepspeed_ranks.py")), given], cwd=ROOT, stdout=out,
+                stderr=subprocess.STDOUT, env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank},
+            )
+            for rank in ("0", "1")
+        ]  # fmt: skip
+        codes = [process.wait(timeout=500) for process in processes]
+    assert codes == [0, 0], (made / "log.txt").read_text()[-6000:]
+
+
+def seen(made, name):
+    return [
+        next(
+            found
+            for key, found in json.loads((made / f"rank{rank}.json").read_text()).items()
+            if key.startswith(name + "#")
+        )
+        for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_config_trains_three_steps_together_on_different_rows(folder, name):
+    first, second = seen(folder, name)
+    assert first["worlds"] == second["worlds"] == [[2, 2, 2]]  # accelerate, transformers and torch agree
+    assert len(losses(folder / name)) == 3 and all(loss > 0 for loss in losses(folder / name))
+    whole = first["rows"] + second["rows"]
+    assert len(whole) == len(set(whole)) == 24  # every row once
+    run = json.loads((folder / name / "gate.json").read_text())["run"]
+    assert (run["processes"], run["compute"]) == (2, "bf16")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_saved_gate_scores_as_the_trained_one(folder, name):
+    gate = kbtrain.load_gate(folder / name)
+    dev = [labelled(i, "dev", "It is so. " * i) for i in range(9)]
+    found = gate.probabilities(dev)
+    assert all(0 < p < 1 for column in found.values() for p in column)
+    assert "saved, opened again, scores equal" in (folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_stopped_and_resumed_it_has_the_same_losses_and_weights(folder, name):
+    assert losses(folder / f"{name}_again") == losses(folder / name)
+    weights = [load_file(folder / made / "model.safetensors") for made in (name, f"{name}_again")]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert f"goes on from {folder / f'{name}_again'}" in (folder / "log.txt").read_text()
+
+
+def test_zero2_and_zero3_equal_one_process(folder, monkeypatch):
+    """In fp32 to rounding; in bf16 within its 8 bits."""
+    for output, options in (("one_fp32", {"dtype": "fp32", "learning_rate": 1e-3}), ("one_bf16", {})):
+        command = [sys.executable, "recipes/train_kbm.py"]
+        command += arguments(folder, "qwen2_zero2", output, device_batch_size=8, **options)
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    for name in ("fp32_zero2", "fp32_zero3"):
+        assert losses(folder / name) == pytest.approx(losses(folder / "one_fp32"), rel=1e-4)
+    assert losses(folder / "qwen2_zero2") == pytest.approx(losses(folder / "one_bf16"), rel=2e-2)
+    one, three = (load_file(folder / made / "model.safetensors") for made in ("one_fp32", "fp32_zero3"))
+    assert all(torch.allclose(one[name], three[name], atol=1e-4) for name in one)
+
+
+def test_the_launch_file_for_two_cpu_ranks_survives_kill_9(folder):
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        "ds_configs/accelerate_zero2_cpu2.yaml",
+    ]
+    launch += ["--main_process_port", free_port(), "recipes/train_kbm.py"]
+    command = [*launch, *arguments(folder, "qwen2_zero2", "killed")]
+    environment = os.environ | {"DS_ACCELERATOR": "cpu"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    mark = folder / "killed" / "checkpoints" / "checkpoint-2" / "complete.json"
+    begin = time.time()
+    while process.poll() is None and not mark.exists() and time.time() - begin < 200:
+        time.sleep(0.01)
+    os.killpg(process.pid, 9)
+    process.wait()
+    assert mark.exists() and not (folder / "killed" / "gate.json").exists()
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "goes on from" in done.stdout
+    assert losses(folder / "killed") == losses(folder / "qwen2_zero2")
+
+
+def test_zero_files_hold_auto_but_for_stage_and_offload():
+    names = {path.stem for path in DS_CONFIGS.glob("*.json")}
+    assert names == {"zero2", "zero2_offload", "zero3"}
+    for path in DS_CONFIGS.glob("*.json"):
+        values = json.loads(path.read_text())
+        zero = values.pop("zero_optimization")
+        assert zero.pop("stage") in (2, 3)
+        assert zero in ({}, {"offload_optimizer": {"device": "cpu"}})
+        values.get("optimizer", {}).pop("type", None)
+        leaves = json.dumps(values).count('"auto"')
+        assert leaves == sum(len(v) if k == "params" else 1 for k, v in _flat(values))
+
+
+def _flat(values):
+    for key, value in values.items():
+        if isinstance(value, dict) and key != "params":
+            yield from _flat(value)
+        else:
+            yield key, value
+
+
+def test_launch_files_name_their_machines_and_a_zero_file_that_exists():
+    found = {path.stem: yaml.safe_load(path.read_text()) for path in DS_CONFIGS.glob("accelerate_*.yaml")}
+    sizes = {name: (values["num_machines"], values["num_processes"]) for name, values in found.items()}
+    assert sizes == {
+        "accelerate_cpu": (1, 1), "accelerate_1gpu": (1, 1), "accelerate_zero2_4gpu": (1, 4),
+        "accelerate_zero2_offload_1gpu": (1, 1), "accelerate_zero2_offload_4gpu": (1, 4),
+        "accelerate_zero3_4gpu": (1, 4), "accelerate_zero2_2nodes": (2, 8), "accelerate_zero2_cpu2": (1, 2),
+    }  # fmt: skip
+    for name, values in found.items():
+        if "zero" in name:
+            assert values["distributed_type"] == "DEEPSPEED"
+            assert (ROOT / values["deepspeed_config"]["deepspeed_config_file"]).exists()
+        assert f"ds_configs/{name}.yaml" in (DS_CONFIGS / f"{name}.yaml").read_text()

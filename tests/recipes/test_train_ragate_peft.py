@@ -1,0 +1,308 @@
+"""RAGate-PEFT as a user runs it: tiny Llama, adapters, real 4-bit weights where bitsandbytes is installed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_kbm import labelled, make_folder, make_model
+from tiny_turns import turn
+
+import kbtrain
+from kbtrain.config import build, parse_args
+from kbtrain.errors import UserError
+from kbtrain.gates.ragate_peft import RagatePeft, TurnPrompts
+from kbtrain.jsonl import read, write
+from kbtrain.records import Entity, GateScore, Hit
+from kbtrain.training.ragate_peft_data import turn_row
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "train_ragate_peft.py"
+TABLE_2 = ("[]", "[resp]", "[syn-resp, ner]", "[syn-resp, ner, know]", "[syn-resp, ner, source]")
+needs_bitsandbytes = pytest.mark.skipif(
+    find_spec("bitsandbytes") is None, reason='bitsandbytes is not installed: pip install "kbtrain[train]"'
+)
+
+
+def featured(i, split="train"):
+    hit = Hit(f"{split}{i}/0", "museum", "The museum opens at 8.", 1.0)
+    return turn(
+        i, split, synthetic_response="Let me see.", entities=(Entity("museum", "name", "sgd"),), knowledge=(hit,),
+        source="wikiHow",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with model/ and turns.jsonl (24 train, 12 dev, 8 test)."""
+    folder = tmp_path_factory.mktemp("peft")
+    make_folder(folder / "model")
+    sizes = {"train": 24, "dev": 12, "test": 8}
+    write(folder / "turns.jsonl", [featured(i, split) for split, n in sizes.items() for i in range(n)])
+    return folder
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    torch.set_num_threads(1)
+    spec = spec_from_file_location("train_ragate_peft_under_test", RECIPE)
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+
+    def main(arguments):
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+        module.main(parse_args(module.TrainRagatePeftConfig, arguments))
+
+    main.config = module.TrainRagatePeftConfig
+    return main
+
+
+def arguments(data, output, **changes):
+    turns = data / "turns.jsonl"
+    keys = {"model": data / "model", "train": turns, "dev": turns, "test": turns, "output": output, "epochs": 2}
+    keys |= {"method": "lora", "dtype": "fp32", "device": "cpu", "learning_rate": 3e-3, "device_batch_size": 8}
+    keys |= {"max_length": 900, "save_steps": 2, **changes}
+    return [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def adapter(folder):
+    return load_file(folder / "adapter" / "adapter_model.safetensors")
+
+
+def losses(folder):
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [log["loss"] for log in state["log_history"] if "loss" in log]
+
+
+def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data, tmp_path, capsys):
+    recipe(arguments(data, tmp_path / "g", epochs=25, learning_rate=1e-2, save_steps=25))
+    out = capsys.readouterr().out
+    assert "adapter saved, opened again, scores equal (to 0e+00)" in out
+    gate = kbtrain.load_gate(tmp_path / "g")
+    assert isinstance(gate, RagatePeft) and gate.name == "ragate_peft" and not gate.needs_evidence
+    test = [featured(i, "test") for i in range(8)]
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
+    assert gate.score(test) == pytest.approx([scores[t.id] for t in test], abs=1e-6)
+    assert len(scores) == 20
+    cut = gate.card.thresholds["ragate_peft"]
+    dev = [featured(i, "dev") for i in range(12)]
+    assert [scores[t.id] > cut.threshold for t in dev] == [t.label for t in dev]
+    names = set(os.listdir(tmp_path / "g"))
+    assert {"adapter", "gate.json", "README.md", "config.yaml", "environment.json", "curves.svg"} <= names
+    assert "model.safetensors" not in names and "merged" not in names  # the adapter alone
+    assert all("lora_" in name and "lm_head" not in name for name in adapter(tmp_path / "g"))
+    card = (tmp_path / "g" / "README.md").read_text()
+    assert "auroc | 1.0000 [1.0000, 1.0000]" in card and "12 turns, 3 positive" in card
+    recipe(arguments(data, tmp_path / "g", epochs=25, learning_rate=1e-2, save_steps=25))
+    assert "finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("features", TABLE_2)
+def test_every_feature_combination_of_table_2_is_read(recipe, data, features, capsys):
+    recipe([*arguments(data, "unused", features=features), "--dry-run"])
+    out = capsys.readouterr().out
+    shown = {"resp": "System response", "syn-resp": "Generated response: Let me see.", "ner": "Entities: museum"}
+    shown |= {"know": "Knowledge: museum The museum opens at 8.", "source": "Knowledge source: wikiHow"}
+    asked = [name.strip() for name in features.strip("[]").split(",")]
+    for name, text in shown.items():
+        assert (f"### {text}" in out) == (name in asked)
+    assert "[[True]]" in out and "24 turns, 6 positive" in out and "6 steps of 8 rows" in out
+
+
+def test_the_prompt_holds_neither_label_nor_response_unless_asked(data):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(data / "model")
+    prompts = TurnPrompts(tokenizer, (), 900)
+    told = [replace(featured(4), label=label, response=f"It is {label}.") for label in (True, False, None)]
+    texts = {prompts.asked(one).question for one in told}
+    assert len(texts) == 1 and "It is" not in texts.pop()
+
+
+def test_the_loss_is_at_the_one_token_that_decides(data):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(data / "model")
+    prompts = TurnPrompts(tokenizer, (), 900)
+    yes, no = turn_row(prompts, featured(4)), turn_row(prompts, featured(5))
+    for row, said in ((yes, "True"), (no, "False")):
+        assert row.labels[:-1] == (-100,) and row.ids[-1] == row.labels[-1]
+        assert said.startswith(tokenizer.decode(row.labels[-1:]).strip('"')[:1])
+    assert (yes.labels[-1], yes.other[-1]) == (no.other[-1], no.labels[-1])
+
+
+def test_a_long_dialogue_loses_its_oldest_turns_and_a_last_turn_too_long_is_named(data):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(data / "model")
+    whole = TurnPrompts(tokenizer, (), 900).encode(featured(2))  # five utterances
+    tight = TurnPrompts(tokenizer, (), whole.length - 1)
+    text = tight.asked(featured(2)).question
+    assert tight.cut == 1 and "Find me a bus for 1 people" not in text and "Find me a bus for 2 people" in text
+    with pytest.raises(UserError, match="its last turn and the features do not fit"):
+        TurnPrompts(tokenizer, (), 64).encode(featured(2))
+
+
+def test_killed_while_saving_it_ends_with_the_same_adapter_bit_for_bit(recipe, data, tmp_path):
+    recipe(arguments(data, tmp_path / "whole", lora_dropout=0.1))
+    killed = tmp_path / "killed"
+    command = [sys.executable, str(RECIPE), *arguments(data, killed, lora_dropout=0.1)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    while process.poll() is None and not (killed / "checkpoints" / "checkpoint-4").exists():
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert not (killed / "gate.json").exists()
+    recipe(arguments(data, killed, lora_dropout=0.1))
+    assert losses(killed) == losses(tmp_path / "whole") and len(losses(killed)) == 6
+    one, two = adapter(tmp_path / "whole"), adapter(killed)
+    assert all(torch.equal(one[name], two[name]) for name in one) and one.keys() == two.keys()
+
+
+def test_merged_weights_are_in_16_bits_and_only_where_asked(recipe, data, tmp_path):
+    recipe(arguments(data, tmp_path / "g", epochs=1, merge_adapter=True))
+    merged = load_file(tmp_path / "g" / "merged" / "model.safetensors")
+    assert {tensor.dtype for tensor in merged.values()} == {torch.bfloat16}
+    base = load_file(data / "model" / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(merged[name].float(), base[name].bfloat16().float())
+
+
+@needs_bitsandbytes
+def test_nf4_weights_train_are_saved_as_adapter_and_merge_into_16_bits(recipe, data, tmp_path, capsys):
+    from bitsandbytes.nn import Linear4bit
+
+    wide = tmp_path / "wide"
+    make_folder(wide)
+    make_model(vocabulary=708, hidden_size=64, intermediate_size=128).save_pretrained(wide)
+    changes = {"model": wide, "method": "qlora", "epochs": 1, "merge_adapter": True}
+    recipe(arguments(data, tmp_path / "g", **changes))
+    assert "scores equal (to 0e+00)" in capsys.readouterr().out
+    gate = kbtrain.load_gate(tmp_path / "g")
+    found = {name: module for name, module in gate.scorer.model.named_modules() if isinstance(module, Linear4bit)}
+    linear = [module for name, module in found.items()]
+    assert len(linear) == 2 * 7 and not any("lm_head" in name for name in found)
+    state = linear[0].weight.quant_state
+    assert state.quant_type == "nf4" and state.nested  # double quantisation
+    assert all("lora_" in name for name in adapter(tmp_path / "g"))
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "g" / "merged")
+    assert merged.dtype == torch.bfloat16
+    again = RagatePeft(merged.float(), AutoTokenizer.from_pretrained(tmp_path / "g"), (), 900)
+    dev = [featured(i, "dev") for i in range(12)]
+    assert again.score(dev) == pytest.approx(gate.score(dev), abs=0.02)  # rounding to 16 bits
+
+
+@needs_bitsandbytes
+def test_nf4_training_killed_and_resumed_ends_with_the_same_adapter(recipe, data, tmp_path, monkeypatch):
+    changes = {"method": "qlora", "save_steps": 2, "epochs": 1}
+    recipe(arguments(data, tmp_path / "whole", **changes))
+    from kbtrain.training.trainer import KBMTrainer
+
+    log = KBMTrainer.log
+
+    def dying(self, logs, start_time=None):
+        log(self, logs, start_time)
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(KBMTrainer, "log", dying)
+    with pytest.raises(KeyboardInterrupt):
+        recipe(arguments(data, tmp_path / "cut", **changes))
+    monkeypatch.setattr(KBMTrainer, "log", log)
+    recipe(arguments(data, tmp_path / "cut", **changes))
+    one, two = adapter(tmp_path / "whole"), adapter(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, data, tmp_path):
+    recipe(arguments(data, tmp_path / "g", epochs=1))
+    card = json.loads((tmp_path / "g" / "gate.json").read_text())
+    make_folder(tmp_path / "other")
+    make_model(vocabulary=708, seed=3).save_pretrained(tmp_path / "other")
+    for changes, message in (
+        ({"base_model": str(tmp_path / "other")}, "the adapter was trained on another base"),
+        ({"prompt_fingerprint": "0" * 16}, "prompt fingerprint 0{16} is not this version's"),
+        ({"kind": "kbm"}, "gate.json"),
+    ):
+        (tmp_path / "g" / "gate.json").write_text(json.dumps(card | changes))
+        with pytest.raises(UserError, match=message):
+            RagatePeft.load(tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": "[ner, ner]"}, "each one once"),
+        ({"features": "[names]"}, "key 'features'"),
+        ({"train": "QUESTIONS"}, "questions, where dialogue turns are expected"),
+        ({"features": "[source]", "train": "BARE", "dev": "BARE"}, "has no 'source'; make it first"),
+        ({"model": "/no/such/model"}, "no such folder"),
+        ({"max_length": 80}, "do not fit into max_length 80"),
+    ],
+)
+def test_bad_input_is_told_before_weights_are_opened(recipe, data, tmp_path, changes, message):
+    write(tmp_path / "questions.jsonl", [labelled(i) for i in range(6)] + [labelled(i, "dev") for i in range(6)])
+    write(tmp_path / "bare.jsonl", [turn(i, split) for split in ("train", "dev") for i in range(8)])
+    places = {"QUESTIONS": tmp_path / "questions.jsonl", "BARE": tmp_path / "bare.jsonl"}
+    changes = {key: places.get(value, value) for key, value in changes.items()}
+    if changes.get("train") == places["QUESTIONS"]:
+        changes["dev"] = places["QUESTIONS"]
+    with pytest.raises(UserError, match=message):
+        recipe(arguments(data, tmp_path / "g", **changes))
+    assert not (tmp_path / "g" / "checkpoints").exists()
+
+
+def test_the_papers_values_stand_in_the_llama_config_and_both_configs_are_short(recipe):
+    given = {"train": "a", "dev": "a", "output": "b"}
+    for name in ("llama2_7b", "smollm2"):
+        path = ROOT / "recipes" / "configs" / f"ragate_peft_{name}.yaml"
+        text = path.read_text()
+        assert len(text.splitlines()) < 30 and "accelerate launch" in text and "Hardware" in text
+        config = build(recipe.config, path, given)
+        assert (config.method, config.lora_rank, config.lora_alpha, config.lora_dropout) == ("qlora", 16, 64, 0.1)
+    config = build(recipe.config, ROOT / "recipes/configs/ragate_peft_llama2_7b.yaml", given)
+    assert (config.device_batch_size, config.gradient_accumulation_steps, config.learning_rate) == (8, 4, 2e-4)
+    assert (config.epochs, config.gradient_checkpointing) == (3, True)
+
+
+def test_adamw_is_paged_on_a_gpu_and_plain_on_a_cpu(tmp_path):
+    from transformers import TrainingArguments
+
+    from kbtrain.training.ragate_peft_trainer import peft_arguments
+
+    for device, optimizer in (("cuda", "paged_adamw_32bit"), ("cpu", "adamw_torch")):
+        made = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", optim="adamw_torch")
+        assert peft_arguments(made, "f1", device).optim.value == optimizer
+
+
+def test_help_has_examples_and_is_quick():
+    code = f"import sys, runpy; sys.argv = ['x', '--help']\ntry: runpy.run_path({str(RECIPE)!r}, run_name='__main__')\n"
+    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "accelerate launch" in done.stdout
+
+
+@needs_bitsandbytes
+def test_the_papers_config_runs_three_steps_on_a_tiny_llama(recipe, data, tmp_path, capsys):
+    config = ROOT / "recipes" / "configs" / "ragate_peft_llama2_7b.yaml"
+    given = ["--config", str(config), "--model", str(data / "model"), "--device", "cpu"]
+    turns = str(data / "turns.jsonl")
+    recipe([*given, "--train", turns, "--dev", turns, "--output", str(tmp_path / "g")])
+    assert "scores equal (to 0e+00)" in capsys.readouterr().out
+    assert len(losses(tmp_path / "g")) == 3  # 24 turns are less than one step of 8 x 4
+    assert kbtrain.load_gate(tmp_path / "g").card.dtype == "bf16"
