@@ -43,7 +43,8 @@ class RagateMHAConfig(PretrainedConfig):
         self.n_heads = n_heads
         self.dropout = dropout
         self.attends_to = attends_to
-        super().__init__(pad_token_id=pad_token_id, **kwargs)
+        super().__init__(**kwargs)
+        self.pad_token_id = pad_token_id
 
 
 class _Layer(nn.Module):
@@ -94,7 +95,7 @@ class RagateMHAModel(PreTrainedModel):
         self.layers = nn.ModuleList(_Layer(config) for _ in range(config.n_layers))
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.d_model, 2)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Xavier for matrices, 1 / sqrt(d) for embeddings, so that they and the positions are of like size."""

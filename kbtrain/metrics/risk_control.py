@@ -117,4 +117,5 @@ def _tail(totals: Floats, n: int, mean: Floats) -> Floats:
     share = np.clip(totals / n, 0, 1)
     hoeffding = np.exp(-n * (rel_entr(share, mean) + rel_entr(1 - share, 1 - mean)))
     bentkus: Floats = np.e * binom.cdf(np.ceil(totals - 1e-9), n, mean)
-    return np.minimum(hoeffding, bentkus)
+    tightest: Floats = np.minimum(hoeffding, bentkus)
+    return tightest

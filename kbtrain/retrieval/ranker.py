@@ -118,9 +118,6 @@ class RankedSearch:
         self.ranker = ranker
         self.pool = pool
 
-    def __len__(self) -> int:
-        return len(self.first)
-
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, best first."""
         if k > self.pool:

@@ -81,7 +81,7 @@ def check_fits(config: PlannedTraining, device: str, longest: int, processes: in
     from kbtrain.plan.memory import CONTEXT
     from kbtrain.plan.plan import make_plan
 
-    layout = launched_layout() if processes > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true" else "none"
+    layout: Any = launched_layout() if processes > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true" else "none"
     there, context = device_memory(device), CONTEXT if device.startswith("cuda") else 0.5e9
     if _at_most(config, longest) < there / 2:
         return  # plainly so: the plan's pass over the model's layers would only take time
@@ -104,7 +104,7 @@ def _at_most(config: PlannedTraining, longest: int) -> float:
     weights = text.num_hidden_layers * layer + 2 * text.vocab_size * wide
     tokens = config.device_batch_size * longest
     kept = 4 * tokens * (text.num_hidden_layers * (40 * wide + 8 * inner + 6 * longest * text.num_attention_heads))
-    return 24.0 * weights + kept + 4 * 4 * tokens * wide + 2e9
+    return float(24.0 * weights + kept + 4 * 4 * tokens * wide + 2e9)
 
 
 def launched_layout() -> Any:

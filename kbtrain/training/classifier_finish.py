@@ -66,4 +66,4 @@ def finish(
 
 def best_epoch(state: Any, epochs: float) -> float:
     """The epoch whose checkpoint is kept."""
-    return round((state.best_global_step or state.global_step) / state.max_steps * epochs, 2)
+    return float(round((state.best_global_step or state.global_step) / state.max_steps * epochs, 2))

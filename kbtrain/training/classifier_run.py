@@ -11,13 +11,14 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.gates.encoder_input import Example
 from kbtrain.gates.folder import Threshold
 from kbtrain.prompts import Key
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore
 from kbtrain.training.arguments import TrainingConfig, training_arguments
 from kbtrain.training.checkpoints import last_good
-from kbtrain.training.classifier_data import Example, Labelled, Labels, read_examples
+from kbtrain.training.classifier_data import Labelled, Labels, read_examples
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments

@@ -44,7 +44,7 @@ def save_classifier(
             shutil.rmtree(target)
         os.replace(path, target)
     staging.rmdir()
-    return worst
+    return float(worst)
 
 
 _TEXT = """---

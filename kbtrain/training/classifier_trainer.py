@@ -67,7 +67,7 @@ class ClassifierTrainer(Trainer):
             callbacks=[_Watching(watch)],
         )
         self.rows = rows
-        self.objective = objective
+        self.objective: Objective = objective
         self.measure = measure
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
         for printing in (PrinterCallback, ProgressCallback):

@@ -57,7 +57,7 @@ def merged_into_16_bit(base: str, adapter: Path, device: str, dtype: torch.dtype
     from kbtrain.gates.kbm import cast_weights
 
     quantised, _ = load_nf4(base, device, torch.float32)
-    plain: Any = quantised.dequantize()  # type: ignore[operator]
+    plain: Any = quantised.dequantize()
     merged: Any = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload()
     cast_weights(merged, dtype)
     merged.config.dtype = dtype
