@@ -68,11 +68,11 @@ def test_only_names_the_members_to_read_and_split_overrides(tmp_path: Path) -> N
 
 def test_gzip_is_read_directly_also_within_a_zip(tmp_path: Path) -> None:
     lines = b'{"question": "a?", "answer": ["b"]}\n'
-    (tmp_path / "nq.dev.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "nq.dev.jsonl.gz").write_bytes(gzip.compress(lines, mtime=0))
     (plain,) = load("nq_open", tmp_path / "nq.dev.jsonl.gz")
     assert (plain.question.id, plain.question.split) == ("nq_open/nq.dev/1", "dev")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        archive.writestr("in/nq.train.jsonl.gz", gzip.compress(lines))
+        archive.writestr("in/nq.train.jsonl.gz", gzip.compress(lines, mtime=0))
     (inner,) = load("nq_open", tmp_path / "all.zip")
     assert (inner.question.id, inner.question.split) == ("nq_open/in/nq.train/1", "train")
 
@@ -88,12 +88,12 @@ def test_2wikimultihopqa_finds_its_aliases_in_the_archive(tmp_path: Path) -> Non
     [
         (
             "x.jsonl.gz",
-            gzip.compress(b'{"question": "a", "answer": ["b"]}\n' * 999)[:-30],
+            gzip.compress(b'{"question": "a", "answer": ["b"]}\n' * 999, mtime=0)[:-30],
             "x.jsonl.gz: cannot be read",
         ),
         (
             "x.jsonl.gz",
-            gzip.compress(b'{"question": "a", "answer": ["b"]}\n')[:9] + b"\xff" * 40,
+            gzip.compress(b'{"question": "a", "answer": ["b"]}\n', mtime=0)[:9] + b"\xff" * 40,
             "x.jsonl.gz: cannot be read",
         ),
         ("x.zip", b"PK\x03\x04 but no archive", "x.zip: not a whole zip archive; get the file again"),
