@@ -1,0 +1,123 @@
+"""Peer of benchmarks/training.py: one training in a process of its own, so that its peak memory is its own.
+
+Argument: JSON with who (kbtrain, trl_defaults, trl_best), method (full, qlora), model, data (JSONL), batch, steps,
+dtype, learning_rate, max_length, folder. The last line is JSON: seconds of the steps, tokens, losses, peak memory, and
+the loss of the trained model on all examples, computed the same way for every peer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kbtrain.gates.encoding import Encoder, kbm_form
+from kbtrain.gates.kbm import KBM
+from kbtrain.jsonl import read
+from kbtrain.prompts import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
+from kbtrain.provenance import peak_rss_mb
+from kbtrain.records import GateExample
+from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.bases import open_base
+from kbtrain.training.data import target
+from kbtrain.training.rows import Collator, Row, answer_loss, make_row
+
+
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    from transformers import TrainerCallback
+
+    base, tokenizer = open_base(job["model"], job["method"], "cpu", job["dtype"])
+    examples = list(read(GateExample, Path(job["data"])))
+    encode = Encoder(tokenizer, kbm_form(PAPER_KEYS), job["max_length"]).encode
+    rows = [make_row(encode(e), [target(e, key, "hard") for key in PAPER_KEYS]) for e in examples]
+    trainer = (ours if job["who"] == "kbtrain" else trl)(job, base, tokenizer, examples, rows)
+    times: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            times.append(time.perf_counter())
+
+    trainer.add_callback(Clock())
+    trainer.train()
+    seconds = time.perf_counter() - times[1]  # the first step warms up
+    peak = peak_rss_mb()
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    done = min(len(rows), (len(times) - 1) * job["batch"]) / len(rows)
+    tokens = round(sum(len(row.ids) for row in rows) * (len(times) - 1) * job["batch"] / len(rows)) if done else 0
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return {"seconds": seconds, "steps": len(times) - 1, "tokens": tokens, "losses": losses, "peak_rss_mb": peak,
+            "final_loss": final_loss(model, tokenizer, rows)}  # fmt: skip
+
+
+def arguments(job: dict[str, Any]) -> Any:
+    config = TrainingConfig(
+        model=job["model"], train=Path(job["data"]), output=Path(job["folder"]), epochs=job["epochs"],
+        device_batch_size=job["batch"], learning_rate=job["learning_rate"], schedule="constant", warmup_share=0,
+        select="last",
+    )  # fmt: skip
+    made = training_arguments(config, job["dtype"], "cpu", has_dev=False)
+    made.save_strategy = "no"
+    made.max_steps = job["steps"]
+    return made
+
+
+def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
+    from kbtrain.training.trainer import KBMTrainer
+
+    model = Adapter(16, 64, 0.1, 0)(base) if job["method"] == "qlora" else base
+    return KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, job["max_length"]), arguments(job), rows, [], "hard")
+
+
+def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
+    """``trl_best``: TRL's own switches that help here: no gradient checkpointing, rows of like length together."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    lines = [
+        {
+            "prompt": render_chat(tokenizer, kbm_prompt(e.question, e.reference, e.language)),
+            "completion": kbm_answer({"mastery": bool(e.mastery), "certainty": bool(e.certainty)}) + "<|im_end|>",
+        }
+        for e in examples
+    ]
+    options: dict[str, Any] = {}
+    if job["who"] == "trl_best":
+        options = {"gradient_checkpointing": False, "train_sampling_strategy": "group_by_length"}
+    given = arguments(job)
+    config = SFTConfig(
+        output_dir=job["folder"], max_steps=job["steps"], per_device_train_batch_size=job["batch"], use_cpu=True,
+        learning_rate=job["learning_rate"], lr_scheduler_type="constant", bf16=given.bf16, logging_steps=1,
+        save_strategy="no", report_to="none", max_length=job["max_length"], completion_only_loss=True, **options,
+    )  # fmt: skip
+    adapter = None
+    if job["method"] == "qlora":
+        from peft import LoraConfig
+
+        adapter = LoraConfig(r=16, lora_alpha=64, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM")
+    return SFTTrainer(
+        model=base, args=config, train_dataset=Dataset.from_list(lines), processing_class=tokenizer, peft_config=adapter
+    )
+
+
+def final_loss(model: Any, tokenizer: Any, rows: list[Row]) -> float:
+    """Mean over all answer tokens of all examples, without dropout, in fp32 where weights are."""
+    import torch
+
+    model.eval()
+    collate, total, count = Collator(tokenizer.eos_token_id), 0.0, 0
+    with torch.no_grad():
+        for i in range(0, len(rows), 4):
+            batch = collate(rows[i : i + 4])
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+            logits = model(**inputs, logits_to_keep=batch["labels"].shape[1], use_cache=False).logits
+            total += float(answer_loss(logits, batch["labels"], batch["other"], batch["weight"]))
+            count += int((batch["labels"] != -100).sum())
+    return total / count
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    print(json.dumps(main(json.loads(sys.argv[1]))))

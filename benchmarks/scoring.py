@@ -1,0 +1,99 @@
+"""Gate scores a second from one forward pass, beside what others do: `generate` the answer and parse its JSON.
+
+Same model, examples and precision, in turn, in one process, warm-up not counted. Prints questions a second of both, the
+ratio, and how many generated answers could not be parsed at all.
+
+Examples:
+  python benchmarks/scoring.py
+  python benchmarks/scoring.py --gate runs/demo/kbm --examples 64
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from tqdm import tqdm
+
+from kbtrain.config import Config, run_script
+
+
+class ScoringBenchmarkConfig(Config):
+    gate: Path | None = Field(None, description="a KBM's folder; else the embedded model, untrained")
+    model: str = Field("smollm2-135m-instruct", description="the model, where no gate is given")
+    dtype: str = Field("auto", description="auto (measured), bf16, fp32; the same for both")
+    examples: int = Field(32, ge=1, description="questions, references of 0 to `longest` tokens")
+    longest: int = Field(300, ge=0, description="tokens of the longest reference, about")
+    batch: int = Field(8, ge=1, description="questions in one call of generate")
+    rounds: int = Field(3, ge=1, description="times each takes its turn; the median counts")
+    output: Path = Field(Path("runs/bench/scoring.json"), description="where the numbers go")
+
+
+def main(config: ScoringBenchmarkConfig) -> None:
+    from training_data import long_and_short
+
+    from kbtrain.gates.kbm import KBM
+    from kbtrain.llm.load import load_model
+    from kbtrain.prompts import PAPER_KEYS
+
+    untrained = lambda: KBM(*load_model(config.model, config.dtype, "cpu"), PAPER_KEYS, 1580)  # noqa: E731
+    kbm = KBM.load(config.gate, config.dtype, "cpu") if config.gate else untrained()
+    examples = long_and_short(config.examples, config.longest)
+    kbm.probabilities(examples[:2])
+    generated(kbm, examples[:2], config.batch)
+    ours, theirs, unread = [], [], 0
+    for _ in tqdm(range(config.rounds), unit=" rounds"):
+        start = time.perf_counter()
+        kbm.probabilities(examples)
+        ours.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        said = generated(kbm, examples, config.batch)
+        theirs.append(time.perf_counter() - start)
+        unread = sum(parsed(text) is None for text in said)
+    rates = {"kbtrain": len(examples) / statistics.median(ours), "generate": len(examples) / statistics.median(theirs)}
+    config.output.parent.mkdir(parents=True, exist_ok=True)
+    config.output.write_text(json.dumps({"rates": rates, "ours": ours, "theirs": theirs, "unread": unread}) + "\n")
+    print(
+        f"one forward pass: {rates['kbtrain']:.1f} questions/s; generate and parse: {rates['generate']:.1f} "
+        f"({unread} of {len(examples)} unreadable); ratio {rates['kbtrain'] / rates['generate']:.1f} -> {config.output}"
+    )
+
+
+def generated(kbm: Any, examples: list[Any], size: int) -> list[str]:
+    """Greedy answers of the same prompts, batches of like length, padded on the left."""
+    import torch
+
+    encoder, model = kbm.scorer.encoder, kbm.scorer.model
+    encoded = sorted((encoder.encode(example) for example in examples), key=lambda e: len(e.prompt))
+    pad, said = encoder.tokenizer.eos_token_id, []
+    for i in range(0, len(encoded), size):
+        rows = encoded[i : i + size]
+        width = max(len(row.prompt) for row in rows)
+        ids = torch.tensor([[pad] * (width - len(row.prompt)) + list(row.prompt) for row in rows])
+        mask = torch.tensor([[0] * (width - len(row.prompt)) + [1] * len(row.prompt) for row in rows])
+        with torch.no_grad():
+            out = model.generate(
+                input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=pad,
+                max_new_tokens=rows[0].tree.longest + 2,
+            )  # fmt: skip
+        said += encoder.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
+    return said
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """The JSON of an answer, or None."""
+    try:
+        found = json.loads(text[text.index("{") : text.index("}") + 1])
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    run_script(main, ScoringBenchmarkConfig, __doc__)

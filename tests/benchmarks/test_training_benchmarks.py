@@ -1,0 +1,51 @@
+"""benchmarks/training.py and scoring.py run on a tiny model; TRL's part where TRL is installed."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tiny_kbm import make_folder
+
+ROOT = Path(__file__).parents[2]
+PEERS = ["kbtrain", *(["trl_best"] if find_spec("trl") else [])]
+
+
+def run(script, **keys):
+    command = [sys.executable, str(ROOT / "benchmarks" / script)]
+    command += [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_training_benchmark_gives_rates_memory_losses_and_a_figure(tmp_path):
+    model = make_folder(tmp_path / "model")
+    done = run(
+        "training.py", model=model, dtype="fp32", examples=8, longest=60, max_length=2000, batch=2, steps=3,
+        peers=json.dumps(PEERS), output=tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "out" / "training_full.json").read_text())
+    for reply in found.values():
+        assert reply["steps"] == 2 and len(reply["losses"]) == 3
+        assert reply["tokens"] > 0 and reply["seconds"] > 0 and reply["peak_rss_mb"] > 100
+    assert "kbtrain" in done.stdout and (tmp_path / "out" / "training_full.svg").read_text().startswith("<svg")
+    if "trl_best" in found:
+        assert found["kbtrain"]["final_loss"] == pytest.approx(found["trl_best"]["final_loss"], rel=0.1)
+
+
+def test_the_training_benchmark_says_what_is_missing():
+    if find_spec("trl"):
+        pytest.skip("TRL is installed")
+    done = run("training.py")
+    assert done.returncode == 2 and "package 'trl' is needed" in done.stderr
+
+
+def test_the_scoring_benchmark_gives_both_rates(tmp_path):
+    model = make_folder(tmp_path / "model")
+    done = run("scoring.py", model=model, dtype="fp32", examples=4, longest=40, rounds=1, output=tmp_path / "s.json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["rates"]["kbtrain"] > 0 and found["rates"]["generate"] > 0
+    assert f"({found['unread']} of 4 unreadable)" in done.stdout
