@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gates.classifier_folder import read_classifier_card
 from kbtrain.gates.folder import CARD
-from kbtrain.gates.ragate_mha_input import Inputs, MHAInput, train_tokenizer
+from kbtrain.gates.ragate_mha_input import Inputs, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.provenance import write_atomically
 from kbtrain.training.classifier_data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.classifier_run import (
@@ -133,8 +133,13 @@ def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, outp
     from kbtrain.training.classifier_metrics import classifier_metrics
     from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
     from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
+    from kbtrain.training.processes import main_first
 
-    tokenizer = train_tokenizer((row.example for row in data.train), config.inputs, config.vocabulary)
+    examples = [row.example for row in data.train]
+    kept = output / "checkpoints" / "tokenizer.json"
+    tokenizer = main_first(
+        lambda: kept_tokenizer(kept, lambda: train_tokenizer(examples, config.inputs, config.vocabulary))
+    )
     reader = MHAInput(tokenizer, config.max_length, config.inputs)
     set_seed(config.seed)
     network = RagateMHAConfig(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.dialogue.context import first_kept, turn_text
@@ -97,23 +99,37 @@ def knowledge_text(example: TurnExample) -> str:
 
 
 def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int) -> PreTrainedTokenizerBase:
-    """WordPiece over lower-cased words, from all that the training examples' input holds.
+    """Byte-pair encoding of lower-cased words, from all that the training examples' input holds.
 
-    Padding, unknown words, separator and "no knowledge" have ids of their own (0 to 3).
+    Padding, unknown words, separator and "no knowledge" have ids of their own (0 to 3). The same texts give the same
+    tokenizer in every process (WordPiece's trainer breaks ties at random).
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     special = [PAD, UNKNOWN, SEPARATOR, NOTHING]
-    made_: Any = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    made_: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
     made_.normalizer = normalizers.BertNormalizer(lowercase=True)
     made_.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made_.decoder = decoders.WordPiece(cleanup=False)
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary, special_tokens=special, min_frequency=2, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, min_frequency=2, show_progress=False)
     made_.train_from_iterator(_texts(examples, inputs), trainer)
     return PreTrainedTokenizerFast(tokenizer_object=made_, pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
+
+
+def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    """The tokenizer of a training that goes on, from ``path``; else ``train`` makes it, and it is kept there.
+
+    Its weights belong to the entries' numbers, which another version of the library may give out otherwise.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if not path.exists():
+        made: Any = train()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        made.backend_tokenizer.save(str(partial))
+        os.replace(partial, path)
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
 
 
 def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:

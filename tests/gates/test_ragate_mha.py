@@ -1,5 +1,6 @@
 """RAGate-MHA: the paper's network, its four inputs, and scores that do not depend on the batch."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.gates.ragate_mha import RagateMHA
-from kbtrain.gates.ragate_mha_input import INPUTS, MHAInput, train_tokenizer
+from kbtrain.gates.ragate_mha_input import INPUTS, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.gates.ragate_mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
 from kbtrain.records import Hit
 from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
@@ -129,3 +130,22 @@ def test_what_cannot_be_is_one_line():
         gate("contx+know").score([turn(0)])
     with pytest.raises(UserError, match="the folder of a finished training"):
         RagateMHA.load("/nowhere")
+
+
+def test_a_tokenizer_is_the_same_in_every_process_and_kept_for_a_training_that_goes_on(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from tiny_turns import turn\n"
+        "from kbtrain.gates.ragate_mha_input import train_tokenizer\n"
+        "print(sorted(train_tokenizer([turn(i) for i in range(40)], 'contx', 300).get_vocab().items()))"
+    )
+    root = Path(__file__).parents[2]
+    runs = [
+        subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
+        for _ in range(3)
+    ]
+    assert len(set(runs)) == 1 and "museum" in runs[0]
+    first = kept_tokenizer(tmp_path / "t.json", lambda: train_tokenizer([turn(i) for i in range(40)], "contx", 300))
+    again = kept_tokenizer(tmp_path / "t.json", lambda: pytest.fail("trained again"))
+    assert again.get_vocab() == first.get_vocab()
+    assert again("Tell me about the museum")["input_ids"] == first("Tell me about the museum")["input_ids"]

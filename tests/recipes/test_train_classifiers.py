@@ -98,7 +98,7 @@ def turns(data, split):
 
 @pytest.mark.parametrize(("name", "gate"), [("encoder", EncoderGate), ("ragate_mha", RagateMHA)])
 def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, data, tmp_path, capsys, name, gate):
-    recipe(name, arguments(data, tmp_path / "g", name, epochs=8, act_weight=0.5) if name == "encoder" else
+    recipe(name, arguments(data, tmp_path / "g", name, epochs=30, act_weight=0.5) if name == "encoder" else
            arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
     out = capsys.readouterr().out
     assert "saved, opened again, scores equal" in out
@@ -116,7 +116,7 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]
     if name == "encoder":
         assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
-    recipe(name, arguments(data, tmp_path / "g", name, epochs=8, act_weight=0.5) if name == "encoder" else
+    recipe(name, arguments(data, tmp_path / "g", name, epochs=30, act_weight=0.5) if name == "encoder" else
            arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
     assert "finished already" in capsys.readouterr().out
 
@@ -130,7 +130,8 @@ def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, dat
     assert (opened.card.labels, opened.card.key) == ("soft", "mastery")
     found = opened.score([GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")])
     assert all(0 < score < 1 for score in found) and len(set(found)) == 2
-    assert encoder_source(tmp_path / "q").open()([GateExample.ask("What is the museum?")]) == {"encoder": found[:1]}
+    alone = encoder_source(tmp_path / "q").open()([GateExample.ask("What is the museum?")])
+    assert alone == {"encoder": [pytest.approx(found[0], abs=1e-6)]}
 
 
 def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
