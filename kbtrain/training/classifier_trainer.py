@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import PreTrainedModel, TrainingArguments
 
-from kbtrain.errors import UserError
-from kbtrain.training.checkpoints import mark_complete, rotate
 from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss
 from kbtrain.training.layer_rates import Rates, parameter_groups
-from kbtrain.training.order import LikeLengthSampler
-
-Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
+from kbtrain.training.watched_trainer import Watch, WatchedTrainer
 
 
 @dataclass(frozen=True)
@@ -32,18 +25,7 @@ class Objective:
     auxiliary_weight: float = 0.0
 
 
-class _Watching(TrainerCallback):
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
-    ) -> None:
-        if state.is_world_process_zero:
-            self.watch(state.global_step, state.max_steps, logs or {})
-
-
-class ClassifierTrainer(Trainer):
+class ClassifierTrainer(WatchedTrainer):
     """``measure`` gives the dev figures of the model being trained; every rank measures all of dev."""
 
     def __init__(
@@ -64,19 +46,12 @@ class ClassifierTrainer(Trainer):
             data_collator=collator,
             train_dataset=list(rows),
             eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
-            callbacks=[_Watching(watch)],
         )
         self.rows = rows
         self.objective: Objective = objective
         self.measure = measure
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
-        for printing in (PrinterCallback, ProgressCallback):
-            self.remove_callback(printing)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        group = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        lengths = [len(row.ids) for row in self.rows]
-        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
+        self.watched_by(watch)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """AdamW with a rate for each layer, where ``rates`` say so."""
@@ -108,25 +83,6 @@ class ClassifierTrainer(Trainer):
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Stops at once when the loss is no number: nothing good can come after."""
-        if not math.isfinite(logs.get("loss", 0.0)):
-            raise UserError(
-                f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"
-            )
-        super().log(logs, start_time)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            run = Path(str(self.args.output_dir))
-            mark_complete(run / f"checkpoint-{self.state.global_step}")
-            best = self.state.best_model_checkpoint
-            rotate(run, {run / Path(best).name} if best else set())
-        self.accelerator.wait_for_everyone()
 
     def plain_model(self) -> PreTrainedModel:
         """The trained model without accelerate's wrappers."""

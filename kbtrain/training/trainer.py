@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import PreTrainedModel, TrainingArguments
 
 from kbtrain.errors import UserError
 from kbtrain.gates.exact_head import exact_head
 from kbtrain.gates.kbm import KBM
 from kbtrain.records import GateExample
 from kbtrain.training.attention import attention_for_training
-from kbtrain.training.checkpoints import mark_complete, rotate
 from kbtrain.training.data import Labels
 from kbtrain.training.dev_metrics import dev_metrics
-from kbtrain.training.order import LikeLengthSampler
 from kbtrain.training.rows import Collator, Row, answer_loss
+from kbtrain.training.watched_trainer import Watch, WatchedTrainer
 from kbtrain.training.zero3 import equal_turns, gathered, is_zero3, put_into
 
-Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
 
-
-class _Watching(TrainerCallback):
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
-    ) -> None:
-        if state.is_world_process_zero:
-            self.watch(state.global_step, state.max_steps, logs or {})
-
-
-class KBMTrainer(Trainer):
+class KBMTrainer(WatchedTrainer):
     """``kbm`` scores with the very model that is trained; ``watch`` is told every step's loss.
 
     Losses are means over all answer tokens of a step.
@@ -61,7 +45,6 @@ class KBMTrainer(Trainer):
             data_collator=Collator(cast("int", pad)),
             train_dataset=list(rows),
             eval_dataset=list(dev) or None,
-            callbacks=[_Watching(watch)],
         )
         self.split = is_zero3(self.accelerator)
         if self.split and getattr(kbm.scorer.model, "is_quantized", False):
@@ -71,13 +54,7 @@ class KBMTrainer(Trainer):
         self.dev = dev
         self.labels = labels
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, whatever the model does
-        for printing in (PrinterCallback, ProgressCallback):
-            self.remove_callback(printing)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        group = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        lengths = [len(row.ids) for row in self.rows]
-        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
+        self.watched_by(watch)
 
     def compute_loss(
         self,
@@ -131,25 +108,6 @@ class KBMTrainer(Trainer):
         gathered: list[Any] = [None] * world
         torch.distributed.all_gather_object(gathered, local)
         return {key: [p for part in gathered for p in part[key]][: len(self.dev)] for key in self.kbm.keys}
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Stops at once when the loss is no number: nothing good can come after."""
-        if not math.isfinite(logs.get("loss", 0.0)):
-            raise UserError(
-                f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"
-            )
-        super().log(logs, start_time)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            run = Path(str(self.args.output_dir))
-            mark_complete(run / f"checkpoint-{self.state.global_step}")
-            best = self.state.best_model_checkpoint
-            rotate(run, {run / Path(best).name} if best else set())
-        self.accelerator.wait_for_everyone()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Weights that are stored once and used twice are not missing."""
