@@ -1,0 +1,94 @@
+"""transformers' Trainer for a language model that learns answers: loss on their tokens only, weights kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+
+from kbtrain.errors import UserError
+from kbtrain.gates.exact_head import exact_head
+from kbtrain.training.attention import attention_for_training
+from kbtrain.training.rows import Collator, Row, answer_loss
+from kbtrain.training.watched_trainer import WatchedTrainer
+from kbtrain.training.zero3 import gathered, is_zero3, put_into
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class AnswerTrainer(WatchedTrainer):
+    """``inner`` is the model itself, whatever wraps it. Losses are means over all answer tokens of a step."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        args: TrainingArguments,
+        rows: Sequence[Row],
+        dev: Sequence[Any],
+    ) -> None:
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=Collator(cast("int", pad)),
+            train_dataset=list(rows),
+            eval_dataset=list(dev) or None,
+        )
+        self.inner = model
+        self.split = is_zero3(self.accelerator)
+        if self.split and getattr(model, "is_quantized", False):
+            raise UserError("launcher: ZeRO-3 cannot split 4-bit weights; use ds_configs/zero2.json for method qlora")
+        self.rows = rows
+        self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, whatever the model does
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor | Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
+        labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
+        with exact_head(self.inner), attention_for_training(self.inner, inputs["input_ids"].shape, self.args.bf16):
+            outputs = model(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                position_ids=inputs["position_ids"],
+                logits_to_keep=labels.shape[1],
+                use_cache=False,
+            )
+        count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        loss = answer_loss(outputs.logits, labels, other, weight) / count
+        if num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes  # the ranks' gradients are averaged, the count is of all
+        return (loss, outputs) if return_outputs else loss
+
+    def told(self, figures: dict[str, float], prefix: str) -> dict[str, float]:
+        """Log dev figures under their names, and let the Trainer choose its checkpoint by them."""
+        metrics = {f"{prefix}_{name}": value for name, value in figures.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Weights that are stored once and used twice are not missing."""
+        tied = set(getattr(self.model, "_tied_weights_keys", None) or ())
+        missing = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def plain_model(self, fresh: Callable[[], Any] | None = None) -> PreTrainedModel:
+        """The trained model without accelerate's and the launcher's wrappers.
+
+        With ``fresh``, which opens an untrained one, also under ZeRO-3: all ranks must call it then, and the first
+        one gets the weights whole (the others their split model).
+        """
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        if self.split and fresh is not None:
+            whole = gathered(model)
+            model = put_into(fresh, whole) if self.args.process_index == 0 else model
+        return cast("PreTrainedModel", model)
