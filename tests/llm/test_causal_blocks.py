@@ -57,3 +57,24 @@ def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
     assert pays(model, 256) and not pays(model, 255)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     assert not pays(model, 1000)
+
+
+@torch.inference_mode()
+def test_long_prompts_go_through_the_model_one_by_one_and_come_back_as_one_padded_cache(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbtrain.llm.sampler.pays", lambda model, length: True)
+    monkeypatch.setattr("kbtrain.llm.sampler._ALONE", 280)
+    prompts = [[(3 * i) % 64 for i in range(290)], [(5 * i) % 64 for i in range(270)]]
+    plain, theirs = prefill(model, prompts)
+    shapes: list[torch.Size] = []
+    watch = model.register_forward_pre_hook(lambda _, a, k: shapes.append(k["input_ids"].shape), with_kwargs=True)
+    joined, ours = prefill(model, prompts, blocks=True)
+    watch.remove()
+    assert shapes == [(1, 290), (1, 270)]
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    for a, b in zip(plain.layers, joined.layers, strict=True):
+        for whole, made in ((a.keys, b.keys), (a.values, b.values)):
+            torch.testing.assert_close(made[0], whole[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(made[1, :, :270], whole[1, :, :270], atol=1e-5, rtol=1e-5)
+            assert not made[1, :, 270:].any()
