@@ -18,9 +18,7 @@ from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.uniforms import UniformRow
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 
-_ALONE = (
-    512  # tokens of a prompt from which a CPU's caches hold its layers' inputs better when it goes alone (measured)
-)
+_ALONE = 512  # tokens of a prompt from which it goes alone: its layers' inputs then stay in the CPU's caches (measured)
 _LEAVE = 0.9  # finished rows leave the batch once they are a tenth of it: leaving copies the others' keys and values
 
 
