@@ -25,17 +25,14 @@ from kbtrain.metrics.curves import oracles
 from kbtrain.metrics.end_to_end import Settings, evaluate
 from kbtrain.metrics.methods import methods_of_run
 from kbtrain.metrics.outcomes import AccuracyKind, answers, has_expected
-from kbtrain.metrics.stored import check_missing, read_labels, read_scores, read_stored
+from kbtrain.metrics.run_folder import read_run
+from kbtrain.metrics.stored import read_labels
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import read_meta, write_meta
-from kbtrain.records import Question, Split
 from kbtrain.report.methods_table import methods_text
 from kbtrain.report.provenance import note_thresholds, result_meta
 from kbtrain.report.results import Results, save
 from kbtrain.report.summary import text_summary
-from kbtrain.store import SampleStore
-
-SPLITS: tuple[Split, Split] = ("dev", "test")  # thresholds, figures
 
 
 class EndToEndConfig(Config):
@@ -61,16 +58,12 @@ class EndToEndConfig(Config):
 def main(config: EndToEndConfig) -> None:
     """Grade, decide, measure, write, say."""
     started = time.time()
-    files = {n: config.run / n for n in ("questions.jsonl", "samples.db", "labels.jsonl", "scores.jsonl")}
-    first, labels = read_labels(files["labels.jsonl"])
-    with SampleStore(files["samples.db"], read_only=True) as store:
-        questions = list(jsonl.read(Question, files["questions.jsonl"]))
-        sampling = store.run_meta(config.sampling_run)
-        dev, test = (read_stored(store, config.sampling_run, questions, split) for split in SPLITS)
-    missing = check_missing([*dev.missing, *test.missing], files["samples.db"], config.allow_missing)
-    scores, meta = read_scores(files["scores.jsonl"]), read_meta(files["scores.jsonl"])
+    files = [config.run / n for n in ("questions.jsonl", "samples.db", "labels.jsonl", "scores.jsonl")]
+    first, labels = read_labels(config.run / "labels.jsonl")
+    folder = read_run(config.run, config.sampling_run, config.allow_missing)
+    dev, test, meta = folder.dev, folder.test, read_meta(config.run / "scores.jsonl")
     gates = gate_inputs.baselines(dev, test, labels, config.seed)
-    gates += gate_inputs.scored(scores, meta, dev.outcomes, test.outcomes, files["scores.jsonl"])
+    gates += gate_inputs.scored(folder.scores, meta, dev.outcomes, test.outcomes, config.run / "scores.jsonl")
     if config.accuracy == "expected" and not has_expected(test.outcomes):
         raise UserError("accuracy 'expected': not every test question was sampled; use 'greedy'")
     settings = Settings(
@@ -82,9 +75,9 @@ def main(config: EndToEndConfig) -> None:
         random_draws=config.random_draws,
         seed=config.seed,
     )
-    methods = methods_of_run(config.run, config.sampling_run, test.questions, scores, meta)
+    methods = methods_of_run(config.run, config.sampling_run, test.questions, folder.scores, meta)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
-    meta = result_meta(config.run, settings, dev, test, sampling, started)
+    meta = result_meta(config.run, settings, dev, test, folder.sampling, started)
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
     best = oracles(known.llm, known.rag)
@@ -94,10 +87,9 @@ def main(config: EndToEndConfig) -> None:
     jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)
     for path in (outcomes, out):
-        write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=list(files.values()),
-                   started=started)  # fmt: skip
+        write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=files, started=started)
     note_thresholds(config.run / "kbm", config.run / "examples" / "dev.jsonl", found)
-    print(text_summary(results, missing))
+    print(text_summary(results, folder.notes))
     print(methods_text(methods), end="\n" if methods else "")
     print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {time.time() - started:.0f} s -> {out}")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.labeling import mastery
-from kbtrain.labeling.grading import is_correct, is_empty
+from kbtrain.labeling.grading import Verdicts, graded, is_empty
 from kbtrain.records import Outcome, Question, SampleSet
 
 Floats = NDArray[np.float64]
@@ -33,8 +33,8 @@ class Answers:
 class ConditionOutcome:
     """One question under one condition: is the greedy answer right, and which share of the sampled ones (mastery)?
 
-    None where there is no such answer. ``empty`` and ``cut_off`` (token limit) are of the greedy answer;
-    ``prompt_tokens`` is what the model reads for it.
+    None where there is no such answer, or a judge abstained from it. ``empty`` and ``cut_off`` (token limit) are of
+    the greedy answer; ``prompt_tokens`` is what the model reads for it.
     """
 
     correct: bool | None
@@ -45,13 +45,13 @@ class ConditionOutcome:
     prompt_tokens: int = 0
 
 
-def grade(question: Question, stored: SampleSet) -> ConditionOutcome:
-    """Grade stored answers."""
+def grade(question: Question, stored: SampleSet, verdicts: Verdicts | None = None) -> ConditionOutcome:
+    """Grade stored answers: by the question's rule, or by a judge's verdicts on them."""
     greedy = stored.greedy
-    sampled = mastery.grade(question, (sample.text for sample in stored.samples))
+    sampled = mastery.grade(question, (sample.text for sample in stored.samples), verdicts)
     return ConditionOutcome(
-        correct=None if greedy is None else is_correct(question, greedy.text),
-        mastery=sampled.n_correct / sampled.n if sampled.n else None,
+        correct=None if greedy is None else graded(question, greedy.text, verdicts),
+        mastery=sampled.n_correct / sampled.n_graded if sampled.n_graded else None,
         tokens=0 if greedy is None else greedy.n_tokens,
         empty=greedy is not None and is_empty(greedy.text),
         cut_off=greedy is not None and greedy.finish == "length",

@@ -12,10 +12,12 @@ import numpy as np
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.metrics.decisions import GateInput
-from kbtrain.metrics.stored import Stored, check_missing, first_ids, read_scores, read_stored
+from kbtrain.metrics.stored import Stored, check_missing, first_ids, read_scores, read_stored, run_verdicts
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.records import Outcome, Question
+from kbtrain.records import Outcome, Question, Split
 from kbtrain.store import SampleStore
+
+_SPLITS: tuple[Split, Split] = ("dev", "test")
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
     with SampleStore(store_file, read_only=True) as store:
         sampling = store.run_meta(sampling_run)
         questions = list(jsonl.read(Question, path / "questions.jsonl"))
-        dev, test = (read_stored(store, sampling_run, questions, split) for split in ("dev", "test"))
-    notes = check_missing([*dev.missing, *test.missing], store_file, allow_missing)
+        verdicts = run_verdicts(path)
+        dev, test = (read_stored(store, sampling_run, questions, split, verdicts) for split in _SPLITS)
+    notes = check_missing([dev, test], store_file, allow_missing)
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     found = read_scores(score_file) if scores else {}

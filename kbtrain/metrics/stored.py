@@ -10,33 +10,51 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.labeling.grading import Verdicts
+from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.metrics.outcomes import ConditionOutcome, grade, outcome
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import CONDITIONS, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
+
+ByQuestion = Mapping[str, Verdicts]
 
 
 @dataclass
 class Stored:
-    """The graded answers of some questions: ``outcomes`` where both greedy answers are there, else in ``missing``."""
+    """The graded answers of some questions: ``outcomes`` where both greedy answers are there and graded.
+
+    Else they are in ``missing``, or in ``abstained`` where a judge would not say.
+    """
 
     questions: list[Question] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    abstained: list[str] = field(default_factory=list)
     graded: dict[Condition, list[ConditionOutcome]] = field(
         default_factory=lambda: {condition: [] for condition in CONDITIONS}
     )
 
 
-def read_stored(store: SampleStore, run: str, questions: Iterable[Question], split: Split) -> Stored:
-    """Grade the stored answers of each question of a split; the answers themselves are not kept."""
+def read_stored(
+    store: SampleStore, run: str, questions: Iterable[Question], split: Split, verdicts: ByQuestion | None = None
+) -> Stored:
+    """Grade the stored answers of each question of a split; the answers themselves are not kept.
+
+    ``verdicts``: a judge's, see :func:`run_verdicts`; without them each question's own rule grades.
+    """
     found = Stored()
     for question in questions:
         if question.split != split:
             continue
         sets = {condition: store.get(run, question.id, condition) for condition in CONDITIONS}
-        graded = {condition: grade(question, made) for condition, made in sets.items() if made is not None}
-        if any(c not in graded or graded[c].correct is None for c in ("llm", "rag")):
+        said = None if verdicts is None else verdicts.get(question.id, {})
+        graded = {condition: grade(question, made, said) for condition, made in sets.items() if made is not None}
+        if any(made is None or made.greedy is None for made in (sets["llm"], sets["rag"])):
             found.missing.append(question.id)
+            continue
+        if graded["llm"].correct is None or graded["rag"].correct is None:
+            found.abstained.append(question.id)
             continue
         found.questions.append(question)
         found.outcomes.append(outcome(question, graded["llm"], graded["rag"]))
@@ -45,14 +63,28 @@ def read_stored(store: SampleStore, run: str, questions: Iterable[Question], spl
     return found
 
 
-def check_missing(missing: Sequence[str], path: Path, allow: bool) -> list[str]:
-    """A line for the summary if answers are missing and that is allowed, else :class:`UserError`."""
+def run_verdicts(run: Path) -> ByQuestion | None:
+    """The judge's verdicts of a run folder if its labels were made with them: what grades labels grades outcomes too.
+
+    None where each question's own rule graded the labels, or there are none.
+    """
+    labels = run / "labels.jsonl"
+    if not meta_path(labels).exists() or not read_meta(labels).get("label_rule", {}).get("judge"):
+        return None
+    return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, run / "verdicts.jsonl")}
+
+
+def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]:
+    """Lines for the summary on what is left out; :class:`UserError` if answers are missing and that is not allowed."""
+    missing = [i for part in found for i in part.missing]
+    abstained = [i for part in found for i in part.abstained]
+    unjudged = [f"left out: the judge abstained from the greedy answer of {first_ids(abstained)}"] if abstained else []
     if not missing:
-        return []
+        return unjudged
     note = f"no greedy answer under llm and rag is stored for {first_ids(missing)}"
     if not allow:
         raise UserError(f"{at(path)}: {note}; run data_gen/sample.py again, or set allow_missing")
-    return [f"left out: {note}"]
+    return [f"left out: {note}", *unjudged]
 
 
 def first_ids(ids: Sequence[str], shown: int = 3) -> str:

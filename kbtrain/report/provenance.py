@@ -41,7 +41,10 @@ def result_meta(
         "split": "test",
         "n": len(test.outcomes),
         "n_dev": len(dev.outcomes),
-        "excluded": {"without_stored_answers": len(dev.missing) + len(test.missing)},
+        "excluded": {
+            "without_stored_answers": len(dev.missing) + len(test.missing),
+            "judge_abstained": len(dev.abstained) + len(test.abstained),
+        },
         "accuracy_kind": settings.kind,
         "threshold_rule": settings.rule,
         "positives": {name: POSITIVES[name] for name in ("needed", second)},

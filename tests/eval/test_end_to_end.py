@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +15,10 @@ from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.folder import GateCard, read_card, write_card
-from kbtrain.provenance import file_sha256
-from kbtrain.records import GateScore, Outcome
+from kbtrain.labeling.grading import is_correct
+from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
+from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.results import check, load
 from kbtrain.store import SampleStore
 
@@ -101,10 +104,37 @@ def test_missing_answers_are_refused_or_counted(
     with pytest.raises(UserError, match=r"is stored for 1 question \(new\)"):
         evaluate(script, run_folder)
     document = evaluate(script, run_folder, allow_missing=True)
-    assert document["meta"]["excluded"] == {"without_stored_answers": 1}
+    assert document["meta"]["excluded"] == {"without_stored_answers": 1, "judge_abstained": 0}
     assert document["gates"][0]["n"] == 199
     said = capsys.readouterr().out
     assert "1 question (new)" in said and "1 questions without stored answers left out" in said
+
+
+def test_a_judge_that_made_the_labels_grades_the_answers_too(
+    script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(script, sampled_run)
+    by_rule = {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")}
+    made = []
+    with SampleStore(sampled_run / "samples.db", read_only=True) as store:
+        for question in jsonl.read(Question, sampled_run / "questions.jsonl"):
+            answers = distinct_answers(store, "main", question)
+            right: dict[str, bool | None] = {key: not is_correct(question, text) for key, text in answers.items()}
+            if question.id == "test-3":
+                right = dict.fromkeys(right)
+            made.append(QuestionVerdicts(question.id, right))
+    jsonl.write(sampled_run / "verdicts.jsonl", made)
+    evaluate(script, sampled_run)
+    assert {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")} == by_rule  # not in use
+    write_meta(sampled_run / "labels.jsonl", stage="label", config={}, inputs=[], started=time.time(),
+               extra={"label_rule": {"judge": {"judge": "contrary"}}})  # fmt: skip
+    document = evaluate(script, sampled_run)
+    judged = {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")}
+    assert set(by_rule) - set(judged) == {"test-3"} and document["meta"]["excluded"]["judge_abstained"] == 1
+    assert "the judge abstained from the greedy answer of 1 question (test-3)" in capsys.readouterr().out
+    for question_id, outcome in judged.items():
+        assert outcome.llm_correct is not by_rule[question_id].llm_correct
+        assert outcome.rag_expected == pytest.approx(1 - (by_rule[question_id].rag_expected or 0))
 
 
 def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
