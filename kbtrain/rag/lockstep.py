@@ -15,9 +15,9 @@ from kbtrain.labeling.answer_overlap import exact_match, token_f1
 from kbtrain.labeling.grading import is_correct
 from kbtrain.rag.self_aware import Granted, Outcome, Talk, Wish
 from kbtrain.rag.thinking import Ask, Reply, Thinking
-from kbtrain.rag.three_steps import Searcher
 from kbtrain.rag.trace import Spent, Trace
 from kbtrain.records import Question
+from kbtrain.retrieval.base import Searcher
 
 Begin = Callable[[Question], Talk]
 

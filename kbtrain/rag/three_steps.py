@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from kbtrain.errors import UserError
 from kbtrain.gates.base import Gate
@@ -12,14 +11,7 @@ from kbtrain.labeling.examples import example
 from kbtrain.llm.base import LLM, Ask
 from kbtrain.prompts import evidence_text
 from kbtrain.records import Condition, Hit, Question, SampleSet
-
-
-class Searcher(Protocol):
-    """What finds passages, e.g. :class:`kbtrain.retrieval.bm25.BM25`."""
-
-    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
-        """At most ``k`` hits for each query, best first."""
-        ...
+from kbtrain.retrieval.base import Searcher
 
 
 @dataclass(frozen=True)
