@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from tqdm import tqdm
@@ -24,14 +24,12 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.dialogue.entities import Finder, with_entities
-from kbtrain.dialogue.knowledge import by_index, by_rank
+from kbtrain.dialogue.knowledge import find_knowledge
 from kbtrain.dialogue.responses import all_responses
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.settings import LLMConfig
 from kbtrain.provenance import file_sha256, write_meta
-from kbtrain.records import Hit, Snippet, TurnExample
-from kbtrain.retrieval.ranker_data import Candidates, Rank, TfIdfRank
-from kbtrain.retrieval.stage import open_index
+from kbtrain.records import Hit, TurnExample
 
 
 class TurnFeaturesConfig(LLMConfig):
@@ -85,16 +83,8 @@ def responses(config: TurnFeaturesConfig, turns: Sequence[TurnExample], source: 
 
 def knowledge(config: TurnFeaturesConfig, turns: Sequence[TurnExample]) -> list[tuple[Hit, ...]]:
     bar = tqdm(turns, desc=config.know, unit=" turns")
-    if config.know == "bm25" and config.corpus:
-        return by_index(open_index("bm25", config.corpus, config.run / "bm25_turns"), bar, config.k)
-    snippets = list(jsonl.read(Snippet, config.run / "snippets.jsonl"))
-    if config.know == "tfidf":
-        return by_rank(TfIdfRank(snippets), Candidates(snippets), bar, config.k)
-    from kbtrain.retrieval.ranker import Ranker
-
-    ranker = Ranker.load(config.ranker or "", device=config.device)
-    rank: Rank = lambda turn, hits, k: ranker.best(turn.context, hits, k)  # noqa: E731
-    return by_rank(rank, Candidates(snippets), bar, config.k)
+    know: Any = config.know
+    return find_knowledge(know, bar, config.k, config.run, config.ranker or config.corpus, config.device)
 
 
 if __name__ == "__main__":

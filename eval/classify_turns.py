@@ -18,14 +18,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.metrics.turn_classification import Run, classify_turns, compare
+from kbtrain.metrics.turn_classification import classify_turns, compare
+from kbtrain.metrics.turn_runs import labelled_turns, run_of
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.records import GateScore, Split, TurnExample
 from kbtrain.report.turn_tables import difference_table, gate_table
-from kbtrain.training.classifier_metrics import best_f1_threshold
 
 
 class ClassifyTurnsConfig(Config):
@@ -41,7 +39,7 @@ def main(config: ClassifyTurnsConfig) -> None:
     if config.compare and config.compare not in config.gates:
         raise UserError(f"key 'compare': no gate '{config.compare}'; {did_you_mean(config.compare, config.gates)}")
     source = config.run / "turns.jsonl"
-    turns = {split: labelled(source, split) for split in ("dev", "test")}
+    turns = {split: labelled_turns(source, split) for split in ("dev", "test")}
     files = {name: [config.run / folder / "scores.jsonl" for folder in paths] for name, paths in config.gates.items()}
     runs = {name: [run_of(path, turns) for path in paths] for name, paths in files.items()}
     truth = np.array([bool(turn.label) for turn in turns["test"]])
@@ -59,24 +57,6 @@ def main(config: ClassifyTurnsConfig) -> None:
     print(text)
     print(f"{n['turns']} test turns ({n['positive']} enriched) of {n['dialogues']} dialogues; thresholds: best F1 on "
           f"{len(turns['dev'])} dev turns -> {target}")  # fmt: skip
-
-
-def labelled(source: Path, split: Split) -> list[TurnExample]:
-    found = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
-    if not found:
-        raise UserError(f"{source}: no {split} turn with a label")
-    return found
-
-
-def run_of(path: Path, turns: dict[str, list[TurnExample]]) -> Run:
-    """Dev scores choose the cut, test scores are kept. Raises :class:`UserError` for a turn without a score."""
-    scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
-    missing = next((t.id for split in ("dev", "test") for t in turns[split] if t.id not in scores), None)
-    if missing is not None:
-        raise UserError(f"{path}: no score for turn '{missing}'; score dev and test of the same turns.jsonl")
-    dev, test = ([scores[turn.id] for turn in turns[split]] for split in ("dev", "test"))
-    cut = best_f1_threshold([float(bool(turn.label)) for turn in turns["dev"]], dev)
-    return Run(np.array(test), cut.value)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kbtrain.errors import UserError
+
+Floats = NDArray[np.float64]
+_ORDERS = 4  # BLEU counts n-grams of 1 to 4 words
+_ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
 @dataclass(frozen=True)
@@ -48,20 +57,50 @@ class Confidence:
 def text_scores(responses: Sequence[str], references: Sequence[str]) -> TextScores:
     """Compare each response with its one reference. Raises :class:`UserError` if sacrebleu or rouge-score is missing,
     ValueError if there is nothing to compare."""
+    return scores_of(text_parts(responses, references), sum(not response.strip() for response in responses))
+
+
+def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
+    """What corpus figures are made of, one row a response: (n, 13), BLEU's matches and totals of 1- to 4-grams, the
+    lengths of response and reference, and the three ROUGE F-measures. Any rows' figures: :func:`scores_of`."""
     _check(responses, references)
     try:
         from rouge_score.rouge_scorer import RougeScorer
         from sacrebleu.metrics import BLEU
     except ImportError as error:
-        raise UserError(f'{error.name} is not installed; run: pip install "kbtrain[dialogue]"') from None
+        raise _missing(error) from None
+    bleu, rouge = BLEU(effective_order=True), RougeScorer(_ROUGE, use_stemmer=True)  # the order matters not to counts
+    rows = []
+    for response, reference in zip(responses, references, strict=True):
+        counts, found = bleu.sentence_score(response, [reference]), rouge.score(reference, response)
+        f1 = (found[name].fmeasure for name in _ROUGE)
+        rows.append([*counts.counts, *counts.totals, counts.sys_len, counts.ref_len, *f1])
+    return np.array(rows, dtype=np.float64)
+
+
+def scores_of(parts: Floats, n_empty: int = 0) -> TextScores:
+    """Figures of the responses whose :func:`text_parts` these are: BLEU from summed counts, ROUGE as means."""
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError as error:
+        raise _missing(error) from None
+    total = parts.sum(axis=0)
+    lengths = (int(n) for n in total[2 * _ORDERS : 2 * _ORDERS + 2])
+    score: Any = BLEU.compute_bleu(
+        [int(n) for n in total[:_ORDERS]], [int(n) for n in total[_ORDERS : 2 * _ORDERS]], *lengths, smooth_method="exp"
+    )
+    rouge = (total[-3:] / len(parts)).tolist()
+    return TextScores(len(parts), n_empty, float(score.score), bleu_signature(), *rouge)
+
+
+@functools.cache
+def bleu_signature() -> str:
+    """Settings and version of BLEU, as sacrebleu prints them."""
+    from sacrebleu.metrics import BLEU
+
     bleu = BLEU()
-    score = bleu.corpus_score(list(responses), [list(references)])
-    names = ("rouge1", "rouge2", "rougeL")
-    scorer = RougeScorer(names, use_stemmer=True)
-    found = [scorer.score(reference, response) for response, reference in zip(responses, references, strict=True)]
-    rouge1, rouge2, rouge_l = (sum(one[name].fmeasure for one in found) / len(found) for name in names)
-    empty = sum(not response.strip() for response in responses)
-    return TextScores(len(found), empty, float(score.score), str(bleu.get_signature()), rouge1, rouge2, rouge_l)
+    bleu.corpus_score(["a"], [["a"]])  # it knows the number of references only then
+    return str(bleu.get_signature())
 
 
 def bert_scores(
@@ -72,16 +111,31 @@ def bert_scores(
     ``model`` is a folder or hub id; ``layers`` is needed for one that bert-score does not know by name. Raises
     :class:`UserError` if bert-score is missing.
     """
+    parts, code = bert_parts(responses, references, model, layers, device)
+    precision, recall, f1 = (float(mean) for mean in parts.mean(axis=0))
+    return BertScores(precision, recall, f1, code)
+
+
+def bert_parts(
+    responses: Sequence[str], references: Sequence[str], model: str, layers: int | None = None, device: str = "cpu"
+) -> tuple[Floats, str]:
+    """As :func:`bert_scores`, each response's precision, recall and F1, (n, 3); and the code.
+
+    Raises :class:`UserError` also for a model that is not there.
+    """
     _check(responses, references)
     try:
         from bert_score import score
     except ImportError:
         raise UserError('bert-score is not installed; run: pip install "kbtrain[bertscore]"') from None
-    found, code = score(
-        list(responses), list(references), model_type=model, num_layers=layers, device=device, return_hash=True
-    )
-    precision, recall, f1 = (float(part.mean()) for part in found)
-    return BertScores(precision, recall, f1, str(code))
+    try:
+        found, code = score(
+            list(responses), list(references), model_type=model, num_layers=layers, device=device, return_hash=True
+        )
+    except (OSError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"BERTScore's model '{model}' cannot be opened ({first[:120]})") from None
+    return np.stack([part.double().cpu().numpy() for part in found], axis=1), str(code)
 
 
 def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequence[float]]) -> Confidence:
@@ -96,3 +150,7 @@ def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequen
 def _check(responses: Sequence[str], references: Sequence[str]) -> None:
     if len(responses) != len(references) or not responses:
         raise ValueError(f"{len(responses)} responses and {len(references)} references: need as many, and at least one")
+
+
+def _missing(error: ImportError) -> UserError:
+    return UserError(f'{error.name} is not installed; run: pip install "kbtrain[dialogue]"')

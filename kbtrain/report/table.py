@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from kbtrain.report.text_table import aligned
 
-Kind = Literal["text", "count", "percent", "points", "decimal"]
+Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
 Value = str | float | int | None
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: ``percent`` shows a share as 60.1, ``points`` a difference of shares as +1.2 (percentage points)."""
+    """A column: ``percent`` shows a share as 60.1, ``points`` a difference of shares as +1.2 (percentage points),
+    ``change`` a relative change as -0.47%."""
 
     name: str
     kind: Kind = "percent"
@@ -48,6 +49,8 @@ def shown(value: Value, kind: Kind) -> str:
         return f"{100 * value + 0.0:.1f}"
     if kind == "points":
         return f"{round(100 * value, 1) + 0.0:+.1f}"
+    if kind == "change":
+        return f"{round(100 * value, 2) + 0.0:+.2f}%"
     return f"{value:.4g}"
 
 

@@ -1,0 +1,101 @@
+"""Generate dialogue responses with and without knowledge: RUN/turns.jsonl -> RUN/responses/AUGMENTATION.jsonl.
+
+Without snippets (none), and with a ranker's top 3, its first and its fifth alone (RAGate's tables 3 and 4): tfidf or
+ranker among the dialogue's snippets, bm25 in a corpus. Each (turn, augmentation) is generated once, greedily, with the
+least logit and probability of its tokens; finished ones are kept, a killed run goes on. What the ranker found is in
+RUN/responses/RANKER.evidence.jsonl. Call it once for each ranker.
+
+Examples:
+  python data_gen/respond.py --run runs/ketod --model runs/ketod/dialogue --know ranker --ranker runs/ketod/ranker
+  python data_gen/respond.py --run runs/ketod --model runs/ketod/dialogue --know tfidf --ways "[top3]"
+  python data_gen/respond.py --run runs/ketod --model runs/ketod/dialogue --know bm25 --corpus passages.jsonl
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.dialogue.augmentations import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
+from kbtrain.dialogue.context import context_text
+from kbtrain.dialogue.knowledge import find_knowledge
+from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
+from kbtrain.errors import UserError
+from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.records import Evidence, Hit, Split, TurnExample
+
+
+class RespondConfig(Config):
+    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
+    model: Path = Field(description="folder of recipes/train_dialogue.py")
+    know: Literal["none", "tfidf", "ranker", "bm25"] = Field("tfidf", description="who finds the snippets")
+    ranker: Path | None = Field(None, description="folder of recipes/train_ranker.py, for know: ranker")
+    corpus: Path | None = Field(None, description="passages, for know: bm25")
+    ways: tuple[Way, ...] = Field(WAYS, description="which of the found snippets are read: top3, rank1, rank5")
+    split: Split = Field("test", description="turns of this split")
+    out: Path | None = Field(None, description="folder of the responses (default: RUN/responses)")
+    batch_size: int = Field(16, ge=1, description="responses generated at a time")
+    dtype: str = Field("auto", description="auto, bf16, fp32 or fp16")
+    device: str = Field("auto", description="auto, cpu or cuda")
+
+    @model_validator(mode="after")
+    def _complete(self) -> RespondConfig:
+        for know, key in (("ranker", "ranker"), ("bm25", "corpus")):
+            if (self.know == know) != (getattr(self, key) is not None):
+                raise ValueError(f"know: {know} and the key '{key}' belong together")
+        return self
+
+
+def main(config: RespondConfig) -> None:
+    source, out = config.run / "turns.jsonl", config.out or config.run / "responses"
+    turns = [turn for turn in jsonl.read(TurnExample, source) if turn.split == config.split]
+    if not turns:
+        raise UserError(f"{source}: no {config.split} turn in it")
+    read_responder_card(config.model)  # a wrong folder is told before anything is searched for
+    plan: dict[str, list[tuple[Hit, ...]]] = {NONE: [()] * len(turns)}
+    if config.know != "none":
+        found = knowledge(config, turns, source, out)
+        plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
+    opened = functools.cache(lambda: Responder.load(config.model, config.dtype, config.device))
+    key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}
+    key |= {name: str(getattr(config, name)) for name in ("split", "batch_size", "dtype", "device")}
+    none: dict[str, Any] = {}
+    for name, hits in plan.items():
+        started, path = time.time(), responses_path(out, name)
+        ids = sha256(repr([[hit.passage_id for hit in one] for one in hits]).encode()).hexdigest()
+        with tqdm(total=len(turns), desc=name, unit=" turns") as bar:
+            made = augment(opened, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)
+        none = none or made
+        bare = sum(not one for one in hits) if name != NONE else 0
+        empty = sum(not one.text for one in made.values())
+        facts, options = {"without_snippets": bare, "empty": empty}, config.model_dump(mode="json")
+        write_meta(path, stage="respond", config=options, inputs=[source], extra=facts, started=started)
+        print(f"respond: {len(made)} {config.split} turns, {name}: {bare} found no snippet (their response is that of "
+              f"none), {empty} responses are empty -> {path}")  # fmt: skip
+
+
+def knowledge(config: RespondConfig, turns: Sequence[TurnExample], source: Path, out: Path) -> list[tuple[Hit, ...]]:
+    """What the ranker finds, kept: evaluation counts its hits."""
+    path, place = out / f"{config.know}.evidence.jsonl", config.ranker or config.corpus
+    options = {"know": config.know, "source": place and file_sha256(place), "k": DEEPEST, "split": config.split}
+    inputs = [source] if config.know == "bm25" else [source, config.run / "snippets.jsonl"]
+    if not made_before(path, options, inputs):
+        know: Any = config.know
+        bar = tqdm(turns, desc=know, unit=" turns")
+        rows = zip(turns, find_knowledge(know, bar, DEEPEST, config.run, place, config.device), strict=True)
+        jsonl.write(path, (Evidence(t.id, know, context_text(t.context), hits) for t, hits in rows))
+        write_meta(path, stage="respond", config=options, inputs=inputs)
+    return [evidence.hits for evidence in jsonl.read(Evidence, path)]
+
+
+if __name__ == "__main__":
+    run_script(main, RespondConfig, __doc__)

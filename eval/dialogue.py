@@ -1,0 +1,85 @@
+"""RAGate's tables 1 to 4 and figures 3 and 4 from stored responses and scores: no model generates here.
+
+Reads turns.jsonl, the responses of data_gen/respond.py and scores.jsonl of each gate's folder; writes dialogue.json,
+.md and .html. Table 1: Recall@1 and @3 of the rankers; 2: precision, recall, F1, AUC, AP, FDR of the gates (several
+folders of a gate are its seeds); 3 and 4: BLEU, ROUGE, BERTScore and confidence of No-Aug, each gate (its first
+seed), Random-Aug of the same size, Human-label and Aug-All; figures 3 and 4: augmented turns by position and domain.
+BERTScore is computed if a model is given for it. What the data lacks is named with counts.
+
+Examples:
+  python eval/dialogue.py --run runs/ketod --gates "{structural: [gates/structural], encoder: [encoder]}"
+  python eval/dialogue.py --run runs/ketod --gates "{mha: [mha]}" --ranker ranker --bertscore roberta-large
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.dialogue.augmentations import NONE
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.metrics.dialogue_inputs import DialogueInputs, read_dialogue
+from kbtrain.metrics.text_generation import bert_parts
+from kbtrain.metrics.turn_runs import labelled_turns, run_of
+from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.report.dialogue_layout import BertScored, Draws, evaluate_dialogue
+from kbtrain.report.dialogue_page import dialogue_html, dialogue_markdown
+from kbtrain.report.table import as_text
+
+
+class DialogueConfig(Config):
+    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
+    responses: Path | None = Field(None, description="folder of data_gen/respond.py (default: RUN/responses)")
+    gates: dict[str, list[Path]] = Field(description="name: folders with scores.jsonl, one a seed; relative to the run")
+    ranker: str | None = Field(None, description="ranker of table 3 (default: the first by name); table 4 has all")
+    random_draws: int = Field(20, ge=2, description="draws of Random-Aug")
+    draws: int = Field(2000, ge=100, description="bootstrap draws of table 2")
+    seed: int = Field(0, ge=0, description="of all draws")
+    bertscore: str | None = Field(None, description="model of BERTScore: folder or hub id, e.g. roberta-large")
+    bertscore_layers: int | None = Field(None, ge=1, description="its layer, for a model that bert-score does not know")
+    out: Path | None = Field(None, description="folder of the results (default: RUN)")
+
+
+def main(config: DialogueConfig) -> None:
+    started, source = time.time(), config.run / "turns.jsonl"
+    turns = {split: labelled_turns(source, split) for split in ("dev", "test")}
+    inputs = read_dialogue(config.responses or config.run / "responses", source, turns["test"])
+    rankers = [found.ranker for found in inputs.recalls]
+    ranker = config.ranker or rankers[0]
+    if ranker not in rankers:
+        raise UserError(f"key 'ranker': no responses of '{ranker}'; {did_you_mean(ranker, rankers)}")
+    files = {name: [config.run / path / "scores.jsonl" for path in paths] for name, paths in config.gates.items()}
+    runs = {name: [run_of(path, {**turns, "test": inputs.turns}) for path in paths] for name, paths in files.items()}
+    draws = Draws(config.random_draws, config.draws, config.seed)
+    result = evaluate_dialogue(inputs, runs, ranker, bert(config, inputs), draws)
+    target = (config.out or config.run) / "dialogue.json"
+    write_atomically(target, json.dumps(result.to_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_atomically(target.with_suffix(".md"), dialogue_markdown(result))
+    write_atomically(target.with_suffix(".html"), dialogue_html(result))
+    read = [source, *inputs.files, *(path for paths in files.values() for path in paths)]
+    write_meta(target, stage="dialogue", config=config.model_dump(mode="json"), inputs=read, started=started)
+    print("\n\n".join(map(as_text, result.tables)))
+    print("", *result.notes, *(f"missing: {text}" for text in result.lacking), sep="\n")
+    print(f"dialogue: {result.n} test turns, {len(inputs.responses) - 1} augmentations, {len(runs)} gates -> {target}, "
+          ".md and .html")  # fmt: skip
+
+
+def bert(config: DialogueConfig, inputs: DialogueInputs) -> BertScored:
+    """F1 of every response; or why there is none."""
+    model = config.bertscore
+    if model is None:
+        return BertScored("BERTScore left out: no model was given for it (--bertscore)")
+    try:
+        found = {name: bert_parts([r.text for r in made], inputs.references, model, config.bertscore_layers)
+                 for name, made in inputs.responses.items()}  # fmt: skip
+    except UserError as error:
+        return BertScored(f"BERTScore left out: {error}")
+    return BertScored(f"BERTScore: {found[NONE][1]}", {name: parts[:, 2] for name, (parts, _) in found.items()})
+
+
+if __name__ == "__main__":
+    run_script(main, DialogueConfig, __doc__)

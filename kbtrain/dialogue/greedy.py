@@ -1,0 +1,81 @@
+"""Greedy answers of a batch by transformers' ``generate``, watched: the chosen token's logit and probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from kbtrain.dialogue.responder import Generated
+from kbtrain.gates.exact_head import exact_head
+from kbtrain.llm.stopping import eos_ids
+
+
+class _Chosen(LogitsProcessor):
+    """The best logit of each step and its probability; greedy decoding takes that token. (rows,) a step."""
+
+    def __init__(self) -> None:
+        self.logits: list[torch.Tensor] = []
+        self.probabilities: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        best = scores.amax(dim=-1)
+        self.logits.append(best)
+        self.probabilities.append((best - scores.logsumexp(dim=-1)).exp())
+        return scores
+
+
+@torch.inference_mode()
+def greedy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> list[Generated]:
+    """One answer a prompt. Logits are fp32 (the output layer is computed so), of the model as it is: whatever its
+    own generation settings say (penalties, temperature), none is used."""
+    ends = sorted(eos_ids(model, tokenizer))
+    pad = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    settings = GenerationConfig(
+        do_sample=False, num_beams=1, repetition_penalty=1.0, max_new_tokens=max_new_tokens, eos_token_id=ends,
+        pad_token_id=pad,
+    )  # fmt: skip
+    chosen, own = _Chosen(), model.generation_config
+    anything: Any = model
+    anything.generation_config = settings  # generate() fills what is not set from the model's own
+    try:
+        with exact_head(model):
+            made: Any = anything.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=settings,
+                logits_processor=LogitsProcessorList([chosen]),
+            )
+    finally:
+        anything.generation_config = own
+    logits = torch.stack(chosen.logits, dim=1)
+    probabilities = torch.stack(chosen.probabilities, dim=1)
+    answers = [row[width:].tolist() for row in made]
+    return [_generated(tokenizer, a, logits[i], probabilities[i], set(ends)) for i, a in enumerate(answers)]
+
+
+def _generated(
+    tokenizer: PreTrainedTokenizerBase,
+    answer: list[int],
+    logits: torch.Tensor,
+    probabilities: torch.Tensor,
+    ends: set[int],
+) -> Generated:
+    n = next((i for i, token in enumerate(answer) if token in ends), len(answer))
+    text = str(tokenizer.decode(answer[:n], skip_special_tokens=True)).strip()
+    if n == 0:
+        return Generated("", 0, None, None)
+    return Generated(text, n, round(float(logits[:n].min()), 6), round(float(probabilities[:n].min()), 8))

@@ -1,0 +1,153 @@
+"""The response generator of RAGate's tables 3 and 4: a causal language model that reads context and, if any, knowledge.
+
+Responses are greedy, with the least logit and the least probability among their tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kbtrain.dialogue.context import first_kept, turn_text
+from kbtrain.dialogue_prompts import CONTEXT, RESPONSE, act_text, dialogue_fingerprint, snippet_text
+from kbtrain.errors import UserError, at
+from kbtrain.jsonl import one_line
+from kbtrain.records import Hit, TurnExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+CARD = "dialogue.json"
+
+
+class Reads(BaseModel):
+    """What goes into a prompt. ``max_length``: tokens of prompt and response together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    max_length: int
+    response_tokens: int
+    knowledge_tokens: int
+    acts: bool
+
+
+class ResponderCard(BaseModel):
+    """The content of ``dialogue.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    schema_version: Literal[1] = 1
+    kind: Literal["dialogue"] = "dialogue"
+    base_model: str
+    reads: Reads
+    prompt_fingerprint: str
+    seed: int
+    run: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+def read_responder_card(folder: Path | str) -> ResponderCard:
+    """Raises :class:`UserError` for a folder without a generator, or one trained with another version's prompt."""
+    path = Path(folder) / CARD
+    try:
+        card = ResponderCard.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of recipes/train_dialogue.py?") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{at(path)}: broken JSON ({error.msg})") from None
+    except ValidationError as error:
+        raise UserError(f"{at(path)}: {one_line(error)}") from None
+    if card.prompt_fingerprint != dialogue_fingerprint():
+        raise UserError(f"{at(path)}: trained with another version's prompt; train it again")
+    return card
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """``turns_cut``: oldest turns left out; ``knowledge_cut``: tokens of knowledge cut from its tail."""
+
+    ids: tuple[int, ...]
+    turns_cut: int
+    knowledge_cut: int
+
+
+class ResponsePrompts:
+    """Turns as token ids; each piece of text is tokenised once and by itself, so that cuts fall between pieces."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, reads: Reads) -> None:
+        self.tokenizer = tokenizer
+        self.reads = reads
+        self._seen: dict[str, tuple[int, ...]] = {}
+        begin = tokenizer("", verbose=False)["input_ids"]
+        self._begin = tuple(i for i in begin if i == tokenizer.bos_token_id)[:1]
+
+    def prompt(self, turn: TurnExample, hits: Sequence[Hit] = ()) -> Prompt:
+        """``<|context|> USER: ... <|knowledge|> ... <|response|>``; what does not fit loses its oldest turns.
+
+        Nothing of the turn itself is read but, with ``acts``, the names of its acts. Raises :class:`UserError` if not
+        even the newest turn fits.
+        """
+        reads = self.reads
+        known = [i for hit in hits for i in self._ids(snippet_text(hit.title, hit.text))]
+        kept_knowledge = known[: reads.knowledge_tokens]
+        acts = self._ids(act_text(turn.response_acts)) if reads.acts else ()
+        tail = (*acts, *kept_knowledge, *self._ids(f" {RESPONSE}"))
+        head = (*self._begin, *self._ids(CONTEXT))
+        turns = [self._ids(f" {turn_text(utterance)}") for utterance in turn.context]
+        room = reads.max_length - reads.response_tokens - len(head) - len(tail)
+        first = first_kept([len(ids) for ids in turns], room)
+        if first == len(turns):
+            raise UserError(
+                f"turn '{turn.id}': its last utterance, knowledge and response do not fit into max_length "
+                f"{reads.max_length}; raise it, or lower knowledge_tokens"
+            )
+        context = tuple(i for ids in turns[first:] for i in ids)
+        return Prompt((*head, *context, *tail), first, len(known) - len(kept_knowledge))
+
+    def response(self, text: str) -> tuple[tuple[int, ...], int]:
+        """A response to be learnt, with the end token, and how many tokens were cut (then it has no end)."""
+        ids = (*self._ids(f" {text.strip()}"), int(self.tokenizer.eos_token_id))
+        return ids[: self.reads.response_tokens], max(0, len(ids) - self.reads.response_tokens)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        if text not in self._seen:
+            ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            self._seen[text] = tuple(ids)
+        return self._seen[text]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A greedy response: the least logit and probability of its tokens, the end token left out; None if it is empty."""
+
+    text: str
+    n_tokens: int
+    minimum_logit: float | None
+    minimum_probability: float | None
+
+
+class Responder:
+    """A trained generator; ``prompts`` says what it reads."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reads: Reads) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.prompts = ResponsePrompts(tokenizer, reads)
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Responder:
+        """Open the folder of a finished training. Raises :class:`UserError`."""
+        from kbtrain.llm.load import load_model
+
+        card = read_responder_card(folder)
+        model, tokenizer = load_model(str(folder), dtype, device)
+        return cls(model, tokenizer, card.reads)
+
+    def respond(self, prompts: Sequence[Sequence[int]]) -> list[Generated]:
+        """Greedy responses to one batch of prompts, in their order."""
+        from kbtrain.dialogue.greedy import greedy
+
+        return greedy(self.model, self.tokenizer, prompts, self.prompts.reads.response_tokens)

@@ -1,0 +1,70 @@
+"""Responses under augmentations: generated once each, kept, the same bytes after a kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tiny_kbm import make_model, make_tokenizer
+from tiny_turns import turn
+
+from kbtrain.dialogue.augmentations import augment, kept_augmented, snippets_of
+from kbtrain.dialogue.responder import Reads, Responder
+from kbtrain.errors import UserError
+from kbtrain.records import Hit
+
+HITS = tuple(Hit(str(i), f"T{i}", "text", 1.0 - i / 10) for i in range(5))
+TURNS = [turn(i, "test") for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def responder():
+    tokenizer = make_tokenizer()
+    reads = Reads(max_length=400, response_tokens=6, knowledge_tokens=60, acts=False)
+    return Responder(make_model(vocabulary=len(tokenizer) + 8), tokenizer, reads)
+
+
+def run(responder, path, hits, without=None, key=None, watch=lambda n: None):
+    return augment(lambda: responder, TURNS, hits, path, key or {"model": "m"}, without or {}, 2, watch)
+
+
+def test_the_first_three_the_first_and_the_fifth_snippet():
+    assert [h.passage_id for h in snippets_of("top3", HITS)] == ["0", "1", "2"]
+    assert [h.passage_id for h in snippets_of("rank1", HITS)] == ["0"]
+    assert [h.passage_id for h in snippets_of("rank5", HITS)] == ["4"]
+    assert snippets_of("rank5", HITS[:4]) == ()
+
+
+def test_a_killed_run_ends_in_the_same_bytes_and_nothing_is_generated_twice(responder, tmp_path):
+    none = run(responder, tmp_path / "none.jsonl", [()] * 6)
+    hits = [HITS[:3] if i % 2 else () for i in range(6)]
+    run(responder, tmp_path / "a" / "x_top3.jsonl", hits, none)
+    whole = (tmp_path / "a" / "x_top3.jsonl").read_text()
+    assert len(whole.splitlines()) == 6
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x_top3.jsonl.key").write_bytes((tmp_path / "a" / "x_top3.jsonl.key").read_bytes())
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / "b" / "x_top3.jsonl").write_text("".join(lines[:4]) + lines[4][:20])  # killed within a batch
+    told = []
+    found = run(responder, tmp_path / "b" / "x_top3.jsonl", hits, none, watch=told.append)
+    assert (tmp_path / "b" / "x_top3.jsonl").read_text() == whole and sum(told) == 6
+
+    def fail():
+        raise AssertionError("opened for nothing")
+
+    assert augment(fail, TURNS, hits, tmp_path / "b" / "x_top3.jsonl", {"model": "m"}, none, 2) == found
+
+
+def test_a_turn_without_a_snippet_keeps_its_plain_response_under_the_new_name(responder, tmp_path):
+    none = run(responder, tmp_path / "none.jsonl", [()] * 6)
+    found = run(responder, tmp_path / "x_rank5.jsonl", [HITS[4:5] if i else () for i in range(6)], none)
+    bare = TURNS[0].id
+    assert found[bare] == replace(none[bare], augmentation="x_rank5") and found[bare].snippets == ()
+    assert found[TURNS[1].id].snippets == ("4",) and none[TURNS[1].id].augmentation == "none"
+
+
+def test_responses_of_another_model_are_refused_not_overwritten(responder, tmp_path):
+    run(responder, tmp_path / "none.jsonl", [()] * 6)
+    with pytest.raises(UserError, match=r"none.jsonl: other responses are there \(model was m, is other\)"):
+        kept_augmented(tmp_path / "none.jsonl", {"model": "other"})
+    assert len((tmp_path / "none.jsonl").read_text().splitlines()) == 6

@@ -1,0 +1,234 @@
+"""RAGate's tables as a user makes them: from stored responses, and the whole chain on dialogues in KETOD's layout."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from html_page import Page, allowed_script
+from tiny_kbm import make_folder
+from tiny_turns import turn
+
+from kbtrain.config import parse_args
+from kbtrain.dialogue.augmentations import AugmentedResponse
+from kbtrain.errors import UserError
+from kbtrain.jsonl import read, write
+from kbtrain.metrics.text_generation import text_scores
+from kbtrain.provenance import file_sha256
+from kbtrain.records import Evidence, GateScore, Hit, TurnExample
+
+pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
+ROOT = Path(__file__).parents[2]
+GATES = "{rule: [gates/rule], always: [gates/always]}"
+
+
+def script(path, *arguments):
+    """A script's main in this process, as its command line says."""
+    spec = importlib.util.spec_from_file_location(f"dialogue_{Path(path).stem}", ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    kind = next(c for c in vars(module).values() if isinstance(c, type) and c.__module__ == spec.name)
+    module.main(parse_args(kind, [str(a) for a in arguments]))
+
+
+def response(one, name, text):
+    return AugmentedResponse(one.id, name, text, len(text.split()), 5.0 + len(text) % 3, 0.5, ("s",))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """12 dev and 12 test turns (3 enriched), stored responses of one ranker, and two gates."""
+    turns = [turn(i, split, gold_snippets=(f"{split}{i}/1",) if i % 4 == 0 else ()) for split in ("dev", "test")
+             for i in range(12)]  # fmt: skip
+    write(tmp_path / "turns.jsonl", turns)
+    test = turns[12:]
+    out = tmp_path / "responses"
+    texts = {"none": "It is done.", "tfidf_top3": "It is lovely.", "tfidf_rank1": "<script>alert(1)</script>"}
+    for name, text in texts.items():
+        write(out / f"{name}.jsonl", [response(one, name, text) for one in test])
+        key = {"model": "m", "turns": file_sha256(tmp_path / "turns.jsonl")}
+        (out / f"{name}.jsonl.key").write_text(json.dumps(key))
+    hits = [tuple(Hit(f"{one.dialogue_id}/{n}", "", "", 1.0) for n in range(i % 3, 4)) for i, one in enumerate(test)]
+    write(out / "tfidf.evidence.jsonl", [Evidence(t.id, "tfidf", "", h) for t, h in zip(test, hits, strict=True)])
+    for gate, score in (("rule", lambda t: float("about" in t.context[-1].text)), ("always", lambda t: 1.0)):
+        write(tmp_path / "gates" / gate / "scores.jsonl", [GateScore(t.id, gate, score(t)) for t in turns])
+    return tmp_path
+
+
+def evaluated(folder, *more):
+    script("eval/dialogue.py", "--run", folder, "--gates", GATES, "--draws", 100, *more)
+    document = json.loads((folder / "dialogue.json").read_text())
+    return {table["name"]: table for table in document["tables"]}, document
+
+
+def by_name(table, **wanted):
+    """The row whose columns have these values, as a mapping."""
+    names = [column["name"] for column in table["columns"]]
+    for row in table["rows"]:
+        found = dict(zip(names, row, strict=True))
+        if all(found[name.replace("_", " ")] == value for name, value in wanted.items()):
+            return found
+    raise AssertionError(wanted)
+
+
+def test_a_gate_s_row_is_the_mix_of_the_stored_responses(folder, capsys):
+    tables, document = evaluated(folder)
+    asks = [i % 4 == 0 for i in range(12)]
+    references = ["It is lovely." if asked else "Done." for asked in asks]
+    expected = text_scores(["It is lovely." if asked else "It is done." for asked in asks], references)
+    row = by_name(tables["table4"], augmentation="tfidf_top3", variant="rule")
+    assert (row["# augs"], row["BLEU"]) == (3, pytest.approx(expected.bleu))
+    assert (row["ROUGE-1"], row["ROUGE-L"]) == pytest.approx((expected.rouge1, expected.rouge_l))
+    logits = [5.0 + len("It is lovely." if asked else "It is done.") % 3 for asked in asks]
+    assert row["min. logit"] == pytest.approx(sum(logits) / 12)
+    none = by_name(tables["table4"], variant="No-Aug")
+    assert row["logit change"] == pytest.approx(row["min. logit"] / none["min. logit"] - 1)
+    human = by_name(tables["table4"], augmentation="tfidf_top3", variant="Human-label")
+    assert [human[k] for k in ("# augs", "BLEU", "ROUGE-2")] == [row[k] for k in ("# augs", "BLEU", "ROUGE-2")]
+    assert by_name(tables["table4"], augmentation="tfidf_top3", variant="Aug-All")["# augs"] == 12
+    random = [r for r in tables["table4"]["rows"] if r[1] == "Random-Aug (20 draws)"]
+    assert [(r[0], r[2]) for r in random] == [(a, n) for a in ("tfidf_top3", "tfidf_rank1") for n in (3, 12)]
+    out = capsys.readouterr().out
+    assert "BLEU: sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
+    assert "BERTScore left out: no model was given for it (--bertscore)" in out
+    assert "dialogue: 12 test turns, 2 augmentations, 2 gates -> " in out
+    assert document["schema"] == 1 and (folder / "dialogue.json.meta.json").exists()
+
+
+def test_tables_1_2_and_the_figures(folder):
+    tables, document = evaluated(folder)
+    # turns 0, 4 and 8 have gold snippet 1; the ranker's hits begin at 0, 1 and 2
+    assert tables["table1"]["rows"] == [["tfidf", 3, pytest.approx(1 / 3), pytest.approx(2 / 3), ""]]
+    rule, always = by_name(tables["table2"], gate="rule"), by_name(tables["table2"], gate="always")
+    assert (rule["F1"], rule["AUC"], rule["FDR"]) == (1, 1, 0)
+    assert (always["precision"], always["recall"], always["AUC"]) == (0.25, 1, 0.5)
+    middle = by_name(tables["figure3"], position="0.5-0.6")
+    assert (middle["turns"], middle["Human"], middle["rule"], middle["always"]) == (12, 0.25, 0.25, 1)
+    assert by_name(tables["figure3"], position="0.0-0.1")["Human"] is None
+    assert by_name(tables["figure4"], domain="travel")["Human"] == 1
+    assert by_name(tables["figure4"], domain="events")["rule"] == 0
+    assert {row[0] for row in tables["table3"]["rows"]} == {"-", "tfidf_top3", "tfidf_rank1"}
+    assert "3 of 3 enriched test turns have no enriched text" in " ".join(document["lacking"])
+
+
+def test_the_page_is_whole_loads_nothing_and_escapes(folder):
+    write(folder / "gates" / "<b>x" / "scores.jsonl", list(read(GateScore, folder / "gates" / "rule" / "scores.jsonl")))
+    script("eval/dialogue.py", "--run", folder, "--gates", '{"<b>x": ["gates/<b>x"]}', "--draws", 100)
+    text = (folder / "dialogue.html").read_text()
+    page = Page(text)
+    allowed_script(text)
+    assert page.loaded == [] and page.tags.count("table") == 6 and page.tags.count("svg") == 2
+    assert "<b>x" in page.text and "b" not in page.tags and len(page.ids) == len(set(page.ids))
+    assert "## Table 4" in (folder / "dialogue.md").read_text()
+
+
+def test_missing_responses_are_one_line_with_count_and_first_ids(folder):
+    path = folder / "responses" / "tfidf_rank1.jsonl"
+    write(path, list(read(AugmentedResponse, path))[5:])
+    with pytest.raises(
+        UserError, match=r"tfidf_rank1.jsonl: no response of 5 turns \(test0:1, test1:3, test2:5, \.\.\.\)"
+    ):
+        evaluated(folder)
+
+
+def test_scores_of_other_turns_are_one_line(folder):
+    path = folder / "gates" / "rule" / "scores.jsonl"
+    write(path, [GateScore(s.question_id + "x", "rule", s.score) for s in read(GateScore, path)])
+    with pytest.raises(
+        UserError, match=r"scores.jsonl: no score for 24 turns \(dev0:1, .*score dev and test of the same"
+    ):
+        evaluated(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("model", "of another model than none.jsonl's"), ("turns", "another turns")]
+)
+def test_responses_that_do_not_belong_together_are_refused(folder, key, words):
+    note = folder / "responses" / "tfidf_top3.jsonl.key"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {key: "other"}))
+    with pytest.raises(UserError, match=words):
+        evaluated(folder)
+
+
+def test_one_class_leaves_table_2_out_with_a_reason_and_a_wrong_ranker_is_told(folder):
+    turns = [t if t.split == "dev" else turn(i, "test", label=False) for i, t in
+             enumerate(read(TurnExample, folder / "turns.jsonl"), -12)]  # fmt: skip
+    write(folder / "turns.jsonl", turns)
+    for note in (folder / "responses").glob("*.key"):
+        note.write_text(json.dumps({"model": "m", "turns": file_sha256(folder / "turns.jsonl")}))
+    tables, document = evaluated(folder)
+    assert "table2" not in tables and "table 2: all 12 test turns are of one class" in " ".join(document["lacking"])
+    assert tables["table1"]["rows"][0][-1] == "no test turn names a gold snippet"
+    with pytest.raises(UserError, match="no responses of 'bert'; valid: tfidf"):
+        evaluated(folder, "--ranker", "bert")
+
+
+def test_bertscore_without_its_package_is_left_out_by_name(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bert_score", None)
+    tables, document = evaluated(folder, "--bertscore", "roberta-large")
+    assert any(note.startswith("BERTScore left out: bert-score is not installed") for note in document["notes"])
+    assert by_name(tables["table4"], variant="No-Aug")["BERTScore"] is None
+
+
+def native(number, place):
+    """A dialogue in KETOD's layout: an enriched turn with its snippets, and a plain one."""
+    offer = {"service": "Travel_1", "actions": [{"act": "OFFER"}], "slots": []}
+    turns = [
+        {"speaker": "USER", "utterance": f"Find a sight in {place}.", "frames": [offer], "enrich": False},
+        {"speaker": "SYSTEM", "utterance": "How about the old castle?", "frames": [offer], "enrich": True,
+         "enriched_utter": f"How about the castle of {place}? It is old.", "kg_snippets": [2]},
+        {"speaker": "USER", "utterance": "Yes, thank you.", "frames": [offer], "enrich": False},
+        {"speaker": "SYSTEM", "utterance": "Have a good day!", "frames": [offer], "enrich": False},
+    ]  # fmt: skip
+    sentences = [[i, f"Sentence {i} of the castle of {place}."] for i in range(1, 7)]
+    return {"dialogue_id": f"9_{number}", "turns": turns, "entity_passages_sents": {"q": [[place, *sentences]]}}
+
+
+def native_files(folder):
+    """Five dialogues in KETOD's own layout, split 3 / 1 / 1: the real ones where they are given."""
+    data = os.environ.get("KBTRAIN_TEST_DATA")
+    if data:
+        found = json.loads((Path(data) / "ketod" / "ketod_native_5examples.json").read_text())
+    else:
+        found = [native(i, place) for i, place in enumerate(("Rome", "Paris", "Oslo", "Bern", "Riga"))]
+    folder.mkdir()
+    for split, part in (("train", found[:3]), ("dev", found[3:4]), ("test", found[4:])):
+        (folder / f"{split}.json").write_text(json.dumps(part))
+    return folder
+
+
+def test_the_whole_chain_runs_on_five_native_dialogues(tmp_path, capsys):
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+    run = tmp_path / "run"
+    make_folder(tmp_path / "base")
+    script("data_gen/collect_turns.py", "--run", run, "--dataset", "ketod", "--path", native_files(tmp_path / "in"))
+    script("data_gen/turn_features.py", "--run", run, "--know", "tfidf")
+    turns = ("--train", run / "turns_features.jsonl", "--dev", run / "turns_features.jsonl")
+    script("recipes/train_dialogue.py", "--config", ROOT / "recipes/configs/dialogue_smollm2.yaml", *turns, "--model",
+           tmp_path / "base", "--output", run / "dialogue", "--snippets", run / "snippets.jsonl", "--dtype", "fp32",
+           "--device", "cpu", "--max-length", 2000, "--response-tokens", 24, "--device-batch-size", 2)  # fmt: skip
+    given = ("--run", run, "--model", run / "dialogue", "--dtype", "fp32", "--know", "tfidf")
+    script("data_gen/respond.py", *given)
+    script("data_gen/respond.py", *given)
+    assert len(list((run / "responses").glob("*.jsonl"))) == 5  # none, top3, rank1, rank5 and the evidence
+    script("eval/score_turns.py", "--run", run, "--gate", "always")
+    script("eval/dialogue.py", "--run", run, "--gates", "{always: [gates/always]}", "--draws", 100)
+    out = capsys.readouterr().out
+    assert "opened again, losses equal (to" in out and "missing:" not in out.split("Table 1")[0]
+    document = json.loads((run / "dialogue.json").read_text())
+    tables = {table["name"]: table for table in document["tables"]}
+    test = [one for one in read(TurnExample, run / "turns.jsonl") if one.split == "test"]
+    assert document["n"] == len(test)
+    assert by_name(tables["table1"], ranker="tfidf")["turns"] == sum(bool(one.gold_snippets) for one in test) > 0
+    every = by_name(tables["table4"], augmentation="tfidf_top3", variant="Aug-All")
+    assert every == by_name(tables["table4"], augmentation="tfidf_top3", variant="always") | {
+        "variant": "Aug-All", "random draws beaten": ""
+    }  # fmt: skip
