@@ -7,6 +7,7 @@ an impossible pair is one line: file, line, key, and the nearest valid name.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -114,9 +115,13 @@ def run_script(main: Callable[[C], None], kind: type[C], description: str | None
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
     try:
         main(parse_args(kind, sys.argv[1:], description))
+        sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what was finished is kept; run the same command again to go on\n")
         raise SystemExit(130) from None
+    except BrokenPipeError:  # `... | head` has read enough; nothing more can be said, at the interpreter's end neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
