@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +25,11 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue.augmentations import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
-from kbtrain.dialogue.context import context_text
-from kbtrain.dialogue.knowledge import find_knowledge
+from kbtrain.dialogue.knowledge import kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.errors import UserError
-from kbtrain.provenance import file_sha256, made_before, write_meta
-from kbtrain.records import Evidence, Hit, Split, TurnExample
+from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.records import Hit, Split, TurnExample
 
 
 class RespondConfig(Config):
@@ -63,9 +61,11 @@ def main(config: RespondConfig) -> None:
     read_responder_card(config.model)  # a wrong folder is told before anything is searched for
     plan: dict[str, list[tuple[Hit, ...]]] = {NONE: [()] * len(turns)}
     if config.know != "none":
-        found = knowledge(config, turns, source, out)
+        path, place = out / f"{config.know}.evidence.jsonl", config.ranker or config.corpus
+        shown = functools.partial(tqdm, desc=config.know, unit=" turns")
+        found = kept_knowledge(path, config.know, turns, DEEPEST, config.run, place, config.device, shown)
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
-    opened = functools.cache(lambda: Responder.load(config.model, config.dtype, config.device))
+    responder = functools.cache(lambda: opened(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}
     key |= {name: str(getattr(config, name)) for name in ("split", "batch_size", "dtype", "device")}
     none: dict[str, Any] = {}
@@ -73,7 +73,7 @@ def main(config: RespondConfig) -> None:
         started, path = time.time(), responses_path(out, name)
         ids = sha256(repr([[hit.passage_id for hit in one] for one in hits]).encode()).hexdigest()
         with tqdm(total=len(turns), desc=name, unit=" turns") as bar:
-            made = augment(opened, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)
+            made = augment(responder, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)
         none = none or made
         bare = sum(not one for one in hits) if name != NONE else 0
         empty = sum(not one.text for one in made.values())
@@ -83,18 +83,11 @@ def main(config: RespondConfig) -> None:
               f"none), {empty} responses are empty -> {path}")  # fmt: skip
 
 
-def knowledge(config: RespondConfig, turns: Sequence[TurnExample], source: Path, out: Path) -> list[tuple[Hit, ...]]:
-    """What the ranker finds, kept: evaluation counts its hits."""
-    path, place = out / f"{config.know}.evidence.jsonl", config.ranker or config.corpus
-    options = {"know": config.know, "source": place and file_sha256(place), "k": DEEPEST, "split": config.split}
-    inputs = [source] if config.know == "bm25" else [source, config.run / "snippets.jsonl"]
-    if not made_before(path, options, inputs):
-        know: Any = config.know
-        bar = tqdm(turns, desc=know, unit=" turns")
-        rows = zip(turns, find_knowledge(know, bar, DEEPEST, config.run, place, config.device), strict=True)
-        jsonl.write(path, (Evidence(t.id, know, context_text(t.context), hits) for t, hits in rows))
-        write_meta(path, stage="respond", config=options, inputs=inputs)
-    return [evidence.hits for evidence in jsonl.read(Evidence, path)]
+def opened(config: RespondConfig) -> Responder:
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # transformers' own, of loading
+    return Responder.load(config.model, config.dtype, config.device)
 
 
 if __name__ == "__main__":

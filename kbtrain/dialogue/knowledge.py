@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from kbtrain.dialogue.context import context_text
-from kbtrain.jsonl import read
-from kbtrain.records import Hit, Snippet, TurnExample
+from kbtrain.jsonl import read, write
+from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.records import Evidence, Hit, Snippet, TurnExample
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.ranker_data import Candidates, Rank, TfIdfRank
 
@@ -42,3 +43,29 @@ def find_knowledge(
     ranker = Ranker.load(source or "", device=device)
     rank: Rank = lambda turn, hits, k: ranker.best(turn.context, hits, k)  # noqa: E731
     return by_rank(rank, Candidates(snippets), examples, k)
+
+
+def kept_knowledge(
+    path: Path,
+    know: Know,
+    turns: Sequence[TurnExample],
+    k: int,
+    run: Path,
+    source: Path | None,
+    device: str = "auto",
+    shown: Callable[[Iterable[TurnExample]], Iterable[TurnExample]] = iter,
+) -> list[tuple[Hit, ...]]:
+    """As :func:`find_knowledge`, from ``path`` if it was found before in the same data, else found and kept there.
+    ``shown`` may show how far it is."""
+    ids = [turn.id for turn in turns]
+    options = {"know": know, "source": None if source is None else file_sha256(source), "k": k, "turns": len(ids)}
+    inputs = [run / "turns.jsonl", *([] if know == "bm25" else [run / "snippets.jsonl"])]
+    if made_before(path, options, inputs):
+        kept = {evidence.question_id: evidence.hits for evidence in read(Evidence, path)}
+        if list(kept) == ids:
+            return [kept[name] for name in ids]
+    found = find_knowledge(know, shown(turns), k, run, source, device)
+    rows = zip(turns, found, strict=True)
+    write(path, (Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in rows))
+    write_meta(path, stage="respond", config=options, inputs=inputs)
+    return found

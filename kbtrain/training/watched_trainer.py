@@ -53,6 +53,13 @@ class WatchedTrainer(Trainer):
             )
         super().log(logs, start_time)
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Gone on from the checkpoint of the last step, it would take one more (unless an epoch ends there too)."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
         super()._save_checkpoint(model, trial)

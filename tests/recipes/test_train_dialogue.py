@@ -163,6 +163,26 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights_bit_for_bit(recipe, d
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole") and len(losses(tmp_path / "whole")) == 6
 
 
+def test_killed_after_its_last_step_it_takes_no_further_one(recipe, data, tmp_path, monkeypatch):
+    """Also where that step is no epoch's end: 5 steps are one epoch and a half."""
+    import kbtrain.training.dialogue_finish as finish
+
+    recipe(arguments(data, tmp_path / "whole", epochs=1.5))
+    save = finish.save_responder
+
+    def dying(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finish, "save_responder", dying)
+    with pytest.raises(KeyboardInterrupt):
+        recipe(arguments(data, tmp_path / "cut", epochs=1.5))
+    monkeypatch.setattr(finish, "save_responder", save)
+    recipe(arguments(data, tmp_path / "cut", epochs=1.5))
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole") and len(losses(tmp_path / "cut")) == 5
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_what_the_data_lacks_is_counted_and_said(recipe, data, tmp_path, capsys):
     nothing = {"knowledge": None, "gold_snippets": (), "enriched_response": None}
     both = [(i, split) for split in ("train", "dev") for i in range(8)]
