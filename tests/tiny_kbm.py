@@ -59,10 +59,10 @@ def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **cha
     return t.AutoModelForCausalLM.from_config(config).eval()
 
 
-def make_folder(path, kind: str = "llama"):
-    """A model folder with tokenizer, as a user would name it."""
+def make_folder(path, kind: str = "llama", **changes):
+    """A model folder with tokenizer, as a user would name it; ``changes`` of the model's config."""
     tokenizer = make_tokenizer()
-    make_model(kind, len(tokenizer) + 8).save_pretrained(path)
+    make_model(kind, len(tokenizer) + 8, **changes).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 

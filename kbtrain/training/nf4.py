@@ -43,7 +43,19 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         raise UserError(f"model '{model}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
-    return loaded.eval(), tokenizer
+    return _never_packed(loaded).eval(), tokenizer
+
+
+def _never_packed(model: Any) -> Any:
+    """Keeps bitsandbytes from packing weights anew at the first evaluation on a CPU with AVX-512 BF16.
+
+    The packed form has other scales (rounded to bf16) and its product passes no gradient back: after the first dev
+    scores a training would go on without saying that the layers below no longer learn.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return model
 
 
 def merged_into_16_bit(base: str, adapter: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:

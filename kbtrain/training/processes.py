@@ -30,6 +30,8 @@ def start_processes(device: str) -> int:
     explicit = not alone and on_cpu and under_deepspeed()
     if on_cpu and under_deepspeed():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if explicit:
+        _compile_nothing()
     state = PartialState(backend="gloo") if explicit else PartialState(cpu=on_cpu)
     together = state.num_processes if alone or state.distributed_type.value != "NO" else 1
     if together != wanted:
@@ -38,6 +40,14 @@ def start_processes(device: str) -> int:
             "use a launch file of ds_configs/"
         )
     return wanted
+
+
+def _compile_nothing() -> None:
+    """DeepSpeed on CPU would compile a shared-memory sum at its first start (a minute, and a C++ compiler must be
+    there), which only inference uses. Gloo does without."""
+    import deepspeed.ops  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def require(package: str, extra: str, needed: bool) -> None:

@@ -1,7 +1,7 @@
 """Run by the test as each of two ranks: several trainings one after the other, so that libraries load only once.
 
-JSON on the command line: ``{"jobs": [{"name", "zero", "arguments", "stop_at"}], "out": folder}``. Each rank writes what
-it saw: the rows of every forward pass, and how many processes trained together.
+JSON on the command line: ``{"jobs": [{"name", "zero" (a file), "arguments", "stop_at"}], "out": folder}``. Each rank
+writes what it saw: the rows of every forward pass, and how many processes trained together.
 """
 
 import hashlib
@@ -33,13 +33,15 @@ def main():
 
 def run(recipe, job):
     from accelerate.state import AcceleratorState, GradientState, PartialState
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     from kbtrain.config import parse_args
     from kbtrain.training.trainer import KBMTrainer
 
-    os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = str(ROOT / "ds_configs" / f"{job['zero']}.json")
+    os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = job["zero"]
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
+    unset_hf_deepspeed_config()  # else a model would still be opened in the parts of the ZeRO-3 training before
     rows, worlds = [], set()
     compute_loss, log = KBMTrainer.compute_loss, KBMTrainer.log
 

@@ -74,8 +74,14 @@ def arguments(made, name, output, **changes):
 
 
 def job(made, name, output, stop_at=None, **changes):
-    _, zero, _ = RUNS[name]
-    return {"name": output, "zero": zero, "arguments": arguments(made, name, output, **changes), "stop_at": stop_at}
+    zero = DS_CONFIGS / f"{RUNS[name][1]}.json"
+    values = json.loads(zero.read_text())
+    if "optimizer" in values:  # torch's AdamW on the CPU: DeepSpeed would compile its own first, for minutes
+        values["optimizer"]["params"]["torch_adam"] = True
+        zero = made / zero.name
+        zero.write_text(json.dumps(values))
+    given = arguments(made, name, output, **changes)
+    return {"name": output, "zero": str(zero), "arguments": given, "stop_at": stop_at}
 
 
 def ranks(made, jobs):

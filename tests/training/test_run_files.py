@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -65,17 +66,19 @@ def test_wandb_offline_writes_a_run_with_the_losses(tmp_path):
 
 
 def history(path):
-    """Key and JSON value of every history item in wandb's own file."""
+    """Key and JSON value of every history item in wandb's own file: a log of records as LevelDB's, after 7 bytes."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store = DataStore()
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
+    data, at = path.read_bytes(), 7
+    assert data[:4] == b":W&B" and len(data) < 2**15  # one block: no record is divided
+    while at < len(data):
+        length, kind = struct.unpack_from("<HB", data, at + 4)  # after a checksum of 4 bytes
+        assert kind == 1  # whole
         record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+        record.ParseFromString(data[at + 7 : at + 7 + length])
         for item in record.history.item:
             yield item.key or "/".join(item.nested_key), item.value_json
+        at += 7 + length
 
 
 @pytest.mark.skipif(
