@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from kbtrain.metrics.results import GateResult
 from kbtrain.records import CONDITIONS, Condition, Effect
@@ -19,6 +20,7 @@ _LINES = {
     "oracle": ("ink", ":"),
     "random": ("grey", "--"),
 }
+_IN_THE_CORNER = 9  # more lines than these are named below the curves, not over them
 _STYLES = ("-", "--", "-.", ":")  # a second mark beside the colour
 EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {
@@ -31,10 +33,10 @@ NAMES: dict[Condition, str] = {"llm": "LLM only", "rag": "All RAG", "mask": "MAS
 
 def accuracy_curve(gates: Sequence[GateResult], name: str = "curve") -> str:
     """Accuracy against retrieval ratio for every gate with a curve; a dot marks the threshold in use."""
-    figure, axes = new_figure(5.4, 3.9)
-    for i, gate in enumerate(gates):
-        if gate.gate in ("llm_only", "all_rag"):
-            continue  # the two ends that all curves share
+    shown = [gate for gate in gates if gate.gate not in ("llm_only", "all_rag")]  # the two ends that all curves share
+    below = len(shown) > _IN_THE_CORNER
+    figure, axes = new_figure(5.4, 3.9 + 0.19 * below * -(-len(shown) // 3))
+    for i, gate in enumerate(shown):
         colour, style = _LINES.get(gate.gate, (list(COLOURS)[i % 6], _STYLES[i // 6 % len(_STYLES)]))
         x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
         axes.plot(x, y, style, color=COLOURS[colour], linewidth=1.6, label=gate.gate)
@@ -43,9 +45,13 @@ def accuracy_curve(gates: Sequence[GateResult], name: str = "curve") -> str:
     axes.set_xlabel("questions retrieved for (%)")
     axes.set_ylabel("questions answered right (%)")
     axes.set_xlim(0, 100)
-    axes.legend(loc="upper left", fontsize=8, frameon=False, labelcolor=COLOURS["ink"], ncols=2, handlelength=2.6)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend
+    look: dict[str, Any] = {"fontsize": 8, "frameon": False, "labelcolor": COLOURS["ink"], "handlelength": 2.6}
+    if below:
+        figure.legend(loc="outside lower left", ncols=3, **look)
+    else:
+        axes.legend(loc="upper left", ncols=2, **look)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend
     return render(figure, name)
 
 
