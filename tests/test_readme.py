@@ -1,4 +1,4 @@
-"""Every command of the README is real: scripts take their arguments, make has its targets, the code block runs."""
+"""Every command of the README and of docs/ is real: scripts take their arguments, make has its targets, the code block runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from kbtrain.config import Config, parse_args
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [README, *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))]
 
 
 def blocks(language: str = "") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    return [found for page in PAGES for found in re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)]
 
 
 def commands() -> list[list[str]]:
