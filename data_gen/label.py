@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.labeling import certainty, grading
 from kbtrain.labeling.aligned import Aligned
 from kbtrain.labeling.distribution import Distribution
-from kbtrain.labeling.label import with_taus
+from kbtrain.labeling.label import LabelledBy, with_taus
 from kbtrain.labeling.stored import Tally, labels
 from kbtrain.labeling.tau import Quantile, Tau, choose_tau
 from kbtrain.labeling.verdicts import QuestionVerdicts
@@ -40,6 +40,7 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
+    by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
     verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
 
 
@@ -66,16 +67,19 @@ def main(config: LabelConfig) -> None:
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
-                                      Aligned(QuestionVerdicts, judged) if config.verdicts else None))  # fmt: skip
+                                      Aligned(QuestionVerdicts, judged) if config.verdicts else None,
+                                      config.by))  # fmt: skip
     try:
         if not n:
-            raise UserError(f"{at(store_path)}: holds no samples under 'llm' for {source}; run data_gen/sample.py")
+            what = "samples" if config.by == "samples" else "greedy answers"
+            raise UserError(f"{at(store_path)}: holds no {what} under 'llm' for {source}; run data_gen/sample.py")
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
         tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
         jsonl.write(out, decided(draft, tau_mastery, tau_certainty, seen))
     finally:
         draft.unlink()
     rule: dict[str, Any] = {
+        "by": config.by,
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
         "normalisation": grading.NORMALISATION,

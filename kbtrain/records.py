@@ -115,7 +115,10 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class Indicators:
-    """Mastery and certainty of one question under one condition (KBM, section 3.2), each with a 95 % interval."""
+    """Mastery and certainty of one question under one condition (KBM, section 3.2), each with a 95 % interval.
+
+    Certainty is None where nothing is known of it: a greedy answer alone (n = 1) says nothing of how answers agree.
+    """
 
     condition: Condition
     n: int
@@ -123,9 +126,9 @@ class Indicators:
     mastery: float
     mastery_low: float
     mastery_high: float
-    certainty: float
-    certainty_low: float
-    certainty_high: float
+    certainty: float | None
+    certainty_low: float | None
+    certainty_high: float | None
     n_groups: int
     n_empty: int
     greedy_correct: bool | None
@@ -137,7 +140,8 @@ class Label:
     """What sampling says about one question: soft values, hard labels and the effect of RAG.
 
     ``known``/``certain`` are ``llm`` mastery > tau_mastery and certainty > tau_certainty; ``known_rag``/
-    ``certain_rag`` the same under ``rag``. ``benefit`` = mastery(rag) - mastery(llm), in [-1, 1].
+    ``certain_rag`` the same under ``rag``. ``benefit`` = mastery(rag) - mastery(llm), in [-1, 1]. All about certainty
+    is None where certainty is.
     """
 
     question_id: str
@@ -148,7 +152,7 @@ class Label:
     tau_mastery: float
     tau_certainty: float
     known: bool
-    certain: bool
+    certain: bool | None
     known_rag: bool | None
     certain_rag: bool | None
     benefit: float | None

@@ -40,7 +40,7 @@ class TrainDialogueConfig(TrainingConfig):
     k: int = Field(3, ge=1, description="snippets of a turn that reads knowledge")
     acts: bool = Field(False, description="also read what the turn does (gold acts, as in the paper's comparison)")
     max_length: int = Field(512, ge=32, description="tokens of prompt and response; the oldest turns are left out")
-    knowledge_tokens: int = Field(160, ge=8, description="tokens of all snippets together; the rest is cut")
+    knowledge_tokens: int = Field(160, ge=8, description="tokens of all snippets together, shared out")
     response_tokens: int = Field(80, ge=4, description="longest response, end token counted")
     select: Literal["loss", "last"] = Field("loss", description="checkpoint kept: best dev loss, or the last")  # type: ignore[assignment]
 

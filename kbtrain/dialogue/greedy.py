@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from kbtrain.dialogue.responder import Generated
-from kbtrain.gates.exact_head import exact_head
+from kbtrain.llm.exact_head import exact_head
 from kbtrain.llm.stopping import eos_ids
 
 

@@ -67,11 +67,20 @@ def read_responder_card(folder: Path | str) -> ResponderCard:
 
 @dataclass(frozen=True)
 class Prompt:
-    """``turns_cut``: oldest turns left out; ``knowledge_cut``: tokens of knowledge cut from its tail."""
+    """``turns_cut``: oldest turns left out; ``knowledge_cut``: tokens cut from snippets' ends."""
 
     ids: tuple[int, ...]
     turns_cut: int
     knowledge_cut: int
+
+
+def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
+    """How much of each text is kept so that all fit into ``room``: what a short one leaves goes to the longer ones."""
+    kept, left = [0] * len(lengths), room
+    for done, i in enumerate(sorted(range(len(lengths)), key=lambda i: lengths[i])):
+        kept[i] = min(lengths[i], left // (len(lengths) - done))
+        left -= kept[i]
+    return kept
 
 
 class ResponsePrompts:
@@ -91,10 +100,11 @@ class ResponsePrompts:
         even the newest turn fits.
         """
         reads = self.reads
-        known = [i for hit in hits for i in self._ids(snippet_text(hit.title, hit.text))]
-        kept_knowledge = known[: reads.knowledge_tokens]
+        snippets = [self._ids(snippet_text(hit.title, hit.text)) for hit in hits]
+        kept = fair_shares([len(ids) for ids in snippets], reads.knowledge_tokens)
+        known = [i for ids, n in zip(snippets, kept, strict=True) for i in ids[:n]]
         acts = self._ids(act_text(turn.response_acts)) if reads.acts else ()
-        tail = (*acts, *kept_knowledge, *self._ids(f" {RESPONSE}"))
+        tail = (*acts, *known, *self._ids(f" {RESPONSE}"))
         head = (*self._begin, *self._ids(CONTEXT))
         turns = [self._ids(f" {turn_text(utterance)}") for utterance in turn.context]
         room = reads.max_length - reads.response_tokens - len(head) - len(tail)
@@ -105,7 +115,7 @@ class ResponsePrompts:
                 f"{reads.max_length}; raise it, or lower knowledge_tokens"
             )
         context = tuple(i for ids in turns[first:] for i in ids)
-        return Prompt((*head, *context, *tail), first, len(known) - len(kept_knowledge))
+        return Prompt((*head, *context, *tail), first, sum(map(len, snippets)) - len(known))
 
     def response(self, text: str) -> tuple[tuple[int, ...], int]:
         """A response to be learnt, with the end token, and how many tokens were cut (then it has no end)."""

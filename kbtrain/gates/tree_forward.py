@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from kbtrain.errors import UserError
 from kbtrain.gates.encoding import Encoded
-from kbtrain.gates.exact_head import exact_head
 from kbtrain.gates.value_tokens import AnswerTree, Values
+from kbtrain.llm.exact_head import exact_head
 
 
 def check_model(model: PreTrainedModel) -> None:

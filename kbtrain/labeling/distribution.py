@@ -23,10 +23,11 @@ class _Group:
     def add(self, label: Label) -> None:
         self.n += 1
         self.counts["known"] += label.known
-        self.counts["certain"] += label.certain
+        self.counts["certain"] += label.certain is True
         for found in _indicators(label):
             self._sum(f"mastery_{found.condition}", found.mastery)
-            self._sum(f"certainty_{found.condition}", found.certainty)
+            if found.certainty is not None:
+                self._sum(f"certainty_{found.condition}", found.certainty)
         if label.benefit is not None:
             self._sum("benefit", label.benefit)
             self.counts[f"effect_mastery.{label.effect_mastery}"] += 1
@@ -63,7 +64,8 @@ class Distribution:
             self._groups[key].add(label)
         for found in _indicators(label):
             self._bins[f"mastery_{found.condition}"][_bin(found.mastery)] += 1
-            self._bins[f"certainty_{found.condition}"][_bin(found.certainty)] += 1
+            if found.certainty is not None:
+                self._bins[f"certainty_{found.condition}"][_bin(found.certainty)] += 1
             self._answers[f"n_{found.condition}"] += found.n
             self._answers[f"n_empty_{found.condition}"] += found.n_empty
 
@@ -100,7 +102,8 @@ def _group_line(name: str, group: dict[str, Any]) -> str:
     n = group["n"]
     llm, rag = (f"{group[key]:.2f}" if key in group else "-" for key in ("mean_mastery_llm", "mean_mastery_rag"))
     effects = "/".join(str(count) for count in group.get("effect_mastery", {}).values()) or "-"
-    known, certain = f"{group['known'] / n:.0%}", f"{group['certain'] / n:.0%}"
+    known = f"{group['known'] / n:.0%}"
+    certain = f"{group['certain'] / n:.0%}" if "mean_certainty_llm" in group else "-"
     return f"{name:<24}{n:>6}{llm:>7}{rag:>7}{known:>7}{certain:>9}  {effects}"
 
 

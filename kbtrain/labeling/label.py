@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 from kbtrain.labeling import grading
 from kbtrain.labeling.certainty import certainty, certainty_interval
@@ -13,20 +14,23 @@ from kbtrain.labeling.mastery import Graded, grade
 from kbtrain.records import Condition, Indicators, Label, Question, SampleSet
 
 MIN_SAMPLES = 2  # one answer has no entropy
+LabelledBy = Literal["samples", "greedy"]
 
 
 def indicators(
-    question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None
+    question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None, by: LabelledBy = "samples"
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if a judge (``verdicts``) abstained from so many that fewer are left.
+    None if a judge (``verdicts``) abstained from so many that fewer are left. ``by`` "greedy": of the greedy answer
+    alone, which must be there; its mastery is 0 or 1 (with the wide interval of one answer), its certainty not known.
     """
-    graded = grade(question, (sample.text for sample in made.samples), verdicts)
-    if graded.n_graded < MIN_SAMPLES:
+    answers = made.samples if by == "samples" or made.greedy is None else (made.greedy,)
+    graded = grade(question, (answer.text for answer in answers), verdicts)
+    if graded.n_graded < (MIN_SAMPLES if by == "samples" else 1):
         return None, graded
     mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded)
-    certainty_low, certainty_high = certainty_interval(graded.groups)
+    certainty_low, certainty_high = certainty_interval(graded.groups) if by == "samples" else (None, None)
     found = Indicators(
         condition=made.condition,
         n=graded.n,
@@ -34,7 +38,7 @@ def indicators(
         mastery=graded.n_correct / graded.n_graded,
         mastery_low=mastery_low,
         mastery_high=mastery_high,
-        certainty=certainty(graded.groups),
+        certainty=certainty(graded.groups) if by == "samples" else None,
         certainty_low=certainty_low,
         certainty_high=certainty_high,
         n_groups=len(graded.groups),
@@ -78,7 +82,11 @@ def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
         known=made.llm.mastery > tau_mastery,
-        certain=made.llm.certainty > tau_certainty,
+        certain=_above(made.llm.certainty, tau_certainty),
         known_rag=None if made.rag is None else made.rag.mastery > tau_mastery,
-        certain_rag=None if made.rag is None else made.rag.certainty > tau_certainty,
+        certain_rag=None if made.rag is None else _above(made.rag.certainty, tau_certainty),
     )
+
+
+def _above(value: float | None, tau: float) -> bool | None:
+    return None if value is None else value > tau

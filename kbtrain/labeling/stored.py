@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from kbtrain.labeling import grading
 from kbtrain.labeling.aligned import Aligned
-from kbtrain.labeling.label import MIN_SAMPLES, indicators, label
+from kbtrain.labeling.label import MIN_SAMPLES, LabelledBy, indicators, label
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question
+from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question, SampleSet
 from kbtrain.store import SampleStore
 
 
@@ -32,16 +32,18 @@ def labels(
     questions: Iterable[Question],
     tally: Tally,
     verdicts: Aligned[QuestionVerdicts] | None = None,
+    by: LabelledBy = "samples",
 ) -> Iterator[Label]:
     """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
 
+    ``by`` "greedy": from the greedy answers alone.
     ``verdicts``: a judge's, in the same order; without them each question's own rule grades.
     tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
     """
     counts, stored = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        found = _found(store, run, question, tally, stored, right_of(verdicts, question))
+        found = _found(store, run, question, tally, stored, right_of(verdicts, question), by)
         llm = found.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -51,7 +53,8 @@ def labels(
         counts["labels_with_unequal_n"] += "rag" in found and found["rag"].n != llm.n
         if question.split == "train":
             tally.mastery[llm.mastery] += 1
-            tally.certainty[llm.certainty] += 1
+            if llm.certainty is not None:
+                tally.certainty[llm.certainty] += 1
         yield label(question, found, 0.0, 0.0)
     if verdicts is not None:
         verdicts.finish()
@@ -74,6 +77,7 @@ def _found(
     tally: Tally,
     stored: Counter[str],
     verdicts: grading.Verdicts | None,
+    by: LabelledBy,
 ) -> dict[Condition, Indicators]:
     """Indicators under each condition with enough samples; ``stored`` is counted down by what was read."""
     found: dict[Condition, Indicators] = {}
@@ -85,10 +89,10 @@ def _found(
         if condition != "llm":
             tally.counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
             tally.counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
-        if len(made.samples) < MIN_SAMPLES:
-            tally.counts[f"{condition}_greedy_only" if not made.samples else f"{condition}_single_sample"] += 1
+        if (lack := _lacks(made, by)) is not None:
+            tally.counts[f"{condition}_{lack}"] += 1
             continue
-        indicated, graded = indicators(question, made, verdicts)
+        indicated, graded = indicators(question, made, verdicts, by)
         if indicated is None:
             tally.counts[f"{condition}_judge_abstained"] += 1
         else:
@@ -99,3 +103,12 @@ def _found(
         if verdicts is not None:
             tally.counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
     return found
+
+
+def _lacks(made: SampleSet, by: LabelledBy) -> str | None:
+    """Why a sample set gives no label, as it is counted; None if it has the answers that are needed."""
+    if by == "greedy":
+        return "without_greedy_answer" if made.greedy is None else None
+    if len(made.samples) >= MIN_SAMPLES:
+        return None
+    return "single_sample" if made.samples else "greedy_only"

@@ -123,8 +123,12 @@ def summary(found: Sequence[Figures]) -> tuple[Figures, Figures]:
     columns = {field.name: [getattr(one, field.name) for one in found] for field in fields(Figures)}
     known = {name: None if None in column else np.array(column, dtype=float) for name, column in columns.items()}
     mean = {name: None if c is None else float(c.mean()) for name, c in known.items()}
-    spread = {name: None if c is None else float(c.std(ddof=1)) if len(c) > 1 else 0.0 for name, c in known.items()}
+    spread = {name: None if c is None else _spread(c) for name, c in known.items()}
     return Figures(**mean), Figures(**spread)  # type: ignore[arg-type]
+
+
+def _spread(values: Floats) -> float:
+    return 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
 
 
 def _mean(column: Floats) -> float | None:

@@ -66,7 +66,7 @@ def _kept(config: Any, batch: Batch, adapt: Adapt | None) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
 
-    from kbtrain.gates.exact_head import exact_head
+    from kbtrain.llm.exact_head import exact_head
 
     kept: dict[int, Any] = {}
 

@@ -79,13 +79,13 @@ def _renamed(row: Row, columns: Columns) -> Row:
         if isinstance(column, str):
             names[key] = column
             if key in columns.names or column in row.data:
-                data[key] = _reach(row, column)
+                data[key] = reach(row, column)
         else:
-            data[key] = [_reach(row, one) for one in column]
+            data[key] = [reach(row, one) for one in column]
     return Row(data, row.file, row.line, row.path, names)
 
 
-def _reach(row: Row, column: str) -> Any:
+def reach(row: Row, column: str) -> Any:
     """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is a list."""
     if column in row.data:
         return row.data[column]

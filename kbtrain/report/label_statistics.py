@@ -30,6 +30,7 @@ class LabelStatistics:
     split: str = "all splits"
     n: int = 0
     n_with_rag: int = 0
+    n_certainty: int = 0  # labels from one greedy answer have none
     tau_mastery: float = 0.0
     tau_certainty: float = 0.0
     histograms: Counter[tuple[Indicator, Condition, int]] = field(default_factory=Counter)
@@ -44,7 +45,9 @@ class LabelStatistics:
         self.n += 1
         self.tau_mastery, self.tau_certainty = label.tau_mastery, label.tau_certainty
         m, c = label.llm.mastery, label.llm.certainty
-        self._moments = [a + b for a, b in zip(self._moments, (m, c, m * m, c * c, m * c), strict=True)]
+        if c is not None:
+            self.n_certainty += 1
+            self._moments = [a + b for a, b in zip(self._moments, (m, c, m * m, c * c, m * c), strict=True)]
         for found in (label.llm, label.rag, label.mask):
             if found is None:
                 continue
@@ -53,7 +56,9 @@ class LabelStatistics:
         if label.rag is not None:
             self._sweep(m, label.rag.mastery)
 
-    def _place(self, indicator: Indicator, condition: Condition, value: float, effect: Effect | None) -> None:
+    def _place(self, indicator: Indicator, condition: Condition, value: float | None, effect: Effect | None) -> None:
+        if value is None:
+            return
         self.histograms[indicator, condition, interval(value, BINS)] += 1
         if effect is not None:
             self.panels[indicator, condition, interval(value, INTERVALS), effect] += 1
@@ -71,7 +76,7 @@ class LabelStatistics:
 
     def pearson(self) -> float | None:
         """Correlation of mastery and certainty without retrieval (KBM, section 3.2: 0.64); None if one is constant."""
-        m, c, mm, cc, mc = (total / self.n for total in self._moments) if self.n else [0.0] * 5
+        m, c, mm, cc, mc = (total / self.n_certainty for total in self._moments) if self.n_certainty else [0.0] * 5
         spread = (mm - m * m) * (cc - c * c)
         return (mc - m * c) / math.sqrt(spread) if spread > 1e-12 else None
 

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
-from kbtrain.gates.exact_head import exact_head
+from kbtrain.llm.exact_head import exact_head
 from kbtrain.training.attention import attention_for_training
 from kbtrain.training.rows import Collator, Row, answer_loss
 from kbtrain.training.watched_trainer import WatchedTrainer

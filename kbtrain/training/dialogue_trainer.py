@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.gates.encoder import like_length
-from kbtrain.gates.exact_head import exact_head
+from kbtrain.llm.exact_head import exact_head
 from kbtrain.training.answer_trainer import AnswerTrainer
 from kbtrain.training.rows import IGNORE, Collator, Row, answer_loss
 from kbtrain.training.watched_trainer import Watch

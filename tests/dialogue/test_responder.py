@@ -8,7 +8,7 @@ from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
 from kbtrain.dialogue.greedy import greedy
-from kbtrain.dialogue.responder import Reads, Responder, ResponsePrompts
+from kbtrain.dialogue.responder import Reads, Responder, ResponsePrompts, fair_shares
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
 
@@ -42,7 +42,7 @@ def test_a_prompt_tells_nothing_of_label_response_or_gold_snippets(tokenizer):
     assert read_text(tokenizer, turn(3, **told)) == read_text(tokenizer, turn(3))
 
 
-def test_a_long_context_is_cut_at_a_turn_from_the_left_and_knowledge_at_its_end(tokenizer):
+def test_a_long_context_is_cut_at_a_turn_from_the_left_and_snippets_at_their_ends(tokenizer):
     whole = ResponsePrompts(tokenizer, READS).prompt(turn(2), HITS)
     shorter = READS.model_copy(update={"max_length": len(whole.ids) + READS.response_tokens - 1})
     found = ResponsePrompts(tokenizer, shorter).prompt(turn(2), HITS)
@@ -50,13 +50,28 @@ def test_a_long_context_is_cut_at_a_turn_from_the_left_and_knowledge_at_its_end(
     assert tokenizer.decode(found.ids).startswith(
         "<|context|> SYSTEM: Where do you want to go? USER: Find me a bus for 2"
     )
-    few = READS.model_copy(update={"knowledge_tokens": 8})
+    long, short = (
+        len(tokenizer(f" <|knowledge|> {text}")["input_ids"]) for text in ("Museum It is old.", "It is big.")
+    )
+    few = READS.model_copy(update={"knowledge_tokens": long + short - 3})
     cut = ResponsePrompts(tokenizer, few).prompt(turn(2), HITS)
-    known = len(tokenizer(" <|knowledge|> Museum It is old.")["input_ids"])
-    known += len(tokenizer(" <|knowledge|> It is big.")["input_ids"])
-    assert cut.knowledge_cut == known - 8 and len(cut.ids) == len(whole.ids) - known + 8
+    assert cut.knowledge_cut == 3 and len(cut.ids) == len(whole.ids) - 3
     with pytest.raises(UserError, match=r"turn 'train2:5': its last utterance, .* do not fit into max_length 40"):
         ResponsePrompts(tokenizer, READS.model_copy(update={"max_length": 40})).prompt(turn(2))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "room", "kept"),
+    [
+        ([5, 5], 20, [5, 5]),
+        ([9, 2, 9], 12, [5, 2, 5]),
+        ([200, 200, 200], 120, [40, 40, 40]),
+        ([], 9, []),
+        ([7], 3, [3]),
+    ],
+)
+def test_each_snippet_gets_its_share_of_the_room_and_what_others_leave(lengths, room, kept):
+    assert fair_shares(lengths, room) == kept
 
 
 def test_a_response_ends_with_the_end_token_unless_it_is_cut(tokenizer):

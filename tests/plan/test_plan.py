@@ -72,7 +72,7 @@ def test_kept_bytes_are_those_of_real_tensors(kind, adapter):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    from kbtrain.gates.exact_head import exact_head
+    from kbtrain.llm.exact_head import exact_head
 
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     mask = torch.ones(2, 1, 40, 40, dtype=torch.bool)
@@ -164,7 +164,7 @@ _TRAIN = """
 import json, resource, sys
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
-from kbtrain.gates.exact_head import exact_head
+from kbtrain.llm.exact_head import exact_head
 torch.set_num_threads(1)
 rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096
 warm = torch.nn.Linear(8, 8)
