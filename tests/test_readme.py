@@ -1,4 +1,4 @@
-"""Every command of the README and of docs/ is real: scripts take their arguments, make has its targets, the code block runs."""
+"""Every command of the README and docs/ is real: scripts take their arguments, make has its targets, the code runs."""
 
 from __future__ import annotations
 
