@@ -8,13 +8,8 @@ from kbtrain.records import Effect, Indicators
 _SAME = 1e-9  # equal entropies of different groupings, e.g. 4+1+1+1+1 and 2+2+2+2, differ in the last digit
 
 
-def effect(without: float | None, with_retrieval: float | None) -> Effect | None:
-    """Whether an indicator rises (beneficial), stays (neutral) or falls (harmful) when the evidence is given.
-
-    None where it is not known on both sides.
-    """
-    if without is None or with_retrieval is None:
-        return None
+def effect(without: float, with_retrieval: float) -> Effect:
+    """Whether an indicator rises (beneficial), stays (neutral) or falls (harmful) when the evidence is given."""
     if abs(with_retrieval - without) < _SAME:
         return "neutral"
     return "beneficial" if with_retrieval > without else "harmful"

@@ -11,7 +11,7 @@ from kbtrain.labeling.certainty import certainty, certainty_interval
 from kbtrain.labeling.effect import benefit, effect
 from kbtrain.labeling.intervals import wilson
 from kbtrain.labeling.mastery import Graded, grade
-from kbtrain.records import Condition, Indicators, Label, Question, SampleSet
+from kbtrain.records import Condition, Effect, Indicators, Label, Question, SampleSet
 
 MIN_SAMPLES = 2  # one answer has no entropy
 LabelledBy = Literal["samples", "greedy"]
@@ -69,7 +69,7 @@ def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery
         benefit_low=gain_low,
         benefit_high=gain_high,
         effect_mastery=None if rag is None else effect(llm.mastery, rag.mastery),
-        effect_certainty=None if rag is None else effect(llm.certainty, rag.certainty),
+        effect_certainty=None if rag is None else _effect(llm.certainty, rag.certainty),
         relation=question.relation,
     )
     return with_taus(made, tau_mastery, tau_certainty)
@@ -86,6 +86,10 @@ def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
         known_rag=None if made.rag is None else made.rag.mastery > tau_mastery,
         certain_rag=None if made.rag is None else _above(made.rag.certainty, tau_certainty),
     )
+
+
+def _effect(without: float | None, with_retrieval: float | None) -> Effect | None:
+    return None if without is None or with_retrieval is None else effect(without, with_retrieval)
 
 
 def _above(value: float | None, tau: float) -> bool | None:

@@ -1,0 +1,110 @@
+"""Import questions whose answers were made elsewhere: a run folder as the sampling stage would leave it.
+
+Reads a JSON Lines file with a model's answer without and with retrieval in each row; columns are named by the config.
+Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, where the rows have scores of other
+people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; eval/signals.py sets them beside ours). Part
+of the train rows becomes dev, by a hash of the id. Then: label.py --by greedy, build.py --keys "[mastery, benefit]".
+
+Examples:
+  python data_gen/import_answers.py --config data_gen/configs/import_answers.yaml --run runs/llama3 --path answers.jsonl
+  python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
+      --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from tqdm import tqdm
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.labeling.stated import Stated
+from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.questions.answered import AnswerColumns, Answered, read_answered
+from kbtrain.questions.columns import ColumnMap, Columns, Language
+from kbtrain.records import Condition, GateScore, Question, Split
+from kbtrain.store import SampleStore
+
+BATCH = 500  # rows made durable at once
+
+
+class ImportConfig(Config):
+    run: Path = Field(Path("runs/imported"), description="run folder; it is made if it is not there")
+    path: Path = Field(description="JSON Lines file (or archive, folder of such) of questions with answers")
+    model: str = Field(description="name of the model that gave the answers")
+    columns: ColumnMap = Field({}, description="our field of a question -> their column (as in collect.py)")
+    answers: dict[Condition, str] = Field(
+        {"llm": "llm", "rag": "rag"}, description="condition -> column of the greedy answer"
+    )
+    stated: dict[Condition, str] = Field({}, description="condition -> column with the file's own verdict (1, 0)")
+    scores: dict[str, str] = Field({}, description="gate -> column of its score; -column: lower = retrieval needed")
+    splits: dict[str, Split] = Field({}, description="their name of a split -> ours; empty: as collect.py reads it")
+    dev_share: float = Field(0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by hash of the id")
+    grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
+    language: Language = Field("en", description="of the questions")
+    sampling_run: str = Field("main", description="name of the run in samples.db")
+
+    @model_validator(mode="after")
+    def _possible(self) -> ImportConfig:
+        if not {"llm", "rag"} <= set(self.answers):
+            raise ValueError("answers needs columns for llm and rag")
+        if not set(self.stated) <= set(self.answers):
+            raise ValueError("stated names a condition without answers")
+        return self
+
+
+def main(config: ImportConfig) -> None:
+    started, options = time.time(), config.model_dump(mode="json")
+    out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
+    if made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists():
+        print(f"{config.run} is there already, made with the same options from the same file")
+        return
+    columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
+                            config.scores, config.splits, config.grading, config.dev_share)  # fmt: skip
+    tally, scores = {condition: Stated() for condition in config.answers}, list[GateScore]()
+    splits: Counter[str] = Counter()
+    facts = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
+             "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
+    with SampleStore(out["samples.db"]) as store:
+        store.begin(config.sampling_run, facts)
+        rows = tqdm(read_answered(config.path, columns), desc="import", unit=" questions")
+        stream = stored(store, config.sampling_run, rows, tally, scores)
+        n = jsonl.write(out["questions.jsonl"], (splits.update([q.split]) or q for q in stream))
+    extra: dict[str, Any] = {"splits": dict(splits), "scores": dict(Counter(score.gate for score in scores)),
+                             "graded": {key: vars(found) for key, found in tally.items()}}  # fmt: skip
+    if config.scores:
+        jsonl.write(out["imported_scores.jsonl"], scores)
+    else:
+        del out["imported_scores.jsonl"]
+    for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
+        write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=extra, started=started)
+    print("\n".join(found.line(condition) for condition, found in tally.items()))
+    print(f"{n} questions ({', '.join(f'{split} {splits[split]}' for split in ('train', 'dev', 'test'))}), scores: "
+          f"{', '.join(f'{gate} {k}' for gate, k in extra['scores'].items()) or 'none'} -> {config.run}")  # fmt: skip
+
+
+def stored(
+    store: SampleStore, run: str, rows: Iterator[Answered], tally: dict[Condition, Stated], scores: list[GateScore]
+) -> Iterator[Question]:
+    """The rows' questions, after their answers (those that an interrupted import has not stored yet) are stored."""
+    done, waiting = store.done(run), []
+    for row in rows:
+        for condition, answer in row.answers.items():
+            tally[condition].add(row.question, answer, row.stated.get(condition))
+        scores += row.gate_scores()
+        waiting += [made for made in row.sample_sets() if (made.question_id, made.condition) not in done]
+        if len(waiting) >= BATCH:
+            store.put(run, waiting)
+            waiting = []
+        yield row.question
+    store.put(run, waiting)
+
+
+if __name__ == "__main__":
+    run_script(main, ImportConfig, __doc__)
