@@ -5,6 +5,7 @@ PY := $(VENV)/bin/python
 ACCELERATE := $(VENV)/bin/accelerate
 PIP := $(PY) -m pip install -qq --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
+TRAINERS := $(VENV)/.trainers
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 MODEL ?= smollm2-135m-instruct
@@ -44,7 +45,7 @@ define chain
 endef
 
 # one thread a process: on tiny models threads cost more than they give
-test: setup  ## the test suite
+test: setup $(TRAINERS)  ## the test suite
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -n $(WORKERS) --dist loadscope
 
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
@@ -91,4 +92,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	fi
 	@echo "installing the pinned packages into $(VENV) (2 to 4 minutes)"
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# What only the tests need of the optional packages, so that nothing is skipped for want of it: DeepSpeed, bitsandbytes,
+# wandb, TensorBoard, Ray. DeepSpeed comes as source and asks for the torch that is here; none of its kernels is built.
+$(TRAINERS): $(INSTALLED)
+	@echo "installing DeepSpeed, bitsandbytes, wandb, TensorBoard and Ray into $(VENV) (1 to 2 minutes)"
+	@$(PIP) -c constraints.txt setuptools
+	@DS_BUILD_OPS=0 $(PIP) -c constraints.txt --no-build-isolation -e '.[train,wandb,tensorboard,ray]'
 	@touch $@
