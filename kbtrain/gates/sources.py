@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from kbtrain.gates.folder import read_card
 from kbtrain.provenance import file_sha256
@@ -85,14 +86,7 @@ def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sou
 
 
 def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """An encoder that was trained on questions. Raises :class:`UserError` if the folder holds no such gate.
-
-    Its scores depend on the weights and on the card, but not on the thresholds noted there.
-    """
-    from kbtrain.gates.classifier_folder import read_classifier_card
-
-    card = read_classifier_card(folder, "encoder")
-    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
+    """An encoder that was trained on questions. Raises :class:`UserError` if the folder holds no such gate."""
 
     def opened() -> Score:
         from kbtrain.gates.encoder import EncoderGate
@@ -100,4 +94,25 @@ def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> S
         gate = EncoderGate.load(folder, dtype, device)
         return lambda examples: {gate.name: gate.score(examples)}
 
-    return Source(("encoder",), ":".join([card.model_dump_json(exclude={"thresholds"}), *weights]), opened)
+    return Source(("encoder",), _depends(folder, "encoder"), opened)
+
+
+def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
+    """RAGate-MHA trained on questions. Raises :class:`UserError` if the folder holds no such gate."""
+
+    def opened() -> Score:
+        from kbtrain.gates.ragate_mha import RagateMHA
+
+        gate = RagateMHA.load(folder, dtype, device)
+        return lambda examples: {gate.name: gate.score(examples)}
+
+    return Source(("ragate_mha",), _depends(folder, "ragate_mha"), opened)
+
+
+def _depends(folder: Path, kind: Literal["encoder", "ragate_mha"]) -> str:
+    """A classifier's scores depend on its weights and its card, but not on the thresholds noted there."""
+    from kbtrain.gates.classifier_folder import read_classifier_card
+
+    card = read_classifier_card(folder, kind)
+    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
+    return ":".join([card.model_dump_json(exclude={"thresholds"}), *weights])

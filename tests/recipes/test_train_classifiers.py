@@ -22,7 +22,7 @@ from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder import EncoderGate
 from kbtrain.gates.ragate_mha import RagateMHA
-from kbtrain.gates.sources import encoder_source
+from kbtrain.gates.sources import encoder_source, ragate_mha_source
 from kbtrain.jsonl import read, write
 from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.retrieval.ranker import Ranker
@@ -134,6 +134,21 @@ def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, dat
     assert alone == {"encoder": [pytest.approx(found[0], abs=1e-6)]}
 
 
+def test_ragate_mha_is_a_question_gate_for_the_label_that_is_named(recipe, data, tmp_path):
+    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "key": "benefit", "epochs": 1}
+    given = arguments(data, tmp_path / "q", "ragate_mha", **changes)
+    at = given.index("--test")
+    recipe("ragate_mha", given[:at] + given[at + 2 :])
+    opened = RagateMHA.load(tmp_path / "q")
+    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
+    found = opened.score(asked)
+    source = ragate_mha_source(tmp_path / "q")
+    assert opened.card.key == "benefit" and source.names == ("ragate_mha",)
+    assert source.open()(asked) == {"ragate_mha": pytest.approx(found, abs=1e-6)}
+    with pytest.raises(UserError, match="a gate of kind 'ragate_mha', expected 'encoder'"):
+        encoder_source(tmp_path / "q")
+
+
 def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
     from kbtrain.gates.encoder import open_encoder
     from kbtrain.gates.encoder_input import EncoderInput
@@ -221,7 +236,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(recipe, data, tmp_
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, path):
-    assert len(CONFIGS) == 5
+    assert len(CONFIGS) == 6
     name = next(n for n in RECIPES if path.stem.startswith(n))
     needed = {"train": data / "turns.jsonl", "output": tmp_path / "o"}
     needed |= {"snippets": data / "snippets.jsonl"} if name == "ranker" else {"dev": data / "turns.jsonl"}
