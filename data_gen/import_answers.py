@@ -14,24 +14,20 @@ Examples:
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.labeling.stated import Stated
 from kbtrain.provenance import file_sha256, made_before, write_meta
-from kbtrain.questions.answered import AnswerColumns, Answered, read_answered
+from kbtrain.questions.answered import AnswerColumns, read_answered
 from kbtrain.questions.columns import ColumnMap, Columns, Language
-from kbtrain.records import Condition, GateScore, Question, Split
+from kbtrain.questions.imported import Imported
+from kbtrain.records import Condition, Split
 from kbtrain.store import SampleStore
-
-BATCH = 500  # rows made durable at once
 
 
 class ImportConfig(Config):
@@ -67,43 +63,22 @@ def main(config: ImportConfig) -> None:
         return
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share)  # fmt: skip
-    tally, scores = {condition: Stated() for condition in config.answers}, list[GateScore]()
-    splits: Counter[str] = Counter()
+    met = Imported()
     facts = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
              "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
     with SampleStore(out["samples.db"]) as store:
         store.begin(config.sampling_run, facts)
         rows = tqdm(read_answered(config.path, columns), desc="import", unit=" questions")
-        stream = stored(store, config.sampling_run, rows, tally, scores)
-        n = jsonl.write(out["questions.jsonl"], (splits.update([q.split]) or q for q in stream))
-    extra: dict[str, Any] = {"splits": dict(splits), "scores": dict(Counter(score.gate for score in scores)),
-                             "graded": {key: vars(found) for key, found in tally.items()}}  # fmt: skip
+        jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))
     if config.scores:
-        jsonl.write(out["imported_scores.jsonl"], scores)
+        jsonl.write(out["imported_scores.jsonl"], met.scores)
     else:
         del out["imported_scores.jsonl"]
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
-        write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=extra, started=started)
-    print("\n".join(found.line(condition) for condition, found in tally.items()))
-    print(f"{n} questions ({', '.join(f'{split} {splits[split]}' for split in ('train', 'dev', 'test'))}), scores: "
-          f"{', '.join(f'{gate} {k}' for gate, k in extra['scores'].items()) or 'none'} -> {config.run}")  # fmt: skip
-
-
-def stored(
-    store: SampleStore, run: str, rows: Iterator[Answered], tally: dict[Condition, Stated], scores: list[GateScore]
-) -> Iterator[Question]:
-    """The rows' questions, after their answers (those that an interrupted import has not stored yet) are stored."""
-    done, waiting = store.done(run), []
-    for row in rows:
-        for condition, answer in row.answers.items():
-            tally[condition].add(row.question, answer, row.stated.get(condition))
-        scores += row.gate_scores()
-        waiting += [made for made in row.sample_sets() if (made.question_id, made.condition) not in done]
-        if len(waiting) >= BATCH:
-            store.put(run, waiting)
-            waiting = []
-        yield row.question
-    store.put(run, waiting)
+        write_meta(
+            path, stage="import_answers", config=options, inputs=[config.path], extra=met.as_dict(), started=started
+        )
+    print("\n".join(met.lines()) + f" -> {config.run}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Score the dev and test questions once with the gates that run a model: prompt baseline, KBM, SeaKR.
+"""Score the dev and test questions once with the gates that run a model: prompt, KBM, SeaKR, encoder, RAGate-MHA.
 
 Writes RUN/scores.jsonl (higher = retrieval more needed) and RUN/scores.jsonl.meta.json with the seconds per gate.
 Run it again after an interruption: what is scored is kept.
@@ -19,7 +19,7 @@ from tqdm import tqdm
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.score_file import ScoreFile, Timing, plain_examples
-from kbtrain.gates.sources import Source, encoder_source, kbm_source, prompt_source, seakr_source
+from kbtrain.gates.sources import Source, encoder_source, kbm_source, prompt_source, ragate_mha_source, seakr_source
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateExample, GateScore, Split
 
@@ -31,6 +31,7 @@ class ScoreConfig(Config):
     kbm: Path | None = Field(None, description="gate folder of the KBM; without it RUN/kbm, if there is one")
     seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr, if there is one")
     encoder: Path | None = Field(None, description="gate folder of an encoder; without it RUN/encoder, if there is one")
+    mha: Path | None = Field(None, description="gate folder of RAGate-MHA; without it RUN/mha, if there is one")
     model: str | None = Field(None, description="model of the prompt baseline; without it that gate is left out")
     splits: tuple[Split, ...] = Field(("dev", "test"), description="which examples to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
@@ -65,15 +66,14 @@ def gates(config: ScoreConfig) -> list[Source]:
     found = []
     if config.model is not None:
         found.append(prompt_source(config.model, config.dtype, config.device))
-    folder, seakr, encoder = (getattr(config, name) or config.run / name for name in ("kbm", "seakr", "encoder"))
-    if config.kbm is not None or folder.exists():
-        found.append(kbm_source(folder, config.dtype, config.device))
-    if config.seakr is not None or seakr.exists():
-        found.append(seakr_source(seakr, config.dtype, config.device))
-    if config.encoder is not None or encoder.exists():
-        found.append(encoder_source(encoder, config.dtype, config.device))
+    sources = {"kbm": kbm_source, "seakr": seakr_source, "encoder": encoder_source, "mha": ragate_mha_source}
+    for name, source in sources.items():
+        folder: Path | None = getattr(config, name)
+        if folder is not None or (config.run / name).exists():
+            found.append(source(folder or config.run / name, config.dtype, config.device))
     if not found:
-        raise UserError(f"nothing to score: there is no {folder} or {seakr}, and no --model for the prompt baseline")
+        folders = ", ".join(str(config.run / name) for name in sources)
+        raise UserError(f"nothing to score: there is none of {folders}, and no --model for the prompt baseline")
     return found
 
 

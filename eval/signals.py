@@ -1,34 +1,34 @@
 """How well each score tells the questions that the model answers wrongly from those it knows: AUROC with its interval.
 
-Reads scores.jsonl and outcomes.jsonl (written by end_to_end.py) of the run folder, for SeaKR's signals as for any
-gate; writes signals.json with each score's distribution over both kinds of questions.
+Reads scores.jsonl (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
+folder, for SeaKR's signals as for any gate; writes signals.json with each score's distribution over both kinds of
+questions, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). No threshold is
+needed. A score that some of the questions lack is left out and named; --dataset or --covered-by narrows the questions.
 
 Examples:
   python eval/signals.py --run runs/demo
   python eval/signals.py --run runs/demo --positive needed --reference kbm_mastery
+  python eval/signals.py --run runs/llama3 --dataset nq --reference seakr_direct --out runs/llama3/signals_nq.json
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.metrics import outcomes as oc
-from kbtrain.metrics.auroc import Separation, separations
-from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.stored import in_order, read_scores
+from kbtrain.metrics.auroc import separations
+from kbtrain.metrics.score_order import complete, covered_by, of_data_set, read_score_files, score_areas
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.records import Outcome, Split
-from kbtrain.report.text_table import aligned, number, signed
+from kbtrain.records import Outcome, Question, Split
+from kbtrain.report.signals_table import signal_document, signal_table
 
 
 class SignalsConfig(Config):
@@ -38,45 +38,45 @@ class SignalsConfig(Config):
         "llm_wrong", description="llm_wrong: wrong without retrieval; needed: and right with it (greedy answers)"
     )
     reference: str = Field("seakr", description="score that the others are compared with")
+    scores: tuple[Path, ...] = Field(
+        (),
+        description="score files; without it RUN/scores.jsonl and RUN/imported_scores.jsonl, as far as they are there",
+    )
+    dataset: str | None = Field(None, description="questions of this data set only")
+    covered_by: str | None = Field(None, description="questions that have a score of this gate only")
+    out: Path | None = Field(None, description="what is written; without it RUN/signals.json")
 
 
 def main(config: SignalsConfig) -> None:
     """Read, measure, write, show."""
     started = time.time()
-    inputs = [config.run / "scores.jsonl", config.run / "outcomes.jsonl"]
-    outcomes = [outcome for outcome in jsonl.read(Outcome, inputs[1]) if outcome.split == config.split]
+    made = config.run / "outcomes.jsonl"
+    both = [config.run / name for name in ("scores.jsonl", "imported_scores.jsonl")]
+    files = list(config.scores) or [path for path in both if path.exists()] or both[:1]
+    outcomes = [outcome for outcome in jsonl.read(Outcome, made) if outcome.split == config.split]
+    given = read_score_files(files)
+    if config.dataset is not None:
+        outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
+    if config.covered_by is not None:
+        outcomes = covered_by(outcomes, given, config.covered_by)
     truth = oc.needed(outcomes) if config.positive == "needed" else oc.greedy_wrong(outcomes)[1]
     if not truth.any() or truth.all():
-        raise UserError(f"{inputs[1]}: of {len(truth)} {config.split} questions {truth.sum()} are positive: no AUROC")
-    scores = {
-        gate: np.array(in_order(gate, found, outcomes, inputs[0])) for gate, found in read_scores(inputs[0]).items()
-    }
-    found = separations(truth, scores, config.reference)
-    out = config.run / "signals.json"
-    document = {"schema": 1, "positive": config.positive, "split": config.split,
-                "scores": [dataclasses.asdict(one) for one in found]}  # fmt: skip
+        raise UserError(f"{made}: of {len(truth)} {config.split} questions {truth.sum()} are positive: no AUROC")
+    scores, short = complete(outcomes, given)
+    if not scores:
+        raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
+    found, areas = separations(truth, scores, config.reference), score_areas(outcomes, scores, config.reference)
+    out = config.out or config.run / "signals.json"
+    document = {"schema": 1, "positive": config.positive, "split": config.split, "dataset": config.dataset,
+                "covered_by": config.covered_by, "scored_in_part": short,
+                "scores": signal_document(found, areas)}  # fmt: skip
     write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-    write_meta(out, stage="signals", config=config.model_dump(mode="json"), inputs=inputs, started=started)
-    print(table(found, config.reference))
+    settings = config.model_dump(mode="json")
+    write_meta(out, stage="signals", config=settings, inputs=[*files, made], started=started)
+    print(signal_table(found, areas, config.reference))
+    print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
     print(f"{len(found)} scores, {share} in {time.time() - started:.0f} s -> {out}")
-
-
-def table(found: list[Separation], reference: str) -> str:
-    """One row per score, the best first."""
-    head = ("score", "AUROC", "95 % interval", f"{reference} minus this", "quartiles, positive", "quartiles, negative")
-    ordered = sorted(found, key=lambda one: -one.auroc.mean)
-    return aligned(head, [_cells(one) for one in ordered])
-
-
-def _cells(one: Separation) -> list[str]:
-    quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (one.positive, one.negative)]
-    return [one.name, number(one.auroc.mean), f"[{number(one.auroc.low)}, {number(one.auroc.high)}]",
-            _difference(one.minus), *quartiles]  # fmt: skip
-
-
-def _difference(found: Delta | None) -> str:
-    return "" if found is None else f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
 
 
 if __name__ == "__main__":

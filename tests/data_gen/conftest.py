@@ -29,6 +29,12 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="session")
+def stage() -> Callable[[str], ModuleType]:
+    """Loads a stage's script by its name."""
+    return load
+
+
 @pytest.fixture
 def script() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a stage the way a user does."""

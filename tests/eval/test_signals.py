@@ -6,7 +6,7 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.records import GateScore, Outcome
+from kbtrain.records import GateScore, Outcome, Question
 
 
 @pytest.fixture
@@ -33,3 +33,35 @@ def test_one_class_alone_is_one_line(script, made):
     module = script("signals")
     with pytest.raises(UserError, match="of 0 dev questions 0 are positive: no AUROC"):
         module.main(module.SignalsConfig(run=made, split="dev"))
+
+
+def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(script, made, capsys):
+    """Other people's scores in a file of their own; the area of the perfect order of need is the oracle's."""
+    outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
+    gain = [GateScore(o.question_id, "published", float(o.rag_correct) - o.llm_correct) for o in outcomes[:20]]
+    jsonl.write(made / "imported_scores.jsonl", gain)
+    module = script("signals")
+    module.main(module.SignalsConfig(run=made, positive="needed"))
+    document = json.loads((made / "signals.json").read_text())
+    assert document["scored_in_part"] == {"published": 20} and len(document["scores"]) == 2
+    assert "left out: gate 'published' has a score for 20 of them" in capsys.readouterr().out
+    out = made / "covered.json"
+    module.main(
+        module.SignalsConfig(run=made, positive="needed", covered_by="published", reference="published", out=out)
+    )
+    document = json.loads(out.read_text())
+    rows = {row["name"]: row for row in document["scores"]}
+    assert document["scored_in_part"] == {} and {row["n"] for row in rows.values()} == {20}
+    assert rows["published"]["area"]["mean"] == pytest.approx(1) and rows["published"]["area_minus"] is None
+    assert rows["perplexity"]["area"]["mean"] == pytest.approx(0) and rows["perplexity"]["area_minus"]["mean"] == 1
+
+
+def test_one_data_set_alone(script, made, capsys):
+    outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
+    names = [Question(o.question_id, "q", ("a",), "test", ("nq", "pop")[i >= 8]) for i, o in enumerate(outcomes)]
+    jsonl.write(made / "questions.jsonl", names)
+    module = script("signals")
+    module.main(module.SignalsConfig(run=made, dataset="nq"))
+    assert "4 of 8 test questions positive" in capsys.readouterr().out
+    with pytest.raises(UserError, match="no question of data set 'nqq'"):
+        module.main(module.SignalsConfig(run=made, dataset="nqq"))

@@ -29,6 +29,20 @@ def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, 
     assert indicators(capital, answered("Paris", "Rome"))[0].greedy_correct is None
 
 
+def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty(
+    capital: Question, answered: Answered
+) -> None:
+    one = answered(*["Rome"] * 4, greedy="It is Paris.")
+    found, graded = indicators(capital, one, by="greedy")
+    assert (found.n, found.n_correct, found.mastery, found.greedy_correct) == (1, 1, 1.0, True)
+    assert (found.mastery_low, found.mastery_high) == wilson(1, 1)
+    assert (found.certainty, found.certainty_low, found.certainty_high, graded.n) == (None, None, None, 1)
+    made = label(capital, {"llm": found, "rag": indicators(capital, answered(greedy="Rome"), by="greedy")[0]}, 0.8, 0.8)
+    assert (made.known, made.known_rag, made.benefit, made.effect_mastery) == (True, False, -1.0, "harmful")
+    assert (made.certain, made.certain_rag, made.effect_certainty) == (None, None, None)
+    assert indicators(capital, answered("Paris"))[0] is None
+
+
 def test_hard_labels_are_strictly_above_tau(capital: Question, answered: Answered) -> None:
     llm, _ = indicators(capital, answered(*["Paris"] * 4, "Rome"))
     made = label(capital, {"llm": llm}, tau_mastery=0.8, tau_certainty=0.0)

@@ -1,0 +1,160 @@
+"""data_gen/import_answers.py: answers made elsewhere become a run folder on which the other stages work."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from kbtrain import jsonl
+from kbtrain.config import build as build_config
+from kbtrain.errors import UserError
+from kbtrain.provenance import file_sha256, read_meta
+from kbtrain.questions.imported import Imported
+from kbtrain.records import GateScore, Question
+from kbtrain.store import SampleStore
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Any]
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = ROOT / "data_gen/configs/import_answers.yaml"
+
+
+def native(i: int) -> dict[str, Any]:
+    """Without retrieval right where i is even, with it where i is a multiple of 3; the file says so but for i = 2."""
+    plain, found = (f"Ann {i}" if i % 2 == 0 else "Bob"), (f"It is Ann {i}." if i % 3 == 0 else "Bob")
+    made = {"dataset": "nq" if i < 30 else "hotpotqa", "split": "test" if i % 5 == 0 else "train(dev_500)",
+            "qid": f"q{i}", "question": f"Who wrote book {i}?", "answers": [f"Ann {i}"],
+            "pred_no_retrieval": plain, "acc_no_retrieval": int(i % 2 == 0 and i != 2),
+            "pred_one_retrieval": found, "acc_one_retrieval": int(i % 3 == 0)}  # fmt: skip
+    if made["split"] == "test":
+        made |= {"seakr_direct": {"eigen_score": -i / 10}} if i < 30 else {"seakr_last_step_eigen_score": i / 10}
+    return made
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(native(i)) + "\n" for i in range(60)))
+    return path
+
+
+@pytest.fixture
+def imports(stage: Callable[[str], ModuleType]) -> Callable[..., Path]:
+    module = stage("import_answers")
+
+    def run(path: Path, **settings: object) -> Path:
+        given = {"path": path, "run": path.parent / "run", **settings}
+        module.main(build_config(module.ImportConfig, CONFIG, given))
+        return path.parent / "run"
+
+    return run
+
+
+def test_an_import_is_labelled_and_built_like_sampled_answers(
+    answers: Path, imports: Run, label: Run, build: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = imports(answers)
+    out = capsys.readouterr().out
+    assert "llm: 30 of 60 greedy answers right (50.0%); the file's own verdict agrees in 59 of 60" in out
+    assert "right by ours alone 1, by theirs alone 0" in out and "scores: seakr_direct 6, seakr_last_step 6" in out
+    questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl")}
+    assert {q.split for q in questions.values()} == {"train", "dev", "test"}
+    assert all((q.split == "test") == (int(i[1:]) % 5 == 0) for i, q in questions.items())
+    assert (questions["q1"].dataset, questions["q40"].relation) == ("nq", "hotpotqa")
+    labels = label(run, by="greedy", tau_mastery=0.8)
+    assert [made.known for made in labels] == [i % 2 == 0 for i in range(60)]
+    assert [made.benefit for made in labels] == [(i % 3 == 0) - (i % 2 == 0) for i in range(60)]
+    assert {(made.certain, made.llm.certainty, made.effect_certainty) for made in labels} == {(None, None, None)}
+    rule = read_meta(run / "labels.jsonl")["label_rule"]
+    assert rule["by"] == "greedy" and read_meta(run / "labels.jsonl")["sampling"]["not_known"]
+    made = {e.id: e for part in build(run, keys=("mastery", "benefit")).values() for e in part}
+    assert len(made) == 60
+    assert [made[f"q{i}"].benefit for i in range(60)] == [i % 3 == 0 and i % 2 == 1 for i in range(60)]
+    assert {e.certainty for e in made.values()} == {e.soft_certainty for e in made.values()} == {None}
+
+
+def test_without_by_greedy_one_answer_is_no_label(answers: Path, imports: Run, label: Run) -> None:
+    with pytest.raises(UserError, match="holds no samples under 'llm'"):
+        label(imports(answers))
+
+
+def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Run) -> None:
+    run = imports(answers)
+    scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, run / "imported_scores.jsonl")}
+    assert len(scores) == 12 and scores["seakr_direct", "q25"] == -2.5 and scores["seakr_last_step", "q30"] == 3.0
+    meta = read_meta(run / "questions.jsonl")
+    assert meta["scores"] == {"seakr_direct": 6, "seakr_last_step": 6} and meta["stage"] == "import_answers"
+    assert meta["graded"]["llm"]["first"] == ["q2"]
+
+
+def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
+    answers: Path, imports: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbtrain.questions.imported.BATCH", 20)
+    count = Imported._count
+
+    def stop(self: Imported, row: Any) -> None:
+        if row.question.id == "q33":
+            raise KeyboardInterrupt
+        count(self, row)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Imported, "_count", stop)
+        imports(answers)
+    run = answers.parent / "run"
+    assert not (run / "questions.jsonl").exists()
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        assert store.counts("main") == {"llm": 30, "rag": 30}
+    imports(answers)
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        assert store.counts("main") == {"llm": 60, "rag": 60}
+    before = file_sha256(run / "questions.jsonl")
+    capsys.readouterr()
+    imports(answers)
+    assert "there already" in capsys.readouterr().out and file_sha256(run / "questions.jsonl") == before
+
+
+def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports: Run) -> None:
+    imports(answers)
+    with pytest.raises(UserError, match="run 'main' was begun with answers = "):
+        imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--answers", "{llm: a}"], "answers needs columns for llm and rag"),
+        (["--stated", "{mask: a}"], "stated names a condition without answers"),
+        (["--path", "gone.jsonl"], "gone.jsonl: no such file"),
+        (["--splits", "{test: test}"], "field 'split': no split for 'train(dev_500)' in splits"),
+        (["--dev-share", "1"], "key 'dev_share': input should be less than 1"),
+    ],
+)
+def test_a_mistake_is_one_line(answers: Path, script: Script, arguments: list[str], message: str) -> None:
+    given = ["--config", str(CONFIG), "--run", str(answers.parent / "r"), "--path", str(answers), *arguments]
+    done = script("import_answers", *given)
+    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
+    assert not (answers.parent / "r" / "questions.jsonl").exists()
+
+
+def test_published_answers_of_a_real_model_are_graded_as_their_file_says(tmp_path: Path, imports: Run) -> None:
+    folder = os.environ.get("KBTRAIN_TEST_DATA")
+    source = Path(folder or "", "gate_labels_llama3_8b.jsonl")
+    if not folder or not source.is_file():
+        pytest.skip("KBTRAIN_TEST_DATA names no folder with gate_labels_llama3_8b.jsonl")
+    run = imports(Path(shutil.copy(source, tmp_path)))
+    for found in read_meta(run / "questions.jsonl")["graded"].values():
+        assert found["n_stated"] == 1999 and found["ours_only"] + found["theirs_only"] < 20
+
+
+def test_the_config_names_nothing_that_is_not_there(stage: Callable[[str], ModuleType]) -> None:
+    assert set(yaml.safe_load(CONFIG.read_text())) <= set(stage("import_answers").ImportConfig.model_fields)

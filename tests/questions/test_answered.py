@@ -1,0 +1,86 @@
+"""Questions with answers made elsewhere: columns, splits, scores; every mistake with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.questions.answered import AnswerColumns, Answered, read_answered
+from kbtrain.questions.columns import Columns
+
+
+def row(i: int, **fields: Any) -> dict[str, Any]:
+    base = {"qid": f"q{i}", "ask": f"Who wrote book {i}?", "gold": [f"Ann {i}"], "part": "train(a)", "plain": "Bob",
+            "found": f"ann {i}.", "plain_ok": 0, "found_ok": 1}  # fmt: skip
+    return {**base, **fields}
+
+
+def read(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> list[Answered]:
+    path = folder / "answers.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    names = Columns({"id": "qid", "text": "ask", "answers": "gold", "split": "part"})
+    given: dict[str, Any] = {
+        "answers": {"llm": "plain", "rag": "found"},
+        "stated": {"llm": "plain_ok", "rag": "found_ok"},
+        "splits": {"train(a)": "train", "held out": "test"},
+    }
+    return list(read_answered(path, AnswerColumns(names, **{**given, **settings})))
+
+
+def test_a_row_is_a_question_with_its_greedy_answers(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, [row(1, plain="")])
+    assert (found.question.id, found.question.text, found.question.answers) == ("q1", "Who wrote book 1?", ("Ann 1",))
+    assert (found.question.split, found.question.grading) == ("train", "contains")
+    assert found.answers == {"llm": "", "rag": "ann 1."} and found.stated == {"llm": False, "rag": True}
+    llm, rag = found.sample_sets()
+    assert (llm.condition, llm.samples, llm.greedy.text) == ("llm", (), "")
+    assert (rag.condition, rag.greedy.text, rag.greedy.index) == ("rag", "ann 1.", -1)
+
+
+def test_dev_is_cut_from_train_by_the_id_alone_and_never_from_test(tmp_path: Path) -> None:
+    rows = [row(i, part="held out" if i % 3 == 0 else "train(a)") for i in range(600)]
+    found = {made.question.id: made.question.split for made in read(tmp_path, rows, dev_share=0.25)}
+    assert all((found[f"q{i}"] == "test") == (i % 3 == 0) for i in range(600))
+    dev = {i for i, split in found.items() if split == "dev"}
+    assert 70 <= len(dev) <= 130  # of 400: 100 expected
+    fewer = read(tmp_path, rows[::-1][:300], dev_share=0.25)
+    assert all((made.question.id in dev) == (made.question.split == "dev") for made in fewer)
+
+
+def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path: Path) -> None:
+    rows = [row(1), row(2, sure={"energy": 3.5}), row(3, sure=None), row(4, sure={"energy": -1, "flat.x": 2})]
+    found = read(tmp_path, rows, scores={"energy": "-sure.energy"})
+    assert [made.scores for made in found] == [{}, {"energy": -3.5}, {}, {"energy": 1.0}]
+    assert [(s.question_id, s.gate, s.score) for s in found[1].gate_scores()] == [("q2", "energy", -3.5)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"part": "train(b)"}, r"answers\.jsonl:2: field 'part': no split for 'train\(b\)' in splits; did you mean"),
+        ({"plain": None}, r":2: field 'plain': expected an answer \(text\), found NoneType None"),
+        ({"plain": ["Bob"]}, r":2: field 'plain': expected an answer \(text\), found list \['Bob'\]"),
+        ({"found_ok": "yes"}, r":2: field 'found_ok': expected true, false, 1 or 0, found 'yes'"),
+        ({"found_ok": [1]}, r":2: field 'found_ok': expected true, false, 1 or 0, found \[1\]"),
+        ({"qid": "q1"}, r":2: field 'id': duplicate 'q1', first in line 1"),
+        ({"gold": []}, r":2: field 'gold': empty list"),
+        ({"sure": "high"}, r":2: field 'sure': expected a number, found str 'high'"),
+    ],
+)
+def test_a_broken_row_is_one_line_with_its_place(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read(tmp_path, [row(1, sure=1.0), row(2, **change)], scores={"sure": "sure"})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_no_row_has_is_an_error_not_silence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"score 'energy': no row has a number under 'sure\.enrgy'"):
+        read(tmp_path, [row(1, sure={"energy": 3.5})], scores={"energy": "-sure.enrgy"})
+    with pytest.raises(UserError, match=r":1: field 'plan': missing; there is qid, ask"):
+        read(tmp_path, [row(1)], answers={"llm": "plan", "rag": "found"})
+    with pytest.raises(UserError, match="no rows in it"):
+        read(tmp_path, [])
