@@ -119,7 +119,7 @@ def bert_scores(
 def bert_parts(
     responses: Sequence[str], references: Sequence[str], model: str, layers: int | None = None, device: str = "cpu"
 ) -> tuple[Floats, str]:
-    """As :func:`bert_scores`, each response's precision, recall and F1, (n, 3); and the code.
+    """As :func:`bert_scores`, each response's precision, recall and F1, (n, 3), 0 for an empty one; and the code.
 
     Raises :class:`UserError` also for a model that is not there.
     """
@@ -128,14 +128,19 @@ def bert_parts(
         from bert_score import score
     except ImportError:
         raise UserError('bert-score is not installed; run: pip install "kbtrain[bertscore]"') from None
+    empty = np.array([not (a.strip() and b.strip()) for a, b in zip(responses, references, strict=True)])
+    # bert-score fails on an empty text beside tokenizers of transformers 5
+    made, wanted = (
+        ["." if gone else text for text, gone in zip(texts, empty, strict=True)] for texts in (responses, references)
+    )
     try:
-        found, code = score(
-            list(responses), list(references), model_type=model, num_layers=layers, device=device, return_hash=True
-        )
+        found, code = score(made, wanted, model_type=model, num_layers=layers, device=device, return_hash=True)
     except (OSError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"BERTScore's model '{model}' cannot be opened ({first[:120]})") from None
-    return np.stack([part.double().cpu().numpy() for part in found], axis=1), str(code)
+    parts = np.stack([part.double().cpu().numpy() for part in found], axis=1)
+    parts[empty] = 0.0
+    return parts, str(code)
 
 
 def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequence[float]]) -> Confidence:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from kbtrain.report.dialogue_layout import DialogueResult
 from kbtrain.report.filters import escape_markdown
 from kbtrain.report.rendering import page
 from kbtrain.report.svg import COLOURS, new_figure, render
 from kbtrain.report.table import Table, as_markdown, cells
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TITLE = "Dialogue: which turns need knowledge, and what it does to the responses"
 _SHADES = ("ink", "blue", "orange", "green", "red", "purple", "sky")
@@ -25,7 +30,7 @@ def position_figure(table: Table) -> str:
     axes.set_xticks(range(len(labels)), labels, fontsize=8)
     axes.set_xlabel("relative position in the dialogue")
     axes.set_ylabel("augmented turns (%)")
-    axes.legend(fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
+    _legend(axes, len(table.columns) - 2)
     return render(figure, table.name)
 
 
@@ -41,8 +46,14 @@ def domain_figure(table: Table) -> str:
     axes.set_yticks(range(len(table.rows)), [f"{row[0]} ({row[1]})" for row in table.rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("augmented turns (%)")
-    axes.legend(fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
+    _legend(axes, len(names))
     return render(figure, table.name)
+
+
+def _legend(axes: Axes, n: int) -> None:
+    """Above the drawing, where it hides nothing."""
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
+    axes.legend(**place, ncols=min(n, 4), fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
 
 
 def dialogue_markdown(result: DialogueResult) -> str:

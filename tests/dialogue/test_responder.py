@@ -50,9 +50,8 @@ def test_a_long_context_is_cut_at_a_turn_from_the_left_and_snippets_at_their_end
     assert tokenizer.decode(found.ids).startswith(
         "<|context|> SYSTEM: Where do you want to go? USER: Find me a bus for 2"
     )
-    long, short = (
-        len(tokenizer(f" <|knowledge|> {text}")["input_ids"]) for text in ("Museum It is old.", "It is big.")
-    )
+    texts = (" <|knowledge|> Museum It is old.", " <|knowledge|> It is big.")
+    long, short = (len(tokenizer(text)["input_ids"]) for text in texts)
     few = READS.model_copy(update={"knowledge_tokens": long + short - 3})
     cut = ResponsePrompts(tokenizer, few).prompt(turn(2), HITS)
     assert cut.knowledge_cut == 3 and len(cut.ids) == len(whole.ids) - 3
@@ -65,7 +64,7 @@ def test_a_long_context_is_cut_at_a_turn_from_the_left_and_snippets_at_their_end
     [
         ([5, 5], 20, [5, 5]),
         ([9, 2, 9], 12, [5, 2, 5]),
-        ([200, 200, 200], 120, [40, 40, 40]),
+        ([200] * 3, 120, [40] * 3),
         ([], 9, []),
         ([7], 3, [3]),
     ],

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.text_generation import bert_scores, confidence, text_scores
+from kbtrain.metrics.text_generation import bert_parts, bert_scores, confidence, text_scores
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
@@ -82,6 +82,21 @@ def test_equal_texts_are_perfect_and_empty_ones_are_counted() -> None:
     found = text_scores(["", same[1]], same)
     assert found.n_empty == 1
     assert found.rouge1 == 0.5
+
+
+def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_model(tmp_path) -> None:
+    pytest.importorskip("bert_score", reason="needs the extra 'bertscore'")
+    from tiny_turns import bert_folder
+
+    model = str(bert_folder(tmp_path / "bert"))
+    texts = ["tell me about the park", "", "book 3 tickets"]
+    parts, code = bert_parts(texts, ["tell me about the park", "done", "find me a bus"], model, layers=2)
+    assert parts[0] == pytest.approx([1, 1, 1], abs=1e-5) and parts[1].tolist() == [0, 0, 0]
+    assert parts[2, 2] < 0.99 and code.startswith(model)
+    whole = bert_scores(texts, ["tell me about the park", "done", "find me a bus"], model, layers=2)
+    assert whole.f1 == pytest.approx(parts[:, 2].mean())
+    with pytest.raises(UserError, match="BERTScore's model '/no/such' cannot be opened"):
+        bert_parts(texts, texts, "/no/such", layers=2)
 
 
 def test_confidence_is_the_mean_of_the_least() -> None:
