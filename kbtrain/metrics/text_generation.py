@@ -138,6 +138,8 @@ def bert_parts(
     except (OSError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"BERTScore's model '{model}' cannot be opened ({first[:120]})") from None
+    except OverflowError:
+        raise UserError(f"BERTScore's model '{model}': its tokenizer_config.json names no model_max_length") from None
     parts = np.stack([part.double().cpu().numpy() for part in found], axis=1)
     parts[empty] = 0.0
     return parts, str(code)

@@ -58,7 +58,7 @@ class WatchedTrainer(Trainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
-        super()._run_epoch(*args, **kwargs)
+        super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""

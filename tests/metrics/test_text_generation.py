@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
@@ -89,6 +90,10 @@ def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_
     from tiny_turns import bert_folder
 
     model = str(bert_folder(tmp_path / "bert"))
+    with pytest.raises(UserError, match="names no model_max_length"):
+        bert_parts(["a"], ["a"], model, layers=2)
+    settings = tmp_path / "bert" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": 128}))
     texts = ["tell me about the park", "", "book 3 tickets"]
     parts, code = bert_parts(texts, ["tell me about the park", "done", "find me a bus"], model, layers=2)
     assert parts[0] == pytest.approx([1, 1, 1], abs=1e-5) and parts[1].tolist() == [0, 0, 0]
