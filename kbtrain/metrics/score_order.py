@@ -72,11 +72,12 @@ def score_areas(
     None where the oracle gains nothing over random, and for the reference itself.
     """
     known = oc.answers(outcomes, "greedy")
-    observed = {gate: normalised_area(values, known.llm, known.rag) for gate, values in scores.items()}
-    if None in observed.values():
+    areas = {gate: normalised_area(order, known.llm, known.rag) for gate, order in scores.items()}
+    observed = {gate: area for gate, area in areas.items() if area is not None}
+    if len(observed) < len(areas):
         return {gate: (None, None) for gate in scores}
     drawn = resampled_areas(list(scores.values()), known.llm, known.rag, draws, seed)
-    values = {gate: np.append(observed[gate], drawn[:, i]).astype(np.float64) for i, gate in enumerate(scores)}
+    values = {gate: np.array([observed[gate], *drawn[:, i]]) for i, gate in enumerate(scores)}
     base = values.get(reference)
     return {
         gate: (interval(own), None if base is None or gate == reference else interval(base - own))

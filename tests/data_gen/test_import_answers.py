@@ -36,7 +36,11 @@ def native(i: int) -> dict[str, Any]:
             "pred_no_retrieval": plain, "acc_no_retrieval": int(i % 2 == 0 and i != 2),
             "pred_one_retrieval": found, "acc_one_retrieval": int(i % 3 == 0)}  # fmt: skip
     if made["split"] == "test":
-        made |= {"seakr_direct": {"eigen_score": -i / 10}} if i < 30 else {"seakr_last_step_eigen_score": i / 10}
+        made |= (
+            {"seakr_direct": {"eigen_score": -i / 10, "perplexity": 1.5, "ln_entropy": 2, "energy_score": 20}}
+            if i < 30
+            else {"seakr_last_step_eigen_score": i / 10}
+        )
     return made
 
 
@@ -65,7 +69,7 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
     run = imports(answers)
     out = capsys.readouterr().out
     assert "llm: 30 of 60 greedy answers right (50.0%); the file's own verdict agrees in 59 of 60" in out
-    assert "right by ours alone 1, by theirs alone 0" in out and "scores: seakr_direct 6, seakr_last_step 6" in out
+    assert "right by ours alone 1, by theirs alone 0" in out and "scores: seakr_direct 6, direct_perplexity 6, " in out
     questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl")}
     assert {q.split for q in questions.values()} == {"train", "dev", "test"}
     assert all((q.split == "test") == (int(i[1:]) % 5 == 0) for i, q in questions.items())
@@ -90,9 +94,14 @@ def test_without_by_greedy_one_answer_is_no_label(answers: Path, imports: Run, l
 def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Run) -> None:
     run = imports(answers)
     scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, run / "imported_scores.jsonl")}
-    assert len(scores) == 12 and scores["seakr_direct", "q25"] == -2.5 and scores["seakr_last_step", "q30"] == 3.0
+    assert (
+        len(scores) == 30
+        and scores["direct_energy", "q25"] == -20
+        and scores["seakr_direct", "q25"] == -2.5
+        and scores["seakr_last_step", "q30"] == 3.0
+    )
     meta = read_meta(run / "questions.jsonl")
-    assert meta["scores"] == {"seakr_direct": 6, "seakr_last_step": 6} and meta["stage"] == "import_answers"
+    assert set(meta["scores"].values()) == {6} and meta["stage"] == "import_answers"
     assert meta["graded"]["llm"]["first"] == ["q2"]
 
 
