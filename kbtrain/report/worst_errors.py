@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def worst_errors(
     found = ranked(gate, outcomes, scores)
     place = {question.id: i for i, question in enumerate(questions)}
     wanted = {o.question_id for _, errors in found.values() for o in errors[:SHOWN]}
-    hits = {e.question_id: e.hits for e in jsonl.read(Evidence, run / "evidence.jsonl") if e.question_id in wanted}
+    hits = {e.question_id: e.hits for e in _evidence(run / "evidence.jsonl") if e.question_id in wanted}
     with SampleStore(run / "samples.db", read_only=True) as store:
 
         def card(outcome: Outcome) -> Card:
@@ -93,6 +93,11 @@ def worst_errors(
             Errors(name, meaning, len(errors), [card(o) for o in errors[:SHOWN]])
             for name, (meaning, errors) in found.items()
         ]
+
+
+def _evidence(path: Path) -> Iterator[Evidence]:
+    """None where the answers were made elsewhere (data_gen/import_answers.py): what was read is not known then."""
+    return jsonl.read(Evidence, path) if path.exists() else iter(())
 
 
 def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> str:

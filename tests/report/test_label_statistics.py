@@ -10,16 +10,17 @@ from kbtrain.records import Condition, Indicators, Label, Split
 from kbtrain.report.label_statistics import interval, statistics
 
 
-def _found(condition: Condition, mastery: float, certainty: float) -> Indicators:
+def _found(condition: Condition, mastery: float, certainty: float | None) -> Indicators:
     return Indicators(
         condition, 10, round(10 * mastery), mastery, 0, 1, certainty, 0, 1, n_groups=2, n_empty=0, greedy_correct=None
     )
 
 
-def _label(llm: tuple[float, float], rag: tuple[float, float] | None, split: Split = "train") -> Label:
+def _label(llm: tuple[float, float | None], rag: tuple[float, float | None] | None, split: Split = "train") -> Label:
     given = None if rag is None else _found("rag", *rag)
-    effects = (None, None) if rag is None else (effect(llm[0], rag[0]), effect(llm[1], rag[1]))
-    hard = (0.8, 0.7, llm[0] > 0.8, llm[1] > 0.7, None, None)
+    certain = llm[1] is not None
+    effects = (None, None) if rag is None else (effect(llm[0], rag[0]), effect(llm[1], rag[1]) if certain else None)
+    hard = (0.8, 0.7, llm[0] > 0.8, llm[1] > 0.7 if certain else None, None, None)
     return Label("q", split, _found("llm", *llm), given, None, *hard, None, None, None, *effects)
 
 
@@ -60,3 +61,10 @@ def test_pearson_equals_numpy() -> None:
     found = statistics([_label((float(m), float(c)), None) for m, c in values])
     assert found.pearson() == pytest.approx(np.corrcoef(values.T)[0, 1])
     assert statistics([_label((0.5, 0.1), None), _label((0.5, 0.9), None)]).pearson() is None
+
+
+def test_labels_from_one_greedy_answer_have_mastery_alone() -> None:
+    found = statistics([_label((1.0, None), (0.0, None)), _label((0.0, None), (1.0, None))])
+    assert (found.n, found.n_certainty, found.pearson()) == (2, 0, None)
+    assert found.count("mastery", "llm") == 2 and found.count("certainty", "llm") == 0
+    assert found.sweep()[0][2] == 0.5  # the one right without retrieval is spared it: both right, All RAG one of two
