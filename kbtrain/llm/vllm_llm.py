@@ -24,6 +24,8 @@ class VllmLLM:
 
     A sample's ``logprob`` is at the sampling temperature, as everywhere; the greedy answer's is at temperature 1,
     because vLLM takes temperature 0 for "greedy". Answers are stored by the window: a kill loses one window at most.
+    Each request has a seed of its own, but not on a CPU, where vLLM (0.32) dies of seeded requests whose prompts it
+    cuts in two: there the seed is the engine's, and a run that is drawn again gives other answers.
     """
 
     def __init__(self, name: str, engine: Any, sampling: Sampling, window: int = 256) -> None:
@@ -32,6 +34,7 @@ class VllmLLM:
         self.tokenizer = load_tokenizer(name)
         self.sampling = sampling
         self.window = window
+        self.seeded = not _on_cpu()
         self._end = _end_ids(engine)
 
     @classmethod
@@ -56,7 +59,7 @@ class VllmLLM:
             "model": resolve(name), "dtype": DTYPES[dtype], "tensor_parallel_size": tensor_parallel,
             "max_num_seqs": rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_new_tokens,
             "enable_prefix_caching": True, "generation_config": "vllm", "logprobs_mode": "processed_logprobs",
-            "disable_log_stats": True, **(extra or {}),
+            "disable_log_stats": True, "seed": request_seed(sampling.seed, "", "llm") % 2**32, **(extra or {}),
         }  # fmt: skip
         try:
             return cls(name, vllm.LLM(**arguments), sampling, window)
@@ -72,6 +75,7 @@ class VllmLLM:
             "dtype": name_of(self.engine.llm_engine.model_config.dtype),
             "device": "cuda" if torch.cuda.is_available() else "cpu",
             "prompts": answer_fingerprint(self.tokenizer),
+            "seeds": "of each request" if self.seeded else "of the engine",
         }
 
     def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
@@ -106,7 +110,7 @@ class VllmLLM:
         s = self.sampling
         drawn = {} if n == GREEDY else {
             "n": n, "temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p,
-            "seed": request_seed(s.seed, ask.question.id, ask.condition),
+            "seed": request_seed(s.seed, ask.question.id, ask.condition) if self.seeded else None,
         }  # fmt: skip
         return SamplingParams(
             **{"temperature": 0.0, **drawn}, max_tokens=s.max_new_tokens, stop=list(s.stop), logprobs=0,
@@ -129,6 +133,12 @@ def _finish(output: Any) -> Finish:
     if output.finish_reason == "length":
         return "length"
     return "stop" if isinstance(output.stop_reason, str) else "eos"
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
 
 
 def _end_ids(engine: Any) -> list[int]:
