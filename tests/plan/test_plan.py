@@ -51,7 +51,7 @@ def test_states_by_zero_stage_worked_by_hand():
 
 def test_our_states_stay_below_deepspeeds_own_upper_bound():
     estimator = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2", reason="deepspeed is not installed")
-    theirs, _ = estimator.estimate_zero2_model_states_mem_needs(
+    _, theirs = estimator.estimate_zero2_model_states_mem_needs(
         total_params=7_615_616_512, num_gpus_per_node=4, num_nodes=1, cpu_offload=False, additional_buffer_factor=1.5
     )
     n = needs("zero2", Weights(0, 7_615_616_512), 4, 0)
