@@ -87,9 +87,9 @@ class CopiedPrefixDecoder:
 
 
 def _padding_bias(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:
-    longest = max(lengths)
-    if min(lengths) == longest:
+    """-inf on padding, over the places that the shortest prompt does not reach."""
+    longest, shortest = max(lengths), min(lengths)
+    if shortest == longest:
         return None
-    column = torch.arange(longest, device=device)
-    padded = column >= torch.tensor(lengths, device=device).unsqueeze(1)
+    padded = torch.arange(shortest, longest, device=device) >= torch.tensor(lengths, device=device).unsqueeze(1)
     return torch.zeros(padded.shape, device=device).masked_fill_(padded, float("-inf"))[:, None, None, :]

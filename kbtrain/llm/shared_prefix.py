@@ -1,8 +1,8 @@
 """Many answers to one prompt, with the prompt's keys and values kept once.
 
-All rows of a question attend to the same prefix: their queries become one matrix product against it, and the result
-is merged with each row's attention to its own few tokens by log-sum-exp. The function goes through transformers'
-attention interface, so it serves every causal model that does, with full attention (or a window that is not full yet).
+All rows of a question attend to the same prefix: their queries become one matrix product against it, whose scores
+stand beside those of each row's own few tokens in one softmax. The function goes through transformers' attention
+interface, so it serves every causal model that does, with full attention (or a window that is not full yet).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from transformers import AttentionInterface
 from transformers.cache_utils import DynamicLayer
 
 NAME = "kbtrain_shared_prefix"
-_LONG = 384  # tokens of prefix from which the fused kernel is faster than two plain products in fp32 (measured)
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Prefix:
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
-    bias: torch.Tensor | None  # (questions, 1, 1, length): -inf on padding; None where there is none
+    bias: torch.Tensor | None  # (questions, 1, 1, last places): -inf on padding; None where there is none
     layout: Layout
 
 
@@ -96,66 +95,6 @@ class OwnLayer(DynamicLayer):
         return self.length
 
 
-def _weigh(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softcap: float | None, bias: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention output and the log-sum-exp of its scores, both float32; ``query`` is scaled already."""
-    scores = query @ keys.transpose(-1, -2)
-    if softcap is not None:
-        scores = torch.tanh(scores.float() / softcap) * softcap
-    if bias is not None:
-        scores += bias.to(scores.dtype)
-    top = scores.amax(dim=-1, keepdim=True)
-    weights = scores.sub_(top).exp_()  # in the model's own precision: half the bytes, and 16-bit products take no other
-    total = weights.sum(dim=-1, keepdim=True, dtype=torch.float32)
-    return (weights.to(values.dtype) @ values).float() / total, total.log() + top
-
-
-def _weigh_long(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`_weigh` in fp32 by PyTorch's fused CPU kernel, which never writes the scores down.
-
-    In bf16 it would be slower than plain products: without AMX it multiplies in fp32.
-    """
-    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, keys, values, attn_mask=bias, scale=1.0
-    )
-    return output, lse.unsqueeze(-1)
-
-
-def _prefix_part(
-    query: torch.Tensor, prefix: Prefix, layer: int, softcap: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of all rows (rows, heads, size) to their question's prefix, and its log-sum-exp (rows, heads, 1)."""
-    keys, values, width = prefix.keys[layer], prefix.values[layer], prefix.layout.width
-    _, heads, size = query.shape
-    kv_heads, length = keys.shape[1:3]
-    group = heads // kv_heads
-    # rows and the heads that share a kv head become the rows of one product per question and kv head
-    grid = prefix.layout.to_grid(query).view(-1, width, kv_heads, group, size)
-    stacked = grid.transpose(1, 2).reshape(-1, kv_heads, width * group, size)
-    if length >= _LONG and softcap is None and query.device.type == "cpu" and query.dtype == torch.float32:
-        parts = _weigh_long(stacked, keys, values, prefix.bias)
-    else:
-        parts = _weigh(stacked, keys, values, softcap, prefix.bias)
-
-    def back(x: torch.Tensor) -> torch.Tensor:
-        grid = x.view(-1, kv_heads, width, group, x.shape[-1]).transpose(1, 2)
-        return prefix.layout.to_rows(grid.reshape(-1, width, heads, x.shape[-1]))
-
-    return back(parts[0]), back(parts[1])
-
-
-def _own_part(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, softcap: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of each row to its own generated tokens, the newest included."""
-    rows, heads, size = query.shape
-    output, lse = _weigh(query.view(rows, key.shape[1], -1, size), key, value, softcap, None)
-    return output.view(rows, heads, -1), lse.view(rows, heads, 1)
-
-
 def shared_prefix_attention(
     module: Any,
     query: torch.Tensor,
@@ -169,13 +108,46 @@ def shared_prefix_attention(
     """transformers' attention function. ``query`` (rows, heads, 1, size); ``key``/``value`` hold own tokens only."""
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ValueError("attention sinks and position biases are not served by the shared prefix")
-    prefix = ACTIVE.get()
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scaled = (query * scale).squeeze(2)
-    from_prefix, lse_prefix = _prefix_part(scaled, prefix, module.layer_idx, softcap)
-    from_own, lse_own = _own_part(scaled, key, value, softcap)
-    share = torch.sigmoid(lse_own - lse_prefix)  # of the softmax's mass that lies on the row's own tokens
-    return torch.lerp(from_prefix, from_own, share).to(query.dtype).unsqueeze(1), None
+    prefix, (rows, heads, _, size) = ACTIVE.get(), query.shape
+    scale = size**-0.5 if scaling is None else scaling
+    scaled = (query * scale).view(rows, key.shape[1], -1, size)  # the heads that share a kv head side by side
+    scores = _scores(scaled, prefix.keys[module.layer_idx], key, prefix.layout)
+    if softcap is not None:
+        scores.div_(softcap).tanh_().mul_(softcap)
+    if prefix.bias is not None:
+        padded = prefix.bias.shape[-1]
+        end = scores.shape[-1] - key.shape[-2]
+        scores[..., end - padded : end] += prefix.bias.to(scores.dtype)
+    torch.softmax(scores, dim=-1, out=scores)  # in place: writing it elsewhere costs as much as computing it
+    output = _mixed(scores, prefix.values[module.layer_idx], value, prefix.layout)
+    return output.reshape(rows, 1, heads, -1), None
+
+
+def _scores(query: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Scores of ``query`` (rows, kv heads, group, size): (questions, kv heads, width * group, prefix + own tokens).
+
+    Rows and the heads of a group are the rows of one product per question and kv head.
+    """
+    _, kv_heads, group, size = query.shape
+    length, n_own = shared.shape[2], own.shape[2]
+    grid = layout.to_grid(query).transpose(1, 2).reshape(-1, layout.width * group, size)
+    scores = query.new_empty(len(grid), layout.width * group, length + n_own)
+    torch.bmm(grid, shared.flatten(0, 1).transpose(1, 2), out=scores[..., :length])
+    to_own = layout.to_grid(query @ own.transpose(-1, -2)).transpose(1, 2)
+    scores.view(-1, kv_heads, layout.width, group, length + n_own)[..., length:] = to_own
+    return scores.view(-1, kv_heads, layout.width * group, length + n_own)
+
+
+def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Values (rows, kv heads, group, size) weighed by what :func:`_scores` became in the softmax."""
+    kv_heads, length = shared.shape[1:3]
+    flat = shares.flatten(0, 1)
+    from_prefix = torch.bmm(flat[..., :length], shared.flatten(0, 1))
+
+    def back(x: torch.Tensor) -> torch.Tensor:
+        return layout.to_rows(x.view(-1, kv_heads, layout.width, x.shape[1] // layout.width, x.shape[2]).transpose(1, 2))
+
+    return back(from_prefix) + back(flat[..., length:].contiguous()) @ own
 
 
 AttentionInterface.register(NAME, shared_prefix_attention)

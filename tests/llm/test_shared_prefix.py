@@ -83,13 +83,12 @@ def test_attention_sinks_are_refused_and_fall_back_visibly(make_model, tokenizer
 def test_an_attention_that_loses_the_prefix_is_found_out_by_measuring(make_model, monkeypatch):
     model = make_model("llama")
     assert prefix_problem(model, 100) is None
-    part = shared_prefix._prefix_part
+    mixed = shared_prefix._mixed
 
-    def lost(*args):
-        output, lse = part(*args)
-        return output * 0, lse
+    def lost(shares, shared, own, layout):
+        return mixed(shares, shared * 0, own, layout)
 
-    monkeypatch.setattr(shared_prefix, "_prefix_part", lost)
+    monkeypatch.setattr(shared_prefix, "_mixed", lost)
     assert "differ from its own attention" in (prefix_problem(model, 100) or "")
 
 
