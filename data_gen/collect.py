@@ -36,6 +36,7 @@ class CollectConfig(Config):
     path: Path | None = Field(None, description="its file, archive or folder; the atlas needs none")
     only: str | None = Field(None, description="of an archive or folder: files whose names match, like '*dev*'")
     split: Split | None = Field(None, description="train, dev or test; null: as the files say, else test")
+    dev_share: float = Field(0.0, ge=0, lt=1, description="so much of the test questions becomes dev, by their ids")
     columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
     answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
     language: Language = Field("en", description="of jsonl, csv, datasets")
@@ -72,7 +73,7 @@ def main(config: CollectConfig) -> None:
         return
     tally, atlas = Tally(), config.dataset == "atlas"
     columns = Columns(config.columns, config.answer_as, config.language)
-    reading = Reading(config.split, config.only, columns, config.subset)
+    reading = Reading(config.split, config.only, columns, config.subset, config.dev_share)
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
     bar = tqdm(stream, desc="collect", unit=" questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)

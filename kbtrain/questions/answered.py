@@ -7,7 +7,6 @@ evaluated like answers sampled here.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from kbtrain.questions.columns import Columns, mapped, reach
 from kbtrain.questions.files import DataFile, data_files
 from kbtrain.questions.first_seen import FirstSeen
 from kbtrain.questions.json_stream import json_rows
+from kbtrain.questions.pick import share_of
 from kbtrain.questions.rows import Row, shown
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
 
@@ -96,7 +96,7 @@ def _answered(row: Row, number: int, file: DataFile, columns: AnswerColumns) -> 
                    file.split).question  # fmt: skip
     if asked.form == "open":
         asked = dataclasses.replace(asked, grading=columns.grading)
-    if asked.split == "train" and _share(asked.id) < columns.dev_share:
+    if asked.split == "train" and share_of(asked.id) < columns.dev_share:
         asked = dataclasses.replace(asked, split="dev")
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
@@ -112,11 +112,6 @@ def _split(row: Row, columns: AnswerColumns) -> Split | None:
     if word not in columns.splits:
         raise row.error(str(column), f"no split for {shown(word)} in splits; {did_you_mean(str(word), columns.splits)}")
     return columns.splits[word]
-
-
-def _share(question_id: str) -> float:
-    """A number in [0, 1) that depends on the id alone: a question keeps its split whatever else is in the file."""
-    return int.from_bytes(hashlib.sha256(f"dev {question_id}".encode()).digest()[:8], "big") / 2**64
 
 
 def _answer(row: Row, column: str) -> str:

@@ -10,9 +10,10 @@ from kbtrain.questions.atlas import atlas_file
 from kbtrain.questions.catalogue import DATA_SETS
 from kbtrain.questions.checks import problem_of
 from kbtrain.questions.columns import Columns
-from kbtrain.questions.data_set import Reading
+from kbtrain.questions.data_set import Reading, in_split
 from kbtrain.questions.first_seen import FirstSeen
 from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.pick import share_of
 from kbtrain.questions.two_wiki import ALIASES
 from kbtrain.records import Question
 
@@ -26,12 +27,19 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     source = atlas_file("questions") if path is None else path
     given = reading or Reading()
     _refuse_ignored(name, given)
-    return _checked(DATA_SETS[name].load(source, given), source)
+    found = _checked(DATA_SETS[name].load(source, given), source)
+    return (_held_out(loaded, given.dev_share) for loaded in found) if given.dev_share else found
 
 
 def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
     """The questions alone."""
     return (loaded.question for loaded in load(name, path, reading))
+
+
+def _held_out(loaded: Loaded, dev_share: float) -> Loaded:
+    """A share of the test questions becomes dev: thresholds need questions that are not tested on."""
+    question = loaded.question
+    return in_split(loaded, "dev") if question.split == "test" and share_of(question.id) < dev_share else loaded
 
 
 def _refuse_ignored(name: str, given: Reading) -> None:
@@ -40,8 +48,8 @@ def _refuse_ignored(name: str, given: Reading) -> None:
         raise UserError(f"data set '{name}' has its own; columns, answer_as and language are for jsonl, csv, datasets")
     if given.subset and name != "datasets":
         raise UserError("subset is for the data set 'datasets' only")
-    if name == "atlas" and (given.split or given.only):
-        raise UserError("data set 'atlas' has its own splits; split and only are for the others")
+    if name == "atlas" and (given.split or given.only or given.dev_share):
+        raise UserError("data set 'atlas' has its own splits; split, only and dev_share are for the others")
 
 
 def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:

@@ -107,5 +107,10 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
     return taken
 
 
+def share_of(question_id: str) -> float:
+    """A number in [0, 1) that depends on the id alone: a question keeps its split whatever else is in the file."""
+    return int.from_bytes(hashlib.sha256(f"dev {question_id}".encode()).digest()[:8], "big") / 2**64
+
+
 def _hash(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "big")
