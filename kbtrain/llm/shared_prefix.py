@@ -145,7 +145,8 @@ def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout
     from_prefix = torch.bmm(flat[..., :length], shared.flatten(0, 1))
 
     def back(x: torch.Tensor) -> torch.Tensor:
-        return layout.to_rows(x.view(-1, kv_heads, layout.width, x.shape[1] // layout.width, x.shape[2]).transpose(1, 2))
+        grid = x.view(-1, kv_heads, layout.width, x.shape[1] // layout.width, x.shape[2])
+        return layout.to_rows(grid.transpose(1, 2))
 
     return back(from_prefix) + back(flat[..., length:].contiguous()) @ own
 
