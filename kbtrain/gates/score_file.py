@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kbtrain import jsonl
+from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.records import GateExample, GateScore, Split
 
@@ -22,7 +22,8 @@ from kbtrain.records import GateExample, GateScore, Split
 class Timing:
     """``seconds`` it took to score ``n`` examples of one split for these gates (they share one forward pass).
 
-    ``spent``: requests, samples and tokens of a gate that needs more than one pass a question.
+    ``spent``: requests, samples and tokens of a gate that needs more than one pass a question. ``device``: where it
+    was scored, as :func:`kbtrain.provenance.device` names it; empty if that was not noted.
     """
 
     gates: tuple[str, ...]
@@ -30,6 +31,7 @@ class Timing:
     n: int
     seconds: float
     spent: dict[str, int] = field(default_factory=dict)
+    device: str = ""
 
 
 class ScoreFile:
@@ -77,6 +79,10 @@ class ScoreFile:
         n = sum(t.n for t in timings)
         names = sorted({name for t in timings for name in t.spent})
         return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
+
+    def device(self) -> str:
+        """What the scores were made on; this process's device if that was not noted."""
+        return ", ".join(sorted({t.device for t in self._timings() if t.device})) or provenance.device()
 
     def close(self) -> None:
         """Close both files."""

@@ -12,7 +12,18 @@ from kbtrain.gates.folder import read_card
 from kbtrain.provenance import file_sha256
 from kbtrain.records import GateExample
 
+Kind = Literal["prompt", "kbm", "seakr", "encoder", "mha"]
 Score = Callable[[Sequence[GateExample]], dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What opens a gate, as plain values: another process makes the same source of them (:func:`source_of`)."""
+
+    kind: Kind
+    model: str  # the gate's folder; of the prompt baseline an embedded name, folder or hub id
+    dtype: str = "auto"
+    device: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,7 @@ class Source:
     depends: str
     open: Callable[[], Score]
     spent: Counter[str] = field(default_factory=Counter)
+    opening: Opening | None = None  # None: only this process can open it
 
 
 def prompt_source(model: str, dtype: str = "auto", device: str = "auto") -> Source:
@@ -37,7 +49,7 @@ def prompt_source(model: str, dtype: str = "auto", device: str = "auto") -> Sour
         gate = Prompt.load(model, dtype, device)
         return lambda examples: {gate.name: gate.score(examples)}
 
-    return Source(("prompt",), model, opened)
+    return Source(("prompt",), model, opened, opening=Opening("prompt", model, dtype, device))
 
 
 def kbm_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
@@ -61,7 +73,8 @@ def kbm_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sourc
 
         return score
 
-    return Source(tuple(f"kbm_{key}" for key in card.keys), depends, opened)
+    names = tuple(f"kbm_{key}" for key in card.keys)
+    return Source(names, depends, opened, opening=Opening("kbm", str(folder), dtype, device))
 
 
 def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
@@ -82,7 +95,8 @@ def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sou
         gate.spent = spent
         return gate.all_scores
 
-    return Source(tuple(SIGNALS), card.model_dump_json(exclude={"thresholds", "measured", "run"}), opened, spent)
+    depends = card.model_dump_json(exclude={"thresholds", "measured", "run"})
+    return Source(tuple(SIGNALS), depends, opened, spent, Opening("seakr", str(folder), dtype, device))
 
 
 def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
@@ -94,7 +108,8 @@ def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> S
         gate = EncoderGate.load(folder, dtype, device)
         return lambda examples: {gate.name: gate.score(examples)}
 
-    return Source(("encoder",), _depends(folder, "encoder"), opened)
+    opening = Opening("encoder", str(folder), dtype, device)
+    return Source(("encoder",), _depends(folder, "encoder"), opened, opening=opening)
 
 
 def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
@@ -106,7 +121,23 @@ def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -
         gate = RagateMHA.load(folder, dtype, device)
         return lambda examples: {gate.name: gate.score(examples)}
 
-    return Source(("ragate_mha",), _depends(folder, "ragate_mha"), opened)
+    opening = Opening("mha", str(folder), dtype, device)
+    return Source(("ragate_mha",), _depends(folder, "ragate_mha"), opened, opening=opening)
+
+
+FOLDER_SOURCES: dict[str, Callable[[Path, str, str], Source]] = {
+    "kbm": kbm_source,
+    "seakr": seakr_source,
+    "encoder": encoder_source,
+    "mha": ragate_mha_source,
+}
+
+
+def source_of(opening: Opening) -> Source:
+    """The source again, in whatever process. Raises :class:`UserError` as it does."""
+    if opening.kind == "prompt":
+        return prompt_source(opening.model, opening.dtype, opening.device)
+    return FOLDER_SOURCES[opening.kind](Path(opening.model), opening.dtype, opening.device)
 
 
 def _depends(folder: Path, kind: Literal["encoder", "ragate_mha"]) -> str:

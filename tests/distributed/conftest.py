@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,10 @@ from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 25
+QUICK = {  # how soon a dead node is noticed
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 300,
+    "health_check_failure_threshold": 2,
+}  # fmt: skip
 
 
 def stage(name: str) -> ModuleType:
@@ -28,6 +33,26 @@ def stage(name: str) -> ModuleType:
     sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster: a head without CPUs, and two nodes with one each."""
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
+    from ray.cluster_utils import Cluster
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    head = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "_system_config": QUICK, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    ray.init(address=made.address, log_to_driver=False, logging_level="error")
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    patch.undo()
 
 
 @pytest.fixture

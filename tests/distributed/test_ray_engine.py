@@ -16,29 +16,6 @@ from kbtrain.store import SampleStore
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
 TOTAL = 75  # question-conditions of the run folder
-QUICK = {  # how soon a dead node is noticed
-    "health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 300,
-    "health_check_failure_threshold": 2,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A head without CPUs, and two nodes with one each."""
-    from ray.cluster_utils import Cluster
-
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    head = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "_system_config": QUICK, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
-    ray.init(address=made.address, log_to_driver=False, logging_level="error")
-    made.wait_for_nodes()
-    yield made
-    ray.shutdown()
-    made.shutdown()
-    patch.undo()
 
 
 def job(folder, **settings):

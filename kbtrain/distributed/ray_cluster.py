@@ -1,0 +1,140 @@
+"""Rows of work on a Ray cluster: actors on many machines do them, this process gets what comes out of each.
+
+The rows are a Ray Data job. When a node dies, Ray starts its actors again where there is room and repeats their rows;
+when the whole job breaks, it is begun again with the rows that are left, as long as each attempt gets one done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kbtrain.errors import UserError
+
+
+class RowWorker(ABC):
+    """One actor: opens its model once, then does row after row (text in, text out)."""
+
+    def __init__(self, config: str, folder: str) -> None:
+        if os.path.isdir(folder):  # so that relative names mean what they mean to the process that asks
+            os.chdir(folder)
+        try:
+            self.open(config)
+        except UserError as error:  # what one machine lacks, another may have
+            raise UserError(f"{error} (on machine {socket.gethostname()})") from None
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {"number": batch["number"], "done": [self.do(str(row)) for row in batch["row"]]}
+
+    @abstractmethod
+    def open(self, config: str) -> None:
+        """Open the model that ``config`` describes."""
+
+    @abstractmethod
+    def do(self, row: str) -> str:
+        """What comes out of one row."""
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Which cluster, and how much of it. ``address`` None: $RAY_ADDRESS, or a cluster of this machine.
+
+    ``actors`` 0: one per GPU (or per ``gpus`` GPUs), without GPUs one per node; ``cpus`` of each, 0: a node's share.
+    """
+
+    address: str | None = None
+    actors: int = 0
+    cpus: float = 0
+
+    def map_rows(
+        self, worker: type[RowWorker], config: str, rows: Mapping[int, str], unit: str, gpus: int = 1
+    ) -> Iterator[tuple[int, str]]:
+        """Number and outcome of each row, in the order in which they are finished, each once.
+
+        ``gpus`` of each actor where there are GPUs, 0: none; ``unit`` is what an error calls a row. Raises
+        :class:`UserError`: there is no Ray or no cluster, a worker refuses, or nothing can be finished any more.
+        """
+        ray, left = self.connect(), dict(rows)
+        while left:
+            before = len(left)
+            try:
+                for number, done in self._job(worker, config, left, gpus):
+                    if left.pop(number, None) is not None:  # a row that was repeated counts once
+                        yield number, done
+            except ray.exceptions.RayError as error:
+                _raise_user_error(error)
+                if len(left) == before:
+                    raise UserError(f"ray: no {unit} could be finished ({_first_line(error)}); see ray's log") from None
+                warnings.warn(f"ray: {_first_line(error)}; going on with {len(left)} {unit}s", stacklevel=2)
+
+    def connect(self) -> Any:
+        """Ray's module, connected. Raises :class:`UserError`."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+            import ray.data
+        except ImportError:
+            raise UserError('engine ray: Ray is not installed here; pip install "kbtrain[ray]"') from None
+        if not ray.is_initialized():
+            try:
+                _knock(self.address)
+                ray.init(address=self.address, log_to_driver=False, logging_level="warning", include_dashboard=False)
+            except (OSError, ValueError) as error:  # a ConnectionError is an OSError
+                raise UserError(f"ray: no cluster at '{self.address}' ({_first_line(error)})") from None
+        return ray
+
+    def _job(
+        self, worker: type[RowWorker], config: str, left: Mapping[int, str], gpus: int
+    ) -> Iterator[tuple[int, str]]:
+        import ray.data
+
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        actors, resources = self._pool(gpus)
+        rows = [{"number": number, "row": row} for number, row in left.items()]
+        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            worker,
+            fn_constructor_args=(config, os.getcwd()),
+            batch_size=1,
+            # one row on its way to each actor: what a dying node takes with it is little
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors, max_tasks_in_flight_per_actor=2),
+            **resources,
+        )
+        for row in done.iter_rows():
+            yield int(row["number"]), row["done"]
+
+    def _pool(self, gpus: int) -> tuple[int, dict[str, float]]:
+        """How many actors the living cluster can hold, and what each gets."""
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        there = int(sum(node.get("GPU", 0) for node in nodes))
+        if there and gpus:
+            return self.actors or max(1, there // gpus), {"num_gpus": float(gpus), "num_cpus": self.cpus or 1.0}
+        cpus = [node["CPU"] for node in nodes if node.get("CPU")]
+        if not cpus:
+            raise UserError("ray: the cluster has neither GPUs nor CPUs; start nodes with ray start")
+        return self.actors or len(cpus), {"num_cpus": self.cpus or min(cpus)}
+
+
+def _knock(address: str | None) -> None:
+    """Ray itself waits for minutes at a host:port where nobody listens. Raises ``OSError``."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _raise_user_error(error: BaseException) -> None:
+    """What a worker refused, as the same one line here: Ray hands on its traceback as text."""
+    found = re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE)
+    if found:
+        raise UserError(found[-1]) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

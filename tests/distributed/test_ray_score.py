@@ -1,0 +1,268 @@
+"""Gate scores on a real Ray cluster of two nodes: those of one process, also when a node is killed in mid-run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
+
+from kbtrain import jsonl
+from kbtrain.config import parse_args
+from kbtrain.distributed.ray_score import RayScoring, ScoreWorker
+from kbtrain.errors import UserError
+from kbtrain.gates.folder import GateCard, write_card
+from kbtrain.gates.score_chunks import Chunk, chunks_left, local, score_chunks
+from kbtrain.gates.score_file import ScoreFile
+from kbtrain.gates.sources import Opening, Source, source_of
+from kbtrain.prompts import kbm_fingerprint
+from kbtrain.provenance import read_meta
+from kbtrain.records import GateExample, GateScore
+
+EVAL = Path(__file__).resolve().parents[2] / "eval"
+SIZES = {"dev": 13, "test": 22}
+CHUNK = 3  # 5 chunks of dev, 8 of test
+TOTAL = sum(SIZES.values())
+
+
+def example(i, split):
+    text = QUESTIONS[i % len(QUESTIONS)] + " And why?" * (i % 4)
+    return GateExample(f"{split}{i}", f"{split}-q{i}", split, text, "en", None)
+
+
+EXAMPLES = {split: [example(i, split) for i in range(n)] for split, n in SIZES.items()}
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory):
+    """A folder with one gate of each kind, tiny and random."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("gates")
+    tokenizer = make_tokenizer()
+    for name in ("prompt", "kbm"):
+        make_folder(folder / name)
+    keys = ("mastery", "benefit")
+    fingerprint = kbm_fingerprint(tokenizer, keys)
+    write_card(folder / "kbm", GateCard(
+        kind="kbm", base_model="tiny", keys=keys, prompt_fingerprint=fingerprint, max_length=512, dtype="bf16",
+        method="full", labels="soft",
+    ))  # fmt: skip
+    write_seakr(folder, tokenizer)
+    write_classifiers(folder)
+    return folder
+
+
+def write_seakr(folder, tokenizer):
+    from kbtrain.gates.seakr_engine import SeakrSettings
+    from kbtrain.gates.seakr_folder import SeakrCard, write_seakr_card
+    from kbtrain.prompts import answer_fingerprint
+
+    settings = SeakrSettings(k=3, layer=0, mlp="mlp", max_new_tokens=4)
+    write_seakr_card(folder / "seakr", SeakrCard(
+        base_model=str(folder / "prompt"), dtype="bf16", prompt_fingerprint=answer_fingerprint(tokenizer),
+        settings=settings,
+    ))  # fmt: skip
+
+
+def write_classifiers(folder):
+    import torch
+    from tiny_turns import bert_folder
+
+    from kbtrain.gates.classifier_folder import ClassifierCard, write_classifier_card
+    from kbtrain.gates.encoder import open_encoder
+    from kbtrain.gates.ragate_mha_input import train_tokenizer
+    from kbtrain.gates.ragate_mha_model import RagateMHAConfig, RagateMHAModel
+
+    bert_folder(folder / "bert")
+    model, words = open_encoder(str(folder / "bert"), "fp32", "cpu", n_logits=1)
+    own = train_tokenizer(EXAMPLES["dev"], "contx", 300)
+    torch.manual_seed(0)
+    shape = RagateMHAConfig(vocab_size=len(own), d_model=16, n_layers=2, n_heads=2, attends_to="self")
+    reads = {"encoder": {"max_length": 64}, "ragate_mha": {"max_length": 64, "inputs": "contx"}}
+    for kind, name, network, tokenizer in (
+        ("encoder", "encoder", model, words), ("ragate_mha", "mha", RagateMHAModel(shape), own),
+    ):  # fmt: skip
+        network.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        card = ClassifierCard(kind=kind, base_model=None, reads=reads[kind], labels="hard", seed=0)
+        write_classifier_card(folder / name, card)
+
+
+@pytest.fixture(scope="module")
+def score():
+    """eval/score.py in this process."""
+    spec = importlib.util.spec_from_file_location("distributed_score", EVAL / "score.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+    def run(folder, *more):
+        given = ("--run", str(folder), "--chunk", str(CHUNK), *more)
+        module.main(parse_args(module.ScoreConfig, given))
+
+    return run
+
+
+@pytest.fixture
+def make_examples(tmp_path):
+    def make(name):
+        for split, rows in EXAMPLES.items():
+            jsonl.write(tmp_path / name / "examples" / f"{split}.jsonl", rows)
+        return tmp_path / name
+
+    return make
+
+
+def scores(path):
+    """{(gate, question): score}; each stands there once."""
+    rows = list(jsonl.read(GateScore, path))
+    found = {(row.gate, row.question_id): row.score for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def scripted(pause=0.0):
+    """A gate without a model, and its worker. Local: Ray sends its code along."""
+
+    class Scripted(ScoreWorker):
+        def open(self, config):
+            self.source, self.dtype = Source(("prompt",), "m", lambda: lengths), "fp32"
+            self.model = self.source.open()
+
+        def do(self, row):
+            time.sleep(pause)
+            return super().do(row)
+
+    def lengths(examples):
+        return {"prompt": [len(example.question) / 7 for example in examples]}
+
+    return Source(("prompt",), "m", lambda: lengths, opening=Opening("prompt", "m")), Scripted
+
+
+def scored_by(engine, source, path):
+    """How many examples each step wrote."""
+    with ScoreFile(path, {}) as file:
+        return list(score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), engine))
+
+
+@pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "mha"])
+def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(kind, gates):
+    source = source_of(Opening(kind, str(gates / kind), "fp32" if kind == "prompt" else "auto", "cpu"))
+    config = json.dumps({"opening": asdict(source.opening), "depends": source.depends})
+    worker = ScoreWorker(config, os.getcwd())
+    for split, rows in EXAMPLES.items():
+        chunk = Chunk(split, tuple(rows))
+        (ours,) = local(source, [chunk])
+        theirs = json.loads(worker.do(json.dumps(asdict(chunk))))["scored"]
+        assert [GateScore(**row) for row in theirs["scores"]] == list(ours.scores)
+        assert len({row.score for row in ours.scores}) > 3
+        assert (theirs["timing"]["n"], theirs["timing"]["spent"]) == (len(rows), ours.timing.spent)
+        assert theirs["timing"]["seconds"] > 0
+
+
+def test_the_scores_are_those_of_one_process(cluster, gates, make_examples, score, monkeypatch, tmp_path, capsys):
+    one, many = make_examples("one"), make_examples("many")
+    asked = ("--seakr", str(gates / "seakr"), "--splits", "[test]")
+    score(one, *asked)
+    monkeypatch.chdir(tmp_path)  # where the cluster was not started: names still mean what they mean here
+    (tmp_path / "seakr").symlink_to(gates / "seakr")
+    score("many", "--seakr", "seakr", "--splits", "[test]", "--engine", "ray")
+    assert "scored 22 questions with seakr" in capsys.readouterr().out
+    assert scores(many / "scores.jsonl") == scores(one / "scores.jsonl")
+    local_meta, ray_meta = read_meta(one / "scores.jsonl"), read_meta(many / "scores.jsonl")
+    assert ray_meta["spent_per_question"] == local_meta["spent_per_question"]
+    assert ray_meta["spent_per_question"]["seakr"]["test"]["samples"] == 3
+    assert (ray_meta["device"], ray_meta["sha256"] != "") == ("cpu", True)
+    assert ray_meta["seconds_per_question"]["seakr"]["test"] > 0
+
+
+def test_an_interrupted_run_goes_on_with_either_engine(cluster, tmp_path):
+    source, worker = scripted()
+    scored_by(local, source, tmp_path / "one")
+    with ScoreFile(tmp_path / "many", {}) as file:
+        for n in score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), RayScoring(worker=worker)):
+            assert n in (1, CHUNK)
+            break
+        assert len(file.done) == n
+        left = chunks_left(file, source, EXAMPLES, CHUNK)
+        assert next(score_chunks(file, source, left, local)) > 0
+    stored = len(scores(tmp_path / "many"))
+    assert sum(scored_by(RayScoring(worker=worker), source, tmp_path / "many")) == TOTAL - stored
+    assert scores(tmp_path / "many") == scores(tmp_path / "one")
+    with pytest.MonkeyPatch.context() as patch:  # nothing left: no cluster is looked for
+        patch.setitem(sys.modules, "ray", None)
+        assert scored_by(RayScoring(), source, tmp_path / "many") == []
+
+
+def test_what_a_worker_refuses_is_one_line(cluster, tmp_path):
+    source, worker = scripted()
+
+    class Refusing(worker):
+        def do(self, row):
+            raise UserError("example 'dev3' (and 2 more): the model gives no number; try dtype fp32")
+
+    with pytest.raises(UserError) as caught:
+        scored_by(RayScoring(worker=Refusing), source, tmp_path / "many")
+    assert str(caught.value) == "example 'dev3' (and 2 more): the model gives no number; try dtype fp32"
+
+
+def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
+    source = Source(("prompt",), "weights-1", lambda: None, opening=Opening("prompt", "weights-2", "fp32"))
+    with pytest.raises(UserError) as caught:
+        scored_by(RayScoring(), source, tmp_path / "many")
+    where = f"(on machine {socket.gethostname()})"
+    assert str(caught.value) == f"weights-2: other weights or settings here than where scoring was started {where}"
+
+
+def test_machines_that_measure_other_number_formats_are_not_mixed(cluster, tmp_path):
+    source, worker = scripted()
+
+    class Measuring(worker):
+        def do(self, row):
+            self.dtype = "fp32" if '"split": "dev"' in row else "bf16"
+            return super().do(row)
+
+    with pytest.raises(UserError, match="key 'dtype': auto means bf16 and fp32 on different machines; name one"):
+        scored_by(RayScoring(worker=Measuring), source, tmp_path / "many")
+
+
+def test_a_node_killed_in_mid_run_loses_nothing(cluster, tmp_path):
+    import ray
+
+    def alive():
+        return sum(node["Alive"] and bool(node["Resources"].get("CPU")) for node in ray.nodes())
+
+    source, worker = scripted(pause=0.4)
+    scored_by(local, source, tmp_path / "one")
+    victim = list(cluster.worker_nodes)[-1]
+    assert alive() == 2
+    written = []
+    with ScoreFile(tmp_path / "many", {}) as file:
+        for n in score_chunks(file, source, chunks_left(file, source, EXAMPLES, CHUNK), RayScoring(worker=worker)):
+            written.append(n)
+            if len(written) == 3:
+                cluster.remove_node(victim, allow_graceful=False)
+    assert alive() == 1
+    assert sum(written) == TOTAL
+    assert scores(tmp_path / "many") == scores(tmp_path / "one")
+
+
+def test_without_ray_or_a_cluster_it_is_one_line(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    ray.shutdown()  # the last test of this file
+    source, _ = scripted()
+    with pytest.raises(UserError, match=r"no cluster at '127.0.0.1:1'"):
+        scored_by(RayScoring(address="127.0.0.1:1"), source, tmp_path / "many")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError) as caught:
+        scored_by(RayScoring(), source, tmp_path / "many")
+    assert str(caught.value) == 'engine ray: Ray is not installed here; pip install "kbtrain[ray]"'
