@@ -2,7 +2,7 @@
 
 Reads RUN/questions.jsonl and RUN/labels.jsonl (and RUN/evidence.jsonl for references), writes
 RUN/examples/{train,dev,test}.jsonl. Dev and test questions without labels become examples without targets, for
-scoring. A training question that also stands in dev or test stops the build.
+scoring; a run may have no others. A training question that also stands in dev or test stops the build.
 
 Examples:
   python data_gen/build.py --run runs/demo

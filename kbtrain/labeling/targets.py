@@ -17,9 +17,11 @@ class Targets:
 
     keys: Sequence[Key]
     classes: Counter[tuple[bool, Key, bool]] = field(default_factory=Counter)  # (with reference, key, target) -> number
+    seen: int = 0  # training examples, with all targets or not
 
     def complete(self, made: GateExample) -> bool:
         """Whether a training example has every target; if so, it is counted."""
+        self.seen += 1
         targets: dict[Key, bool | None] = {key: getattr(made, key) for key in self.keys}
         if None in targets.values():
             return False
@@ -34,8 +36,11 @@ class Targets:
         return made
 
     def check(self) -> None:
-        """Raise :class:`UserError` if there is nothing to train on, or only one class of some target."""
-        if not self.classes:
+        """Raise :class:`UserError` if there is nothing to train on, or only one class of some target.
+
+        A run without any training question is there to be scored: that is no error.
+        """
+        if self.seen and not self.classes:
             raise UserError(
                 f"no training question has labels for {', '.join(self.keys)}; sample questions of split train"
             )

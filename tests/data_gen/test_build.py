@@ -101,6 +101,14 @@ def test_training_examples_without_all_targets_are_left_out_and_counted(labelled
     assert len(build(labelled, keys=["mastery"])["train"]) == 20
 
 
+def test_a_run_to_be_scored_needs_no_training_question(labelled: Path, build: Run) -> None:
+    for name, kind in (("questions.jsonl", Question), ("labels.jsonl", Label)):
+        kept = [item for item in jsonl.read(kind, labelled / name) if item.split != "train"]
+        jsonl.write(labelled / name, kept)
+    made = build(labelled)
+    assert [len(made[split]) for split in ("train", "dev", "test")] == [0, 5, 5]
+
+
 def test_labels_of_other_questions_order_or_split_are_one_line(labelled: Path, build: Run) -> None:
     path = labelled / "labels.jsonl"
     labels = list(jsonl.read(Label, path))

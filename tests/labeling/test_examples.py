@@ -69,5 +69,8 @@ def test_one_class_only_is_one_line_naming_the_target(capital: Question, labelle
         UserError, match=r"^target 'certainty': all 1 training examples are False; change tau_certainty"
     ):
         targets.check()
+    unlabelled = Targets(PAPER_KEYS)
+    unlabelled.check()  # no training question at all: a run to be scored
+    assert not unlabelled.complete(example(capital, None))
     with pytest.raises(UserError, match=r"^no training question has labels for mastery, certainty;"):
-        Targets(PAPER_KEYS).check()
+        unlabelled.check()
