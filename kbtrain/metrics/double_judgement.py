@@ -49,14 +49,16 @@ class DoubleJudgement:
 
 def second_threshold(rule: Rule, searched: NDArray[np.bool_], with_reference: Floats, read: Read) -> float:
     """Chosen on the dev questions that the first judgement searches for: chunks are dropped if the score with them
-    is above it. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
+    is above it. Of equally accurate thresholds, the one that passes on the fewest: reading less is what the second
+    judgement is for. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
     if rule == "0.5" or not searched.any():
         return 0.5
-    # "retrieve" of the rule is "drop the chunks" here, so the two answers change places
-    dropped = Dev(
-        with_reference[searched], read.rag[searched], read.llm[searched], (read.llm > read.rag)[searched].astype(float)
+    # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
+    passed_on = Dev(
+        -with_reference[searched], read.llm[searched], read.rag[searched], (read.rag > read.llm)[searched].astype(float)
     )
-    return choose("best_accuracy", dropped).value
+    # passed on: -score > value; judge_twice passes on what is not above the second threshold
+    return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
 
 
 def judge_twice(

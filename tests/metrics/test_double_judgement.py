@@ -28,8 +28,21 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
 
 def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions() -> None:
     searched = np.array([False, True, True, True])
-    chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
-    assert 0.3 < chosen < 0.8  # drops question 2 alone
-    assert chosen == pytest.approx(0.55)
+    # question 1 needs its chunks, question 2 is harmed by them
+    assert second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.1]), READ) == pytest.approx(0.5)
     assert second_threshold("0.5", searched, np.zeros(4), READ) == 0.5
     assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), READ) == 0.5
+
+
+def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken() -> None:
+    searched = np.array([False, True, True, True])
+    chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
+    assert chosen == pytest.approx(0.25)  # question 3 is wrong either way: its chunks are dropped as well
+    second = np.array([0.0, 0.2, 0.8, 0.3])
+    found = judge_twice("kbm_mastery", np.array([0.1, 0.9, 0.9, 0.9]), second, READ, 0.5, chosen)
+    assert (found.ways[3].accuracy, found.ways[3].passed_on) == (0.75, 0.25)
+    # chunks that change nothing are all dropped; chunks that each question needs are all passed on
+    nothing = Read(READ.llm, READ.llm, READ.llm_tokens, READ.rag_tokens)
+    assert second_threshold("ratio", searched, second, nothing) < 0.2
+    needed = Read(np.zeros(4), np.ones(4), READ.llm_tokens, READ.rag_tokens)
+    assert second_threshold("ratio", searched, second, needed) >= 0.8
