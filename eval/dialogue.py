@@ -39,8 +39,8 @@ class DialogueConfig(Config):
     random_draws: int = Field(20, ge=2, description="draws of Random-Aug")
     draws: int = Field(2000, ge=100, description="bootstrap draws of table 2")
     seed: int = Field(0, ge=0, description="of all draws")
-    bertscore: str | None = Field(None, description="model of BERTScore: folder or hub id, e.g. roberta-large")
-    bertscore_layers: int | None = Field(None, ge=1, description="its layer, for a model that bert-score does not know")
+    bertscore: str | None = Field(None, description="model of BERTScore: roberta-large, all-minilm-l6-v2, a folder")
+    bertscore_layers: int | None = Field(None, ge=1, description="its layer, for one that bert-score does not know")
     out: Path | None = Field(None, description="folder of the results (default: RUN)")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.errors import UserError
+from kbtrain.provenance import file_sha256
 
 Floats = NDArray[np.float64]
 _ORDERS = 4  # BLEU counts n-grams of 1 to 4 words
@@ -108,8 +110,8 @@ def bert_scores(
 ) -> BertScores:
     """BERTScore (Zhang et al. 2020) by the package bert-score, without rescaling.
 
-    ``model`` is a folder or hub id; ``layers`` is needed for one that bert-score does not know by name. Raises
-    :class:`UserError` if bert-score is missing.
+    ``model`` is an embedded model's name, a folder or a hub id; ``layers`` (1 to the model's number of them) is needed
+    for one that bert-score does not know by name. Raises :class:`UserError` if bert-score is missing.
     """
     parts, code = bert_parts(responses, references, model, layers, device)
     precision, recall, f1 = (float(mean) for mean in parts.mean(axis=0))
@@ -121,28 +123,45 @@ def bert_parts(
 ) -> tuple[Floats, str]:
     """As :func:`bert_scores`, each response's precision, recall and F1, (n, 3), 0 for an empty one; and the code.
 
-    Raises :class:`UserError` also for a model that is not there.
+    The code of a folder has its name and the start of its weights' sha256. Raises :class:`UserError` also for a model
+    that is not there, and for a layer that it does not have.
     """
     _check(responses, references)
     try:
         from bert_score import score
     except ImportError:
         raise UserError('bert-score is not installed; run: pip install "kbtrain[bertscore]"') from None
+    where, shown = _encoder(model, layers)
     empty = np.array([not (a.strip() and b.strip()) for a, b in zip(responses, references, strict=True)])
     # bert-score fails on an empty text beside tokenizers of transformers 5
     made, wanted = (
         ["." if gone else text for text, gone in zip(texts, empty, strict=True)] for texts in (responses, references)
     )
     try:
-        found, code = score(made, wanted, model_type=model, num_layers=layers, device=device, return_hash=True)
+        found, code = score(made, wanted, model_type=where, num_layers=layers, device=device, return_hash=True)
     except (OSError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"BERTScore's model '{model}' cannot be opened ({first[:120]})") from None
+    except AssertionError as error:  # "Invalid num_layers: num_layers should be between 0 and 6 for ..."
+        raise UserError(f"BERTScore's model '{model}', layer {layers}: {str(error).partition(' for ')[0]}") from None
     except OverflowError:
         raise UserError(f"BERTScore's model '{model}': its tokenizer_config.json names no model_max_length") from None
     parts = np.stack([part.double().cpu().numpy() for part in found], axis=1)
     parts[empty] = 0.0
-    return parts, str(code)
+    return parts, str(code).replace(where, shown, 1)
+
+
+def _encoder(model: str, layers: int | None) -> tuple[str, str]:
+    """What to open, and its name in the code: a folder's path says nothing elsewhere, the hash of its weights does."""
+    from kbtrain.llm.load import resolve
+
+    where = resolve(model)
+    if not Path(where).is_dir():
+        return where, where
+    if layers is None:
+        raise UserError(f"BERTScore's model '{model}': say which of its layers to take (--bertscore-layers)")
+    weights = [file_sha256(file) for file in sorted(Path(where).glob("*.safetensors"))]
+    return where, f"{Path(where).resolve().name}@{weights[0][:12] if weights else 'no-safetensors'}"
 
 
 def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequence[float]]) -> Confidence:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from html_page import Page, allowed_script
 from tiny_kbm import make_folder
-from tiny_turns import turn
+from tiny_turns import bert_folder, turn
 
 from kbtrain.config import parse_args
 from kbtrain.dialogue.augmentations import AugmentedResponse
@@ -166,6 +166,16 @@ def test_one_class_leaves_table_2_out_with_a_reason_and_a_wrong_ranker_is_told(f
     assert tables["table1"]["rows"][0][-1] == "no test turn names a gold snippet"
     with pytest.raises(UserError, match="no responses of 'bert'; valid: tfidf"):
         evaluated(folder, "--ranker", "bert")
+
+
+def test_bertscore_by_a_local_encoder_names_its_weights(folder, tmp_path):
+    pytest.importorskip("bert_score", reason="needs the extra 'bertscore'")
+    encoder = bert_folder(tmp_path / "bert")
+    settings = encoder / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": 128}))
+    tables, document = evaluated(folder, "--bertscore", encoder, "--bertscore-layers", 2)
+    assert any(note.startswith("BERTScore: bert@") and "_L2_no-idf" in note for note in document["notes"])
+    assert 0 < by_name(tables["table4"], variant="Aug-All")["BERTScore"] <= 1
 
 
 def test_bertscore_without_its_package_is_left_out_by_name(folder, monkeypatch):

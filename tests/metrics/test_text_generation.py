@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
 import sys
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
@@ -15,6 +18,28 @@ from kbtrain.metrics.text_generation import bert_parts, bert_scores, confidence,
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
+
+
+def weights_hash(folder: str) -> str:
+    return hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()[:12]
+
+
+def matched(folder: str, response: str, reference: str, layer: int) -> list[float]:
+    """Precision, recall and F1 of greedily matched hidden states (BERTScore, section 3); end marks count nothing."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    states, counted = [], []
+    for text in (response, reference):
+        read = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            found = model(**read, output_hidden_states=True).hidden_states[layer][0]
+        states.append(torch.nn.functional.normalize(found, dim=-1))
+        counted.append(~torch.isin(read.input_ids[0], torch.tensor([tokenizer.cls_token_id, tokenizer.sep_token_id])))
+    alike = states[0] @ states[1].T
+    precision, recall = (float(alike.amax(dim=1 - i)[counted[i]].mean()) for i in (0, 1))
+    return [precision, recall, 2 * precision * recall / (precision + recall)]
 
 
 def longest_common(a: list[str], b: list[str]) -> int:
@@ -97,11 +122,27 @@ def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_
     texts = ["tell me about the park", "", "book 3 tickets"]
     parts, code = bert_parts(texts, ["tell me about the park", "done", "find me a bus"], model, layers=2)
     assert parts[0] == pytest.approx([1, 1, 1], abs=1e-5) and parts[1].tolist() == [0, 0, 0]
-    assert parts[2, 2] < 0.99 and code.startswith(model)
+    assert parts[2, 2] < 0.99 and code.startswith(f"bert@{weights_hash(model)}_L2")
+    assert model not in code  # where the folder lies on this machine is nobody's business
     whole = bert_scores(texts, ["tell me about the park", "done", "find me a bus"], model, layers=2)
     assert whole.f1 == pytest.approx(parts[:, 2].mean())
-    with pytest.raises(UserError, match="BERTScore's model '/no/such' cannot be opened"):
-        bert_parts(texts, texts, "/no/such", layers=2)
+    other = bert_parts(texts, ["tell me about the park", "done", "find me a bus"], model, layers=1)[0]
+    for layer, found in ((1, other), (2, parts)):
+        assert found[2] == pytest.approx(matched(model, texts[2], "find me a bus", layer), abs=1e-5)
+    assert not np.allclose(other[2], parts[2])
+
+
+def test_a_bertscore_model_that_cannot_be_used_is_one_line(tmp_path) -> None:
+    pytest.importorskip("bert_score", reason="needs the extra 'bertscore'")
+    from tiny_turns import bert_folder
+
+    model = str(bert_folder(tmp_path / "bert"))
+    with pytest.raises(UserError, match="model '/no/such': no such folder"):
+        bert_parts(["a"], ["a"], "/no/such", layers=2)
+    with pytest.raises(UserError, match=r"bert': say which of its layers to take \(--bertscore-layers\)$"):
+        bert_parts(["a"], ["a"], model)
+    with pytest.raises(UserError, match=r"bert', layer 3: Invalid num_layers: .* between 0 and 2$"):
+        bert_parts(["a"], ["a"], model, layers=3)
 
 
 def test_confidence_is_the_mean_of_the_least() -> None:
