@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,15 +25,20 @@ ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "
 
 
 def baselines(dev: Stored, test: Stored, labels: Iterable[Label], seed: int) -> list[GateInput]:
-    """LLM-only, All-RAG, random, oracle and relation-only. Raises :class:`UserError` (see :class:`RelationOnly`)."""
+    """LLM-only, All-RAG, random, oracle and relation-only. Raises :class:`UserError` (see :class:`RelationOnly`).
+
+    Without any training question there is no relation-only: it knows what training questions gained, nothing else.
+    """
     oracle = Oracle([*dev.outcomes, *test.outcomes])
-    relation = RelationOnly(labels)
+    trained = (label for label in labels if label.split == "train")
+    first = next(trained, None)
+    relations = [] if first is None else [RelationOnly(itertools.chain([first], trained))]
     return [
         _input(Never(), dev, test, fixed=0.5),
         _input(Always(), dev, test, fixed=0.5),
         _input(Random(seed), dev, test),
         _input(oracle, dev, test, fixed=0.0),
-        _input(relation, dev, test, midpoint=NEUTRAL),
+        *(_input(relation, dev, test, midpoint=NEUTRAL) for relation in relations),
     ]
 
 

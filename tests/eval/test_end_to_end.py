@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from kbtrain.gates.folder import GateCard, read_card, write_card
 from kbtrain.labeling.grading import is_correct
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.provenance import file_sha256, write_meta
-from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.records import GateScore, Label, Outcome, Question
 from kbtrain.report.results import check, load
 from kbtrain.store import SampleStore
 
@@ -46,6 +47,17 @@ def test_results_hold_all_gates_and_follow_the_schema(
     assert all(name in said for name in NAMES)
     assert "accuracy of greedy answers" in said
     assert load(run_folder / "results.json").meta["sampling"]["model"] == "made-up"
+
+
+def test_without_training_questions_there_is_no_relation_only(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = run_folder / "labels.jsonl"
+    jsonl.write(labels, [dataclasses.replace(label, split="dev") for label in list(jsonl.read(Label, labels))])
+    document = evaluate(script, run_folder)
+    check(document)
+    assert [gate["gate"] for gate in document["gates"]] == [name for name in NAMES if name != "relation_only"]
+    assert "relation_only" not in capsys.readouterr().out
 
 
 def test_the_numbers_are_those_of_the_outcomes(script: Script, run_folder: Path) -> None:
