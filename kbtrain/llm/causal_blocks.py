@@ -43,7 +43,7 @@ def causal_blocks_attention(
             rows = scaled[p, :, :, start:end].reshape(kv_heads, -1, size)
             scores = rows @ key[p, :, :end].transpose(-1, -2)
             scores.view(kv_heads, -1, n, end)[..., start:] += above[:n, :n]
-            output = torch.softmax(scores, dim=-1) @ value[p, :, :end]
+            output = torch.softmax(scores, dim=-1, out=scores) @ value[p, :, :end]
             made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
     return made, None
 

@@ -21,7 +21,9 @@ from kbtrain.llm.base import Sampling
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import Drawn, draw, filtered
 from kbtrain.llm.draw_top import draw_top
+from kbtrain.llm.freed_memory import keep_freed_memory
 from kbtrain.llm.hidden_states import Reading, StateTap
+from kbtrain.llm.packed_linear import PackedLinears
 from kbtrain.llm.prompt_head import PromptHead
 from kbtrain.llm.sampler import PromptRows, prefill
 from kbtrain.llm.stopping import Stopper
@@ -87,10 +89,15 @@ class ClosingSampler:
         self.stopper = Stopper(model, tokenizer, sampling.stop)
         self.end = end_token(self.stopper, tokenizer)
         self.head: PromptHead | None = None
+        self._packed = PackedLinears(model)
+        keep_freed_memory()
 
-    @torch.inference_mode()
     def sample(self, prompts: Sequence[PromptRows]) -> list[list[ClosedAnswer]]:
         """Closed answers of each prompt, in the order of its ``indices``."""
+        with torch.inference_mode(), self._packed:
+            return self._sample(prompts)
+
+    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[ClosedAnswer]]:
         rows = [
             _Row(
                 p,

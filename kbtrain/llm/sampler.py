@@ -14,6 +14,8 @@ from kbtrain.llm.base import Sampling
 from kbtrain.llm.causal_blocks import causal_blocks, pays
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import draw, filtered
+from kbtrain.llm.freed_memory import keep_freed_memory
+from kbtrain.llm.packed_linear import PackedLinears
 from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.uniforms import UniformRow
 from kbtrain.records import GREEDY, Condition, Finish, Sample
@@ -53,10 +55,15 @@ class BatchSampler:
         self.sampling = sampling
         self.shared = shared
         self.stopper = Stopper(model, tokenizer, sampling.stop)
+        self._packed = PackedLinears(model)
+        keep_freed_memory()
 
-    @torch.inference_mode()
     def sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
         """Samples of each prompt, in the order of its ``indices``."""
+        with torch.inference_mode(), self._packed:
+            return self._sample(prompts)
+
+    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
         rows = [
             _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index))
             for p, prompt in enumerate(prompts)

@@ -1,0 +1,20 @@
+"""Keeps memory that was freed, instead of giving it back to the system after every product and asking for it again."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+_TRIM, _MMAP = -1, -3  # numbers of mallopt's parameters in glibc
+_LARGEST = 32 * 2**20  # bytes; glibc takes no more
+_KEPT = 2**30  # bytes of free memory that this process may keep
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """For this process, from now on: pages are not zeroed by the system for each large tensor. False: not glibc."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
+        return False
+    return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _KEPT))
