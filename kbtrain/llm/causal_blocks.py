@@ -32,7 +32,8 @@ def causal_blocks_attention(
     """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads."""
     prompts, heads, length, size = query.shape
     kv_heads = key.shape[1]
-    scaled = (query * (size**-0.5 if scaling is None else scaling)).view(prompts, kv_heads, -1, length, size)
+    scale = size**-0.5 if scaling is None else scaling
+    grouped = query.view(prompts, kv_heads, -1, length, size)
     above = torch.full((_BLOCK, _BLOCK), float("-inf"), dtype=query.dtype, device=query.device).triu(1)
     made = query.new_empty(prompts, length, heads, value.shape[-1])
     for p in range(prompts):
@@ -40,8 +41,9 @@ def causal_blocks_attention(
             end = min(length, start + _BLOCK)
             n = end - start
             # the heads that share a kv head become rows of one product
-            rows = scaled[p, :, :, start:end].reshape(kv_heads, -1, size)
-            scores = rows @ key[p, :, :end].transpose(-1, -2)
+            rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
+            torch.mul(grouped[p, :, :, start:end], scale, out=rows)
+            scores = rows.flatten(1, 2) @ key[p, :, :end].transpose(-1, -2)
             scores.view(kv_heads, -1, n, end)[..., start:] += above[:n, :n]
             output = torch.softmax(scores, dim=-1, out=scores) @ value[p, :, :end]
             made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer
 
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.causal_blocks import causal_blocks, pays
@@ -142,7 +143,7 @@ def prefill(
     longest = max(len(ids) for ids in prompts)
     in_blocks = blocks and pays(model, longest)
     if in_blocks and len(prompts) > 1 and longest >= _ALONE:
-        return _joined([prefill(model, [ids], blocks) for ids in prompts], longest)
+        return _one_by_one(model, prompts, longest)
     # any id serves as padding here, nothing that is used depends on it
     batch = torch.tensor([[*ids, *([ids[-1]] * (longest - len(ids)))] for ids in prompts], device=model.device)
     last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
@@ -154,14 +155,48 @@ def prefill(
     return cache, output.logits[rows, which]
 
 
-def _joined(parts: Sequence[tuple[DynamicCache, torch.Tensor]], longest: int) -> tuple[DynamicCache, torch.Tensor]:
-    """Several prompts' caches as one, zeros on the right of the shorter ones."""
-    caches: list[list[Any]] = [cache.layers for cache, _ in parts]
-    for index, joined in enumerate(caches[0]):
-        for name in ("keys", "values"):
-            each = [getattr(layers[index], name) for layers in caches]
-            whole = each[0].new_zeros(len(each), each[0].shape[1], longest, each[0].shape[3])
-            for row, part in zip(whole, each, strict=True):
-                row[:, : part.shape[2]] = part[0]
-            setattr(joined, name, whole)
-    return parts[0][0], torch.cat([logits for _, logits in parts])
+def _one_by_one(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], longest: int
+) -> tuple[DynamicCache, torch.Tensor]:
+    """Each prompt through the model alone, its keys and values written where all prompts' stand together."""
+    cache = DynamicCache(config=model.config)
+    layers = [_PromptLayer(len(prompts), longest) for _ in cache.layers]
+    cache.layers = list(layers)
+    logits = []
+    with causal_blocks(model):
+        for ids in prompts:
+            batch = torch.tensor([list(ids)], device=model.device)
+            logits.append(model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1])
+            for layer in layers:
+                layer.prompt += 1
+    return cache, torch.cat(logits)
+
+
+class _PromptLayer(DynamicLayer):
+    """Keys and values of prompts that are prefilled one after the other, zeros on the right of the shorter ones."""
+
+    def __init__(self, n_prompts: int, longest: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shape = (n_prompts, longest)
+        self.prompt = 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep one whole prompt's (1, kv heads, length, size); returns them as they are."""
+        if not self.is_initialized:
+            self.keys, self.values = (self._room(states) for states in (key_states, value_states))
+            self.is_initialized = True
+        assert self.keys is not None and self.values is not None  # for the type checker
+        for whole, states in ((self.keys, key_states), (self.values, value_states)):
+            whole[self.prompt, :, : states.shape[2]] = states[0]
+            whole[self.prompt, :, states.shape[2] :] = 0
+        return key_states, value_states
+
+    def _room(self, states: torch.Tensor) -> torch.Tensor:
+        n_prompts, longest = self.shape
+        return states.new_empty(n_prompts, states.shape[1], longest, states.shape[3])
+
+    def get_seq_length(self) -> int:
+        """Every prompt begins anew."""
+        return 0
