@@ -72,6 +72,7 @@ class RayCluster:
                 if len(left) == before:
                     raise UserError(f"ray: no {unit} could be finished ({_first_line(error)}); see ray's log") from None
                 warnings.warn(f"ray: {_first_line(error)}; going on with {len(left)} {unit}s", stacklevel=2)
+                left = dict(reversed(left.items()))  # one that always fails is not to be met first again
 
     def connect(self) -> Any:
         """Ray's module, connected. Raises :class:`UserError`."""
@@ -137,4 +138,7 @@ def _raise_user_error(error: BaseException) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    """What went wrong: the last error of a worker's traceback that is not Ray's wrapping; else the first line."""
+    text = str(error).strip() or type(error).__name__
+    named = re.findall(r"^(?!\S*UserCodeException)(\S*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
+    return str(named[-1] if named else text.splitlines()[0])[:200]

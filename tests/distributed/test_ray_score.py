@@ -16,6 +16,7 @@ from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
 from kbtrain import jsonl
 from kbtrain.config import parse_args
+from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.ray_score import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gates.folder import GateCard, write_card
@@ -213,6 +214,38 @@ def test_what_a_worker_refuses_is_one_line(cluster, tmp_path):
     with pytest.raises(UserError) as caught:
         scored_by(RayScoring(worker=Refusing), source, tmp_path / "many")
     assert str(caught.value) == "example 'dev3' (and 2 more): the model gives no number; try dtype fp32"
+
+
+def test_a_worker_that_breaks_is_one_line_with_its_cause(cluster, tmp_path):
+    source, worker = scripted()
+
+    class Breaking(worker):
+        def do(self, row):
+            raise RuntimeError("CUDA error: out of room")
+
+    with pytest.raises(UserError) as caught:
+        scored_by(RayScoring(worker=Breaking), source, tmp_path / "many")
+    assert str(caught.value) == "ray: no chunk could be finished (RuntimeError: CUDA error: out of room); see ray's log"
+
+
+def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
+    import ray
+
+    begun = []
+
+    class Failing(RayCluster):
+        def _job(self, worker, config, left, gpus):
+            begun.append(list(left))
+            for number in list(left):
+                if number == 2:
+                    raise ray.exceptions.RayError("RuntimeError: row 2")
+                yield number, f"row {number}"
+
+    done = []
+    with pytest.warns(UserWarning, match="going on with"), pytest.raises(UserError, match=r"no chunk .* row 2\)"):
+        for number, _ in Failing().map_rows(ScoreWorker, "", {i: "" for i in range(6)}, "chunk"):
+            done.append(number)
+    assert (done, begun) == ([0, 1, 5, 4, 3], [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2], [2]])
 
 
 def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
