@@ -17,6 +17,8 @@ from typing import Any
 
 from kbtrain.errors import UserError
 
+_DEATHS = 3  # times a row is repeated when its process dies; Ray's own default is for ever, without a word
+
 
 class RowWorker(ABC):
     """One actor: opens its model once, then does row after row (text in, text out)."""
@@ -104,6 +106,7 @@ class RayCluster:
             batch_size=1,
             # one row on its way to each actor: what a dying node takes with it is little
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors, max_tasks_in_flight_per_actor=2),
+            max_task_retries=_DEATHS,
             **resources,
         )
         for row in done.iter_rows():

@@ -228,6 +228,17 @@ def test_a_worker_that_breaks_is_one_line_with_its_cause(cluster, tmp_path):
     assert str(caught.value) == "ray: no chunk could be finished (RuntimeError: CUDA error: out of room); see ray's log"
 
 
+def test_a_process_that_always_dies_is_one_line_and_not_tried_for_ever(cluster, tmp_path):
+    source, worker = scripted()
+
+    class Dying(worker):
+        def do(self, row):
+            os._exit(1)
+
+    with pytest.raises(UserError, match=r"^ray: no chunk could be finished \(.+\); see ray's log$"):
+        scored_by(RayScoring(worker=Dying), source, tmp_path / "many")
+
+
 def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
     import ray
 
