@@ -9,6 +9,7 @@ BERTScore is computed if a model is given for it. What the data lacks is named w
 Examples:
   python eval/dialogue.py --run runs/ketod --gates "{structural: [gates/structural], encoder: [encoder]}"
   python eval/dialogue.py --run runs/ketod --gates "{mha: [mha]}" --ranker ranker --bertscore roberta-large
+  python eval/dialogue.py --run runs/ketod --gates "{mha: [mha]}" --bertscore all-minilm-l6-v2 --bertscore-layers 6
 """
 
 from __future__ import annotations
