@@ -1,10 +1,12 @@
 """Score dialogue turns by the gates that need no training of their own: RUN/turns.jsonl -> RUN/gates/NAME/scores.jsonl.
 
 always retrieves for every turn; structural is a logistic regression on ten numbers about what was said so far (fitted
-on train); ragate_prompt_zero_shot and ragate_prompt_in_context ask a language model (RAGate, appendix A).
+on train), dialogue_state another one on acts, services and slots of the past; average is the mean of other gates' log
+odds (--members); ragate_prompt_zero_shot and ragate_prompt_in_context ask a language model (RAGate, appendix A).
 
 Examples:
   python eval/score_turns.py --run runs/ketod --gate structural
+  python eval/score_turns.py --run runs/ketod --gate average --members "[gates/dialogue_state, encoder]"
   python eval/score_turns.py --run runs/ketod --gate ragate_prompt_in_context --model smollm2-135m-instruct
 """
 
@@ -21,16 +23,23 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.provenance import write_meta
+from kbtrain.gates.average import AverageGate
+from kbtrain.gates.folder import CARD, read_json
+from kbtrain.gates.score_file import ScoreFile, Timing
+from kbtrain.gates.turn_gates import fitted, keep_threshold
+from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, TurnExample
 
-Gate = Literal["always", "structural", "ragate_prompt_zero_shot", "ragate_prompt_in_context"]
+Gate = Literal[
+    "always", "structural", "dialogue_state", "average", "ragate_prompt_zero_shot", "ragate_prompt_in_context"
+]
 
 
 class ScoreTurnsConfig(Config):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
     gate: Gate = Field("structural", description="one of those above")
+    members: list[Path] = Field([], description="gate average: gate folders, relative to the run")
     model: str = Field("smollm2-135m-instruct", description="language model of the prompts")
     know: bool = Field(False, description="the prompts show the turn's knowledge")
     dtype: str = Field("auto", description="auto, bf16, fp32 or fp16")
@@ -45,11 +54,9 @@ def main(config: ScoreTurnsConfig) -> None:
     asked = [turn for turn in turns if turn.split != "train"]
     if not asked:
         raise UserError(f"{source}: no dev or test turn to score")
-    folder = config.run / "gates" / (config.gate + ("_know" if config.know else ""))
-    from kbtrain.gates.score_file import ScoreFile, Timing
-    from kbtrain.provenance import file_sha256
-
-    inputs = {"turns": file_sha256(source), **config.model_dump(mode="json", exclude={"run", "turns", "batch"})}
+    folder = config.run / "gates" / (config.gate + "_know" * config.know)
+    inputs = {"turns": file_sha256(source), **{str(member): file_sha256(member / CARD) for member in members(config)}}
+    inputs |= config.model_dump(mode="json", exclude={"run", "turns", "batch", "members"})
     target = folder / "scores.jsonl"
     with ScoreFile(target, inputs) as out:
         done = {name for _, name in out.done}
@@ -60,23 +67,27 @@ def main(config: ScoreTurnsConfig) -> None:
             scores = gate.score(batch)
             rows = [GateScore(turn.id, folder.name, score) for turn, score in zip(batch, scores, strict=True)]
             out.append(rows, Timing((folder.name,), batch[0].split, len(batch), time.time() - begun))
+    keep_threshold(folder, [turn for turn in turns if turn.split == "dev"], source)
     facts: dict[str, Any] = {"seed": 0, "turns_cut": getattr(gate, "cut", 0)}
     options = config.model_dump(mode="json")
     write_meta(target, stage="score_turns", config=options, inputs=[source], extra=facts, started=started)
     print(f"{len(asked)} turns scored by {folder.name}, {len(rest)} of them now -> {target}")
 
 
+def members(config: ScoreTurnsConfig) -> list[Path]:
+    folders = [config.run / member for member in config.members]
+    for folder in folders:  # a wrong one is told at once
+        read_json(folder)
+    if bool(folders) == (config.gate == "average"):
+        return folders
+    raise UserError("gate 'average' and the key 'members' belong together: two gate folders at least")
+
+
 def opened(config: ScoreTurnsConfig, turns: Sequence[TurnExample], folder: Path) -> Any:
-    if config.gate == "always":
-        from kbtrain.gates.always import Always
-
-        return Always()
-    if config.gate == "structural":
-        from kbtrain.gates.structural import StructuralGate
-
-        gate = StructuralGate.fit([turn for turn in turns if turn.split == "train"])
-        gate.save(folder / "structural.json")
-        return gate
+    if config.gate == "average":
+        return AverageGate.of(folder, members(config), config.dtype, config.device)
+    if not config.gate.startswith("ragate_prompt"):
+        return fitted(config.gate, [turn for turn in turns if turn.split == "train"], folder)
     from kbtrain.gates.ragate_prompt import RagatePrompt
     from kbtrain.llm.load import load_model
 

@@ -1,6 +1,7 @@
 """The stages of dialogue data as a user runs them: collect turns, make their features, score and compare gates."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from tiny_turns import PLACES, snippets, turn
 
+import kbtrain
 from kbtrain.jsonl import read, write
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateScore, Passage, TurnExample
@@ -107,6 +109,29 @@ def test_gates_without_training_are_scored_and_compared(folder):
     assert "rule - always" in out and "12 test turns (3 enriched) of 12 dialogues" in out
     error = run("eval/classify_turns.py", "--run", folder, "--gates", gates, "--compare", "rul", fails=True)
     assert "no gate 'rul'; did you mean 'rule'?" in error
+
+
+def test_gates_of_annotations_are_folders_and_can_be_averaged(folder):
+    for gate in ("dialogue_state", "structural"):
+        assert f"24 turns scored by {gate}" in run("eval/score_turns.py", "--run", folder, "--gate", gate)
+    shutil.copytree(folder / "gates" / "dialogue_state", folder / "other")
+    given = ("--run", folder, "--gate", "average", "--members")
+    assert "24 turns scored by average" in run("eval/score_turns.py", *given, "[gates/dialogue_state, other]")
+    turns = [t for t in read(TurnExample, folder / "turns.jsonl") if t.split != "train"]
+    scores = {}
+    for name in ("dialogue_state", "average"):
+        gate = kbtrain.load_gate(folder / "gates" / name)
+        stored = list(read(GateScore, folder / "gates" / name / "scores.jsonl"))
+        assert [s.score for s in stored] == gate.score(turns)
+        assert {s.gate for s in stored} == {name}
+        kept = (gate if name == "dialogue_state" else gate.card).thresholds[name]
+        assert (kept.rule, kept.n_dev) == ("best_f1", 12)
+        scores[name] = [s.score for s in stored]
+    assert scores["average"] == pytest.approx(scores["dialogue_state"])  # of two equal gates
+    error = run("eval/score_turns.py", *given, "[gates/structural, other]", fails=True)
+    assert "gate.json: no such file" in error
+    error = run("eval/score_turns.py", *given[:-1], fails=True)
+    assert "gate 'average' and the key 'members' belong together" in error
 
 
 def test_the_prompt_gate_is_scored_with_a_model(folder, tmp_path):

@@ -1,0 +1,99 @@
+"""A small gate of what a dialogue system tracks anyway: logistic regression on acts, services and slots of the past.
+
+It reads the data set's annotation of the turns before (:mod:`kbtrain.gates.dialogue_features`), no word and nothing of
+the turn to come. Where turns are not annotated, little is left of it: use the structural gate or an encoder there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kbtrain.errors import UserError, at
+from kbtrain.gates.dialogue_features import dialogue_features
+from kbtrain.gates.folder import CARD, Threshold, read_json
+from kbtrain.jsonl import one_line
+from kbtrain.provenance import write_atomically
+from kbtrain.records import TurnExample
+
+LEAST_TURNS = 3  # a feature that fewer training turns have is left out
+C = 0.004  # inverse of the L2 penalty on standardised features: hundreds of them, and few positive turns
+
+
+class DialogueStateGate(BaseModel):
+    """Score = p(retrieval needed) in [0, 1], at the classes' true shares: ``intercept`` plus ``weights`` (log odds per
+    unit, by feature name) times the turn's features. Plain numbers: saved as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    schema_version: Literal[1] = 1
+    kind: Literal["dialogue_state"] = "dialogue_state"
+    intercept: float
+    weights: dict[str, float]
+    thresholds: dict[str, Threshold] = {}
+    run: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """The name results are stored under."""
+        return "dialogue_state"
+
+    @property
+    def needs_samples(self) -> bool:
+        """It needs none."""
+        return False
+
+    @property
+    def needs_evidence(self) -> bool:
+        """It needs none."""
+        return False
+
+    @classmethod
+    def fit(cls, examples: Sequence[TurnExample], c: float = C, least_turns: int = LEAST_TURNS) -> DialogueStateGate:
+        """Learn from labelled turns (scikit-learn). Raises :class:`UserError` for a single class."""
+        from sklearn.feature_extraction import DictVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import StandardScaler
+
+        known = [example for example in examples if example.label is not None]
+        labels = [bool(example.label) for example in known]
+        if len(set(labels)) < 2:
+            raise UserError(f"dialogue_state gate: {len(known)} labelled turns of one class, nothing to learn")
+        rows = [dialogue_features(example) for example in known]
+        seen = Counter(name for row in rows for name, value in row.items() if value)
+        kept = [{name: value for name, value in row.items() if seen[name] >= least_turns} for row in rows]
+        vectorizer = DictVectorizer(sparse=False)
+        scaler = StandardScaler()
+        values = scaler.fit_transform(vectorizer.fit_transform(kept))
+        model = LogisticRegression(C=c, max_iter=1000).fit(values, labels)
+        slopes = model.coef_[0] / scaler.scale_
+        weights = dict(zip(vectorizer.get_feature_names_out().tolist(), slopes.tolist(), strict=True))
+        facts = {"turns": len(known), "positive": sum(labels), "c": c, "least_turns": least_turns}
+        return cls(intercept=float(model.intercept_[0] - slopes @ scaler.mean_), weights=weights, run=facts)
+
+    def score(self, examples: Sequence[TurnExample]) -> list[float]:
+        """One score per turn, in their order."""
+        return [self._score(dialogue_features(example)) for example in examples]
+
+    def _score(self, features: dict[str, float]) -> float:
+        total = self.intercept + math.fsum(self.weights.get(name, 0.0) * value for name, value in features.items())
+        return 1 / (1 + math.exp(-total)) if total >= 0 else math.exp(total) / (1 + math.exp(total))
+
+    def save(self, folder: Path) -> None:
+        """Write the folder's ``gate.json``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / CARD, json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+
+    @staticmethod
+    def load(folder: Path | str, dtype: str = "auto", device: str = "auto") -> DialogueStateGate:
+        """Open a folder; ``dtype`` and ``device`` are for gates with a model. Raises :class:`UserError`."""
+        data = read_json(folder)
+        try:
+            return DialogueStateGate.model_validate(data)
+        except ValidationError as error:
+            raise UserError(f"{at(Path(folder) / CARD)}: {one_line(error)}") from None

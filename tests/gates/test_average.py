@@ -1,0 +1,50 @@
+"""Several gates as one: the mean of log odds, and a folder that finds its members."""
+
+import shutil
+
+import pytest
+from tiny_turns import turn
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gates.average import AverageGate, mean_log_odds
+from kbtrain.gates.dialogue_state import DialogueStateGate
+
+
+@pytest.fixture
+def members(tmp_path):
+    for name, c in (("a", 0.01), ("b", 1.0)):
+        DialogueStateGate.fit([turn(i) for i in range(40)], c=c).save(tmp_path / "run" / name)
+    return [tmp_path / "run" / "a", tmp_path / "run" / "b"]
+
+
+def test_the_mean_is_that_of_log_odds():
+    # odds 1 and 9: their geometric mean is 3, p = 3/4; odds 1/4 and 4: 1
+    assert mean_log_odds([[0.5, 0.2], [0.9, 0.8]], ["a", "b"]) == pytest.approx([0.75, 0.5])
+    assert 0 < mean_log_odds([[0.0], [0.5]], ["a", "b"])[0] < 1e-4
+
+
+def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
+    asked = [turn(i) for i in range(8)]
+    made = AverageGate.of(tmp_path / "run" / "average", members)
+    a, b = (kbtrain.load_gate(member).score(asked) for member in members)
+    assert made.score(asked) == mean_log_odds([a, b], ["a", "b"])
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    opened = kbtrain.load_gate(tmp_path / "moved" / "average")
+    assert opened.score(asked) == made.score(asked)
+    assert opened.card.members == ("../a", "../b")
+    assert (opened.name, opened.needs_samples, opened.needs_evidence, opened.cut) == ("average", False, False, 0)
+
+
+def test_wrong_members_are_one_line(members, tmp_path):
+    with pytest.raises(UserError, match="1 members, needs two at least"):
+        AverageGate.of(tmp_path / "average", members[:1])
+    with pytest.raises(UserError, match="the scores of 'seakr' are no probabilities"):
+        mean_log_odds([[0.5], [-6.2]], ["a", "seakr"])
+    AverageGate.of(tmp_path / "run" / "average", members)
+    shutil.rmtree(members[1])
+    with pytest.raises(UserError, match="no such file"):
+        kbtrain.load_gate(tmp_path / "run" / "average")
+    (members[0] / "gate.json").write_text('{"kind": "average"}')
+    with pytest.raises(UserError, match=r"gate.json: field 'members': missing"):
+        kbtrain.load_gate(members[0])
