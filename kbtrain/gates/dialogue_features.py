@@ -59,7 +59,8 @@ def _acts(said: Sequence[Utterance], last: Utterance, before: Utterance) -> dict
         f"user_acts={_together(last.acts)}": 1.0,
         f"system_acts={_together(before.acts)}": 1.0,
     }
-    for speaker, name in (("USER", "user_count"), ("SYSTEM", "system_count")):
+    speakers: tuple[tuple[Speaker, str], ...] = (("USER", "user_count"), ("SYSTEM", "system_count"))
+    for speaker, name in speakers:
         found |= {f"{name}={act}": float(n) for act, n in _counts(said, speaker).items()}
     return found | {f"system_did={act}": 1.0 for act in _counts(said, "SYSTEM")}
 
