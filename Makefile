@@ -95,9 +95,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 # What only the tests need of the optional packages, so that nothing is skipped for want of it: DeepSpeed, bitsandbytes,
-# wandb, TensorBoard, Ray, bert-score. DeepSpeed comes as source and asks for the torch that is here; none of its kernels is built.
+# wandb, TensorBoard, Ray, bert-score. DeepSpeed comes as source and asks for the torch that is here; none of its kernels
+# is built.
 $(TRAINERS): $(INSTALLED)
-	@echo "installing DeepSpeed, bitsandbytes, wandb, TensorBoard and Ray into $(VENV) (1 to 2 minutes)"
+	@echo "installing DeepSpeed, bitsandbytes, wandb, TensorBoard, Ray and bert-score into $(VENV) (1 to 2 minutes)"
 	@$(PIP) -c constraints.txt setuptools
 	@DS_BUILD_OPS=0 $(PIP) -c constraints.txt --no-build-isolation -e '.[train,wandb,tensorboard,ray,bertscore]'
 	@touch $@

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.gates.folder import CARD, Threshold, load_gate, read_json
+from kbtrain.gates.logistic_turns import probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 
@@ -77,7 +78,7 @@ def mean_log_odds(scores: Sequence[Sequence[float]], names: Sequence[str]) -> li
         if not all(0 <= score <= 1 for score in of_gate):
             raise UserError(f"gate 'average': the scores of '{name}' are no probabilities; leave it out")
     means = [math.fsum(map(_log_odds, row)) / len(row) for row in zip(*scores, strict=True)]
-    return [1 / (1 + math.exp(-mean)) for mean in means]
+    return [probability(mean) for mean in means]
 
 
 def _log_odds(p: float) -> float:

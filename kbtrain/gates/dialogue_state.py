@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.gates.dialogue_features import dialogue_features
 from kbtrain.gates.folder import CARD, Threshold, read_json
+from kbtrain.gates.logistic_turns import LogisticTurnGate, labelled, probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 from kbtrain.records import TurnExample
@@ -26,32 +27,21 @@ LEAST_TURNS = 3  # a feature that fewer training turns have is left out
 C = 0.004  # inverse of the L2 penalty on standardised features: hundreds of them, and few positive turns
 
 
-class DialogueStateGate(BaseModel):
+class DialogueStateGate(LogisticTurnGate):
     """Score = p(retrieval needed) in [0, 1], at the classes' true shares: ``intercept`` plus ``weights`` (log odds per
     unit, by feature name) times the turn's features. Plain numbers: saved as JSON."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     schema_version: Literal[1] = 1
     kind: Literal["dialogue_state"] = "dialogue_state"
     intercept: float
     weights: dict[str, float]
-    thresholds: dict[str, Threshold] = {}
-    run: dict[str, Any] = {}
+    thresholds: dict[str, Threshold] = Field(default_factory=dict)
+    run: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name results are stored under."""
         return "dialogue_state"
-
-    @property
-    def needs_samples(self) -> bool:
-        """It needs none."""
-        return False
-
-    @property
-    def needs_evidence(self) -> bool:
-        """It needs none."""
-        return False
 
     @classmethod
     def fit(cls, examples: Sequence[TurnExample], c: float = C, least_turns: int = LEAST_TURNS) -> DialogueStateGate:
@@ -60,10 +50,7 @@ class DialogueStateGate(BaseModel):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known = [example for example in examples if example.label is not None]
-        labels = [bool(example.label) for example in known]
-        if len(set(labels)) < 2:
-            raise UserError(f"dialogue_state gate: {len(known)} labelled turns of one class, nothing to learn")
+        known, labels = labelled("dialogue_state", examples)
         rows = [dialogue_features(example) for example in known]
         seen = Counter(name for row in rows for name, value in row.items() if value)
         kept = [{name: value for name, value in row.items() if seen[name] >= least_turns} for row in rows]
@@ -82,7 +69,7 @@ class DialogueStateGate(BaseModel):
 
     def _score(self, features: dict[str, float]) -> float:
         total = self.intercept + math.fsum(self.weights.get(name, 0.0) * value for name, value in features.items())
-        return 1 / (1 + math.exp(-total)) if total >= 0 else math.exp(total) / (1 + math.exp(total))
+        return probability(total)
 
     def save(self, folder: Path) -> None:
         """Write the folder's ``gate.json``."""

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at
+from kbtrain.gates.logistic_turns import LogisticTurnGate, labelled, probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 from kbtrain.records import TurnExample
@@ -51,10 +52,9 @@ def structure(example: TurnExample) -> list[float]:
     ]
 
 
-class StructuralGate(BaseModel):
+class StructuralGate(LogisticTurnGate):
     """Score = p(retrieval needed) in [0, 1] with both classes weighed alike. Plain numbers: saved as JSON."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     mean: list[float]
     scale: list[float]
     coefficients: list[float]
@@ -65,26 +65,13 @@ class StructuralGate(BaseModel):
         """The name results are stored under."""
         return "structural"
 
-    @property
-    def needs_samples(self) -> bool:
-        """It needs none."""
-        return False
-
-    @property
-    def needs_evidence(self) -> bool:
-        """It needs none."""
-        return False
-
     @classmethod
     def fit(cls, examples: Sequence[TurnExample]) -> StructuralGate:
         """Learn from labelled turns (scikit-learn, L2 with C = 1). Raises :class:`UserError` for a single class."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known = [example for example in examples if example.label is not None]
-        labels = [bool(example.label) for example in known]
-        if len(set(labels)) < 2:
-            raise UserError(f"structural gate: {len(known)} labelled turns of one class, nothing to learn")
+        known, labels = labelled("structural", examples)
         scaler = StandardScaler().fit([structure(example) for example in known])
         model = LogisticRegression(class_weight="balanced", max_iter=1000)
         model.fit(scaler.transform([structure(example) for example in known]), labels)
@@ -102,7 +89,7 @@ class StructuralGate(BaseModel):
     def _score(self, values: list[float]) -> float:
         parts = zip(values, self.mean, self.scale, self.coefficients, strict=True)
         total = self.intercept + math.fsum(c * (value - mean) / scale for value, mean, scale, c in parts)
-        return 1 / (1 + math.exp(-total)) if total >= 0 else math.exp(total) / (1 + math.exp(total))
+        return probability(total)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""

@@ -28,7 +28,7 @@ class SharedPrefixDecoder:
         self._prefix = Prefix(
             [layer.keys for layer in layers],
             [layer.values for layer in layers],
-            _padding_bias(self.lengths, model.device),
+            _padding_bias(self.lengths, layers[0].keys),
             Layout.of(question_of_row, len(self.lengths)),
         )
 
@@ -86,10 +86,10 @@ class CopiedPrefixDecoder:
         self.cache.batch_select_indices(torch.tensor(rows, device=self.model.device))
 
 
-def _padding_bias(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:
-    """-inf on padding, over the places that the shortest prompt does not reach."""
+def _padding_bias(lengths: Sequence[int], keys: torch.Tensor) -> torch.Tensor | None:
+    """-inf on padding, over the places that the shortest prompt does not reach; type and device of ``keys``."""
     longest, shortest = max(lengths), min(lengths)
     if shortest == longest:
         return None
-    padded = torch.arange(shortest, longest, device=device) >= torch.tensor(lengths, device=device).unsqueeze(1)
-    return torch.zeros(padded.shape, device=device).masked_fill_(padded, float("-inf"))[:, None, None, :]
+    padded = torch.arange(shortest, longest) >= torch.tensor(lengths).unsqueeze(1)
+    return keys.new_zeros(padded.shape).masked_fill_(padded.to(keys.device), float("-inf"))[:, None, None, :]

@@ -117,7 +117,7 @@ def shared_prefix_attention(
     if prefix.bias is not None:
         padded = prefix.bias.shape[-1]
         end = scores.shape[-1] - key.shape[-2]
-        scores[..., end - padded : end] += prefix.bias.to(scores.dtype)
+        scores[..., end - padded : end] += prefix.bias
     torch.softmax(scores, dim=-1, out=scores)  # in place: writing it elsewhere costs as much as computing it
     output = _mixed(scores, prefix.values[module.layer_idx], value, prefix.layout)
     return output.reshape(rows, 1, heads, -1), None
