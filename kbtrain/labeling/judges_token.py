@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kbtrain.errors import UserError
 from kbtrain.labeling.judges import Opinion, judgement
 from kbtrain.llm.exact_head import exact_head
-from kbtrain.llm.sampler import prefill
+from kbtrain.llm.prefill import prefill
 from kbtrain.prompts import answer_prompt, judge_fingerprint, judge_reply, render_chat
 from kbtrain.records import Question
 

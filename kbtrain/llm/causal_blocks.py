@@ -1,7 +1,7 @@
 """A prompt's attention to itself by plain matrix products, block by block of queries.
 
 For CPUs on which the fused kernel is slow: plain products run at the processor's 16-bit rate, and in blocks the scores
-stay in its cache. Only for prompts that see nothing before them, padded on the right or not at all.
+stay in its cache. Only for prompts padded on the right or not at all.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ def causal_blocks_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads."""
+    """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads.
+
+    Keys may be more than queries: then every query sees those that stand before."""
     prompts, heads, length, size = query.shape
-    kv_heads = key.shape[1]
+    kv_heads, before = key.shape[1], key.shape[2] - length
     scale = size**-0.5 if scaling is None else scaling
     grouped = query.view(prompts, kv_heads, -1, length, size)
     above = torch.full((_BLOCK, _BLOCK), float("-inf"), dtype=query.dtype, device=query.device).triu(1)
@@ -39,13 +41,13 @@ def causal_blocks_attention(
     for p in range(prompts):
         for start in range(0, length, _BLOCK):
             end = min(length, start + _BLOCK)
-            n = end - start
+            n, seen = end - start, before + end
             # the heads that share a kv head become rows of one product
             rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
             torch.mul(grouped[p, :, :, start:end], scale, out=rows)
-            scores = rows.flatten(1, 2) @ key[p, :, :end].transpose(-1, -2)
-            scores.view(kv_heads, -1, n, end)[..., start:] += above[:n, :n]
-            output = torch.softmax(scores, dim=-1, out=scores) @ value[p, :, :end]
+            scores = rows.flatten(1, 2) @ key[p, :, :seen].transpose(-1, -2)
+            scores.view(kv_heads, -1, n, seen)[..., before + start :] += above[:n, :n]
+            output = torch.softmax(scores, dim=-1, out=scores) @ value[p, :, :seen]
             made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
     return made, None
 
@@ -61,7 +63,7 @@ def pays(model: PreTrainedModel, length: int) -> bool:
 
 @contextmanager
 def causal_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """Within it, the model attends in blocks; what is fed in must have nothing before it, and no soft caps."""
+    """Within it, the model attends in blocks, to all that stands before; there must be no padding and no soft caps."""
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

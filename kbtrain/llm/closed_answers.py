@@ -24,8 +24,9 @@ from kbtrain.llm.draw_top import draw_top
 from kbtrain.llm.freed_memory import keep_freed_memory
 from kbtrain.llm.hidden_states import Reading, StateTap
 from kbtrain.llm.packed_linear import PackedLinears
+from kbtrain.llm.prefill import prefill
 from kbtrain.llm.prompt_head import PromptHead
-from kbtrain.llm.sampler import PromptRows, prefill
+from kbtrain.llm.sampler import PromptRows
 from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.token_statistics import TokenStatistics
 from kbtrain.llm.uniforms import UniformRow

@@ -1,28 +1,26 @@
-"""Draws the answers of one batch of prompts: prefill once, then all rows in lockstep until each has ended."""
+"""Draws the answers of one batch of prompts: prefill once, then all in lockstep until each has ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicLayer
 
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.causal_blocks import causal_blocks, pays
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import draw, filtered
 from kbtrain.llm.freed_memory import keep_freed_memory
+from kbtrain.llm.lines import Lines
 from kbtrain.llm.packed_linear import PackedLinears
+from kbtrain.llm.prefill import prefill
+from kbtrain.llm.prompt_head import PromptHead, common_start
 from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.uniforms import UniformRow
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 
-_ALONE = 512  # tokens of a prompt from which it goes alone: its layers' inputs then stay in the CPU's caches (measured)
-_LEAVE = 0.9  # finished rows leave the batch once they are a tenth of it: leaving copies the others' keys and values
+_HEAD = 8  # tokens with which all prompts of a batch begin, from which on they are computed once
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class _Row:
     prompt: int
     index: int
     uniforms: UniformRow
+    line: int  # of the logits, from which its next token is drawn: at first, its prompt's
     tokens: list[int] = field(default_factory=list)
     logprob: float = 0.0
     finish: Finish | None = None
@@ -57,6 +56,7 @@ class BatchSampler:
         self.shared = shared
         self.stopper = Stopper(model, tokenizer, sampling.stop)
         self._packed = PackedLinears(model)
+        self._head: PromptHead | None = None  # the newest batch's
         keep_freed_memory()
 
     def sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
@@ -66,7 +66,7 @@ class BatchSampler:
 
     def _sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
         rows = [
-            _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index))
+            _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index), p)
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
@@ -74,7 +74,10 @@ class BatchSampler:
             self._decode(prompts, rows, SharedPrefixDecoder)
         else:  # one prompt at a time
             for p, prompt in enumerate(prompts):
-                self._decode([prompt], [row for row in rows if row.prompt == p], CopiedPrefixDecoder)
+                own = [row for row in rows if row.prompt == p]
+                for row in own:
+                    row.line = 0
+                self._decode([prompt], own, CopiedPrefixDecoder)
         finished: list[list[Sample]] = [[] for _ in prompts]
         for row in rows:
             finished[row.prompt].append(self._finished(row))
@@ -86,117 +89,47 @@ class BatchSampler:
         rows: list[_Row],
         decoder_kind: Callable[..., SharedPrefixDecoder | CopiedPrefixDecoder],
     ) -> None:
-        cache, logits = prefill(self.model, [prompt.ids for prompt in prompts], blocks=self.shared)
-        first = rows[0].prompt
-        prompt_of_row = [row.prompt - first for row in rows]
-        tokens = self._choose(rows, logits, prompt_of_row)
-        going = [i for i, row in enumerate(rows) if row.finish is None]
+        cache, logits = self._prefill([prompt.ids for prompt in prompts])
+        going = self._choose(rows, logits)
         if not going:
             return
-        decoder = decoder_kind(
-            self.model,
-            cache,
-            [len(p.ids) for p in prompts],
-            [prompt_of_row[i] for i in going],
-            self.sampling.max_new_tokens,
-        )
-        alive, tokens = [rows[i] for i in going], tokens[going]
+        lines = Lines(going)
+        lengths, room = [len(p.ids) for p in prompts], self.sampling.max_new_tokens
+        decoder = decoder_kind(self.model, cache, lengths, lines.questions, room, most=len(going))
         while True:
-            tokens = self._choose(alive, decoder.step(tokens), range(len(alive)))
-            going = [i for i, row in enumerate(alive) if row.finish is None]
+            newest = torch.tensor(lines.newest, device=self.model.device)
+            going = self._choose(going, decoder.step(newest))
             if not going:
                 return
-            if len(going) <= _LEAVE * len(alive):
-                decoder.keep(going)
-                alive, tokens = [alive[i] for i in going], tokens[going]
+            lines.grow(going, decoder)
 
-    def _choose(self, rows: list[_Row], logits: torch.Tensor, source: Sequence[int]) -> torch.Tensor:
-        """The next token of each row; row i's logits are line ``source[i]``. Rows that have ended stay as they are."""
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, torch.Tensor]:
+        """A function of these prompts alone, down to rounding: the head is what they have in common, not what others
+        had."""
+        head = common_start(prompts) if self.shared and len(prompts) > 1 else ()
+        if len(head) < _HEAD:
+            return prefill(self.model, prompts, self.shared)
+        if self._head is None or self._head.ids != head:
+            self._head = PromptHead(self.model, head, self.shared)
+        return self._head.prefill(prompts)
+
+    def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[_Row]:
+        """Give each row its next token, drawn from its line of the logits; returns the rows that go on."""
         s = self.sampling
-        step = max(len(row.tokens) for row in rows)
+        rows = sorted(rows, key=lambda row: row.line)
+        step = len(rows[0].tokens)
         uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
         greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
-        drawn = draw(filtered(logits, s.temperature, s.top_k, s.top_p), uniforms, greedy, source)
+        scores = filtered(logits, s.temperature, s.top_k, s.top_p)
+        drawn = draw(scores, uniforms, greedy, [row.line for row in rows])
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
-            if row.finish is None:
-                row.tokens.append(token)
-                row.logprob += logprob
-                row.finish = self.stopper.finish(row.tokens)
-                if row.finish is None and len(row.tokens) == s.max_new_tokens:
-                    row.finish = "length"
-        return drawn.tokens
+            row.tokens.append(token)
+            row.logprob += logprob
+            row.finish = self.stopper.finish(row.tokens)
+            if row.finish is None and len(row.tokens) == s.max_new_tokens:
+                row.finish = "length"
+        return [row for row in rows if row.finish is None]
 
     def _finished(self, row: _Row) -> Sample:
         text = self.stopper.text(row.tokens)
         return Sample(row.index, text, len(row.tokens), row.finish or "length", row.logprob)
-
-
-def prefill(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], blocks: bool = False
-) -> tuple[DynamicCache, torch.Tensor]:
-    """Keys and values of the prompts and the logits after each one's last token, (prompts, vocabulary).
-
-    Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed. ``blocks``: the
-    model has plain full attention, which may be computed in blocks where that is faster; long prompts then go through
-    the model one by one.
-    """
-    longest = max(len(ids) for ids in prompts)
-    in_blocks = blocks and pays(model, longest)
-    if in_blocks and len(prompts) > 1 and longest >= _ALONE:
-        return _one_by_one(model, prompts, longest)
-    # any id serves as padding here, nothing that is used depends on it
-    batch = torch.tensor([[*ids, *([ids[-1]] * (longest - len(ids)))] for ids in prompts], device=model.device)
-    last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
-    places, which = torch.unique(last, return_inverse=True)
-    cache = DynamicCache(config=model.config)
-    with causal_blocks(model) if in_blocks else nullcontext():
-        output = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=places)
-    rows = torch.arange(len(prompts), device=model.device)
-    return cache, output.logits[rows, which]
-
-
-def _one_by_one(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], longest: int
-) -> tuple[DynamicCache, torch.Tensor]:
-    """Each prompt through the model alone, its keys and values written where all prompts' stand together."""
-    cache = DynamicCache(config=model.config)
-    layers = [_PromptLayer(len(prompts), longest) for _ in cache.layers]
-    cache.layers = list(layers)
-    logits = []
-    with causal_blocks(model):
-        for ids in prompts:
-            batch = torch.tensor([list(ids)], device=model.device)
-            logits.append(model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1])
-            for layer in layers:
-                layer.prompt += 1
-    return cache, torch.cat(logits)
-
-
-class _PromptLayer(DynamicLayer):
-    """Keys and values of prompts that are prefilled one after the other, zeros on the right of the shorter ones."""
-
-    def __init__(self, n_prompts: int, longest: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.shape = (n_prompts, longest)
-        self.prompt = 0
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep one whole prompt's (1, kv heads, length, size); returns them as they are."""
-        if not self.is_initialized:
-            self.keys, self.values = (self._room(states) for states in (key_states, value_states))
-            self.is_initialized = True
-        assert self.keys is not None and self.values is not None  # for the type checker
-        for whole, states in ((self.keys, key_states), (self.values, value_states)):
-            whole[self.prompt, :, : states.shape[2]] = states[0]
-            whole[self.prompt, :, states.shape[2] :] = 0
-        return key_states, value_states
-
-    def _room(self, states: torch.Tensor) -> torch.Tensor:
-        n_prompts, longest = self.shape
-        return states.new_empty(n_prompts, states.shape[1], longest, states.shape[3])
-
-    def get_seq_length(self) -> int:
-        """Every prompt begins anew."""
-        return 0

@@ -35,8 +35,8 @@ class Layout:
             position.append((question, counts[question]))
             counts[question] += 1
         width = max(counts)
-        full = all(count == width for count in counts)
-        slots = None if full else torch.tensor([q * width + i for q, i in position])
+        in_order = all(count == width for count in counts) and list(question_of_row) == sorted(question_of_row)
+        slots = None if in_order else torch.tensor([q * width + i for q, i in position])
         return cls(n_questions, width, slots)
 
     def to_grid(self, rows: torch.Tensor) -> torch.Tensor:
@@ -54,12 +54,17 @@ class Layout:
 
 @dataclass
 class Prefix:
-    """Keys and values of the prompts, (questions, kv heads, length, head size) per layer, padded on the right."""
+    """Keys and values of the prompts, (questions, kv heads, length + room, head size) per layer, padded on the right.
 
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-    bias: torch.Tensor | None  # (questions, 1, 1, last places): -inf on padding; None where there is none
+    Behind them is room, all zeros, for as many places as an answer may have tokens: scores to a row's own tokens stand
+    there, so that scores and their products with the values are whole matrices, which need not be copied.
+    """
+
+    keys: Sequence[torch.Tensor]
+    values: Sequence[torch.Tensor]
+    bias: torch.Tensor | None  # (questions, 1, 1, last places of length): -inf on padding; None where there is none
     layout: Layout
+    n_own: int = 0  # own tokens that each row has by now
 
 
 ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")
@@ -69,30 +74,41 @@ ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")
 class OwnLayer(DynamicLayer):
     """Keys and values of the generated tokens, written in place: appending by concatenation copies all of them."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, rows: int, capacity: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.rows = rows
         self.capacity = capacity
         self.length = 0
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append (rows, kv heads, 1, size); returns all so far."""
+        """Append (rows, kv heads, 1, size); returns all so far, with zeros up to the capacity."""
         if not self.is_initialized:
-            shape = (*key_states.shape[:2], self.capacity)
-            self.keys = key_states.new_empty(*shape, key_states.shape[-1])
-            self.values = value_states.new_empty(*shape, value_states.shape[-1])
+            self.keys, self.values = (self._room(states) for states in (key_states, value_states))
             self.is_initialized = True
-        assert self.keys is not None and self.values is not None  # for the type checker
-        end = self.length + key_states.shape[-2]
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
+        n, end = len(key_states), self.length + key_states.shape[-2]
+        for whole, states in zip(self._both(), (key_states, value_states), strict=True):
+            whole[:n, :, self.length : end] = states
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        keys, values = self._both()
+        return keys[:n], values[:n]
+
+    def copy(self, rows: torch.Tensor, to: int) -> None:
+        """Write copies of these rows to the places from ``to`` on."""
+        for whole in self._both():
+            whole[to : to + len(rows), :, : self.length] = whole[rows, :, : self.length]
 
     def get_seq_length(self) -> int:
         """Tokens held so far."""
         return self.length
+
+    def _room(self, states: torch.Tensor) -> torch.Tensor:
+        return states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[-1])
+
+    def _both(self) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.keys is not None and self.values is not None  # for the type checker
+        return self.keys, self.values
 
 
 def shared_prefix_attention(
@@ -105,7 +121,8 @@ def shared_prefix_attention(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. ``query`` (rows, heads, 1, size); ``key``/``value`` hold own tokens only."""
+    """transformers' attention function. ``query`` (rows, heads, 1, size); ``key``/``value`` hold own tokens only,
+    (rows, kv heads, room, size)."""
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ValueError("attention sinks and position biases are not served by the shared prefix")
     prefix, (rows, heads, _, size) = ACTIVE.get(), query.shape
@@ -114,41 +131,40 @@ def shared_prefix_attention(
     scores = _scores(scaled, prefix.keys[module.layer_idx], key, prefix.layout)
     if softcap is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
+    length = scores.shape[-1] - key.shape[2]
     if prefix.bias is not None:
-        padded = prefix.bias.shape[-1]
-        end = scores.shape[-1] - key.shape[-2]
-        scores[..., end - padded : end] += prefix.bias
+        scores[..., length - prefix.bias.shape[-1] : length] += prefix.bias
+    scores[..., length + prefix.n_own :] = float("-inf")
     torch.softmax(scores, dim=-1, out=scores)  # in place: writing it elsewhere costs as much as computing it
     output = _mixed(scores, prefix.values[module.layer_idx], value, prefix.layout)
     return output.reshape(rows, 1, heads, -1), None
 
 
 def _scores(query: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Scores of ``query`` (rows, kv heads, group, size): (questions, kv heads, width * group, prefix + own tokens).
+    """Scores of ``query`` (rows, kv heads, group, size): (questions, kv heads, width * group, length + room).
 
     Rows and the heads of a group are the rows of one product per question and kv head.
     """
     _, kv_heads, group, size = query.shape
-    length, n_own = shared.shape[2], own.shape[2]
+    room = own.shape[2]
     grid = layout.to_grid(query).transpose(1, 2).reshape(-1, layout.width * group, size)
-    scores = query.new_empty(len(grid), layout.width * group, length + n_own)
-    torch.bmm(grid, shared.flatten(0, 1).transpose(1, 2), out=scores[..., :length])
+    scores = torch.bmm(grid, shared.flatten(0, 1).transpose(1, 2))
     to_own = layout.to_grid(query @ own.transpose(-1, -2)).transpose(1, 2)
-    scores.view(-1, kv_heads, layout.width, group, length + n_own)[..., length:] = to_own
-    return scores.view(-1, kv_heads, layout.width * group, length + n_own)
+    scores.view(-1, kv_heads, layout.width, group, scores.shape[-1])[..., -room:] = to_own
+    return scores.view(-1, kv_heads, layout.width * group, scores.shape[-1])
 
 
 def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Values (rows, kv heads, group, size) weighed by what :func:`_scores` became in the softmax."""
-    kv_heads, length = shared.shape[1:3]
+    kv_heads, room = own.shape[1:3]
     flat = shares.flatten(0, 1)
-    from_prefix = torch.bmm(flat[..., :length], shared.flatten(0, 1))
+    from_prefix = torch.bmm(flat, shared.flatten(0, 1))
 
     def back(x: torch.Tensor) -> torch.Tensor:
         grid = x.view(-1, kv_heads, layout.width, x.shape[1] // layout.width, x.shape[2])
         return layout.to_rows(grid.transpose(1, 2))
 
-    return back(from_prefix) + back(flat[..., length:].contiguous()) @ own
+    return back(from_prefix) + back(flat[..., -room:].contiguous()) @ own
 
 
 AttentionInterface.register(NAME, shared_prefix_attention)

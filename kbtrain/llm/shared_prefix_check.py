@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from kbtrain.llm.causal_blocks import pays
 from kbtrain.llm.decoders import SharedPrefixDecoder
-from kbtrain.llm.sampler import prefill
+from kbtrain.llm.prefill import prefill
 
 _TOLERANCE = 0.1  # of the logits' spread: bf16 rounding measured 0.03, a lost prefix 0.5 and more
 _BLOCKS = 300  # tokens of a prompt that takes several blocks

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kbtrain.llm.causal_blocks import causal_blocks, causal_blocks_attention, pays
-from kbtrain.llm.sampler import prefill
+from kbtrain.llm.prefill import prefill
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
@@ -23,6 +23,14 @@ def test_blocks_equal_one_causal_softmax(length: int, kv_heads: int) -> None:
     seen = torch.ones(length, length, dtype=torch.bool).tril()
     weights = full.masked_fill(~seen, float("-inf")).softmax(-1)
     torch.testing.assert_close(made, (weights @ value.repeat_interleave(6 // kv_heads, 1)).transpose(1, 2))
+
+
+def test_queries_see_all_keys_that_stand_before_them() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, 300, 8), torch.randn(1, 2, 300, 8), torch.randn(1, 2, 300, 8)
+    whole, _ = causal_blocks_attention(SimpleNamespace(), query, key, value, None)
+    later, _ = causal_blocks_attention(SimpleNamespace(), query[:, :, 130:], key, value, None)
+    torch.testing.assert_close(later, whole[:, 130:])
 
 
 @pytest.fixture
@@ -63,8 +71,8 @@ def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
 def test_long_prompts_go_through_the_model_one_by_one_and_come_back_as_one_padded_cache(
     model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbtrain.llm.sampler.pays", lambda model, length: True)
-    monkeypatch.setattr("kbtrain.llm.sampler._ALONE", 280)
+    monkeypatch.setattr("kbtrain.llm.prefill.pays", lambda model, length: True)
+    monkeypatch.setattr("kbtrain.llm.prefill._ALONE", 280)
     prompts = [[(3 * i) % 64 for i in range(290)], [(5 * i) % 64 for i in range(270)]]
     plain, theirs = prefill(model, prompts)
     shapes: list[torch.Size] = []

@@ -1,0 +1,47 @@
+"""What prompts have in common is computed once, and the result is as if it had not been."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kbtrain.llm.prefill import prefill
+from kbtrain.llm.prompt_head import PromptHead, common_start
+
+HEAD = [(7 * i) % 90 for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [
+        ([[1, 2, 3], [1, 2, 4]], (1, 2)),
+        ([[1, 2, 3], [1, 2, 3]], (1, 2)),  # each must go on
+        ([[1, 2, 3], [1, 2]], (1,)),
+        ([[1], [1, 2]], ()),
+        ([[1, 2], [2, 2]], ()),
+        ([[5, 6, 7]], (5, 6)),
+    ],
+)
+def test_the_common_start_is_the_longest_after_which_every_prompt_goes_on(prompts, expected):
+    assert common_start(prompts) == expected
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma", "gemma2", "mistral"])
+def test_keys_values_and_logits_are_those_of_the_whole_prompts(blocks, kind, make_model, monkeypatch):
+    if blocks:  # as on a CPU where blocks pay, whatever this one is; the longer prompts one by one
+        monkeypatch.setattr("kbtrain.llm.prefill.pays", lambda model, length: True)
+        monkeypatch.setattr("kbtrain.llm.prefill._ALONE", 100)
+    if blocks and kind == "gemma2":
+        pytest.skip("soft caps: blocks are not used")
+    model = make_model(kind)
+    for lengths in ((5, 12, 9), (120, 150)):
+        prompts = [[*HEAD, *((11 * i + n) % 90 for i in range(n))] for n in lengths]
+        whole, theirs = prefill(model, prompts)
+        headed, ours = PromptHead(model, HEAD, blocks).prefill(prompts)
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        for a, b in zip(whole.layers, headed.layers, strict=True):
+            for p, ids in enumerate(prompts):
+                torch.testing.assert_close(b.keys[p, :, : len(ids)], a.keys[p, :, : len(ids)], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(b.values[p, :, : len(ids)], a.values[p, :, : len(ids)], atol=1e-4, rtol=1e-4)
