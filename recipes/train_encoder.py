@@ -23,6 +23,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
+from kbtrain.gates.encoder_base import EncoderBase, turns_only
 from kbtrain.gates.encoder_input import EncoderInput, Feature
 from kbtrain.gates.folder import CARD
 from kbtrain.training.classifier_data import ClassifierData, act_targets, class_weights, common_acts
@@ -44,6 +45,12 @@ class TrainEncoderConfig(ClassifierConfig):
     )
     max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
     head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
+    base: Literal["dialogue_state"] | None = Field(
+        None, description="turns only: a gate fitted first, to whose log odds the encoder's are added"
+    )
+    frozen_layers: int | None = Field(
+        None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
+    )
     layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
     act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
@@ -55,6 +62,8 @@ class TrainEncoderConfig(ClassifierConfig):
     def _possible(self) -> TrainEncoderConfig:
         if self.method == "lora" and self.layer_decay < 1:
             raise ValueError("layer_decay is for method full; adapters learn at one rate")
+        if self.method == "lora" and self.frozen_layers is not None:
+            raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
         return self
 
 
@@ -67,7 +76,9 @@ def say(text: str) -> None:
 def main(config: TrainEncoderConfig) -> None:
     started = time.time()
     data = read_data(config.train, config.dev, config.key, config.labels)
-    held_out_examples(config.test)  # a wrong file is told before the training, not after it
+    test = held_out_examples(config.test)  # a wrong file is told before the training, not after it
+    if config.base:
+        turns_only([*(row.example for row in (*data.train, *data.dev)), *test])
     if config.dry_run:
         return say(dry_run(config, data))
 
@@ -99,20 +110,23 @@ def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tupl
     from kbtrain.training.classifier_metrics import classifier_metrics
     from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
     from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
-    from kbtrain.training.layer_rates import Rates
+    from kbtrain.training.layer_rates import Rates, freeze
     from kbtrain.training.processes import compute_dtype, main_first
 
     acts = common_acts(data.train) if config.act_weight else ()
     weights = class_weights(data.train, config.class_weight)
+    base, offsets = fitted_base(config, data)
     set_seed(config.seed)  # the new classifier's first weights
     model, tokenizer = open_encoder(config.model, "fp32", device, n_logits=1 + len(acts))
+    if config.frozen_layers is not None:
+        freeze(model, config.frozen_layers)
     compute = main_first(lambda: settled(config.output, "compute", lambda: compute_dtype(config.dtype, device, model)))
     reader = EncoderInput(tokenizer, config.max_length, config.features)
-    gate = EncoderGate(model, reader)
+    gate = EncoderGate(model, reader, base=base)
     rows = []
-    for row in data.train:
+    for row, offset in zip(data.train, offsets, strict=True):
         read = reader.encode(row.example)
-        rows.append(ClassifierRow(read.ids, read.segments, (), row.need, act_targets(row.example, acts)))
+        rows.append(ClassifierRow(read.ids, read.segments, (), row.need, act_targets(row.example, acts), offset))
     asked, need = [row.example for row in data.dev], [row.need for row in data.dev]
     trainer = ClassifierTrainer(
         with_adapter(model, config) if config.method == "lora" else model,
@@ -125,16 +139,27 @@ def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tupl
         progress_bar(),
     )
     train_to_end(trainer, config.output, say)
-    return gate, trainer, {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
+    facts = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
+    return gate, trainer, facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
+
+
+def fitted_base(config: TrainEncoderConfig, data: ClassifierData) -> tuple[EncoderBase | None, list[float]]:
+    """The base, if there shall be one, and what the training rows' logits are added to."""
+    if not config.base:
+        return None, [0.0] * len(data.train)
+    turns = turns_only([row.example for row in data.train])
+    return EncoderBase.fit(turns, class_weights(data.train, config.class_weight))
 
 
 def dry_run(config: TrainEncoderConfig, data: ClassifierData) -> str:
     no, yes = class_weights(data.train, config.class_weight)
+    base, _ = fitted_base(config, data)
     counts = (f"{sum(r.need > 0.5 for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
     steps = math.ceil(len(data.train) / (config.device_batch_size * config.gradient_accumulation_steps))
     return (
         f"train_encoder: {' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; "
-        f"{steps} steps an epoch and process; acts foreseen: {', '.join(common_acts(data.train)) or 'none'}"
+        f"{steps} steps an epoch and process; acts foreseen: {', '.join(common_acts(data.train)) or 'none'}; "
+        + (f"adds to {config.base}, slope {base.slope:.2f}" if base else "no base")
     )
 
 

@@ -19,7 +19,7 @@ Kind = Literal["encoder", "ragate_mha"]
 
 class ClassifierCard(BaseModel):
     """The content of ``gate.json``. ``reads`` are the settings of the input; ``key`` the label of questions that was
-    learnt; ``seed`` tells trainings on the same data apart."""
+    learnt; ``seed`` tells trainings on the same data apart; ``base`` the gate whose log odds it adds to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     schema_version: Literal[1] = 1
@@ -28,6 +28,7 @@ class ClassifierCard(BaseModel):
     reads: dict[str, Any]
     labels: Literal["hard", "soft"]
     key: Key = "mastery"
+    base: Literal["dialogue_state"] | None = None
     seed: int
     thresholds: dict[str, Threshold] = {}
     label_rule: dict[str, Any] = {}

@@ -65,11 +65,12 @@ class DialogueStateGate(LogisticTurnGate):
 
     def score(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
-        return [self._score(dialogue_features(example)) for example in examples]
+        return [probability(self.log_odds(example)) for example in examples]
 
-    def _score(self, features: dict[str, float]) -> float:
-        total = self.intercept + math.fsum(self.weights.get(name, 0.0) * value for name, value in features.items())
-        return probability(total)
+    def log_odds(self, example: TurnExample) -> float:
+        """What the score is the logistic function of."""
+        features = dialogue_features(example)
+        return self.intercept + math.fsum(self.weights.get(name, 0.0) * value for name, value in features.items())
 
     def save(self, folder: Path) -> None:
         """Write the folder's ``gate.json``."""

@@ -1,6 +1,7 @@
 """A pretrained encoder (BERT, DeBERTa, MiniLM, ...) fine-tuned to say whether a turn or question needs retrieval.
 
 Its logits are the decision's, then those of auxiliary targets (what the turn will do), which only training reads.
+It may start from another gate's log odds (:mod:`kbtrain.gates.encoder_base`), to which the decision's logit is added.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.gates.classifier_folder import ClassifierCard, read_classifier_card
+from kbtrain.gates.encoder_base import EncoderBase
 from kbtrain.gates.encoder_input import EncoderInput, Example, Segments
 
 if TYPE_CHECKING:
@@ -27,28 +29,39 @@ class EncoderGate:
     needs_samples = False
     needs_evidence = False
 
-    def __init__(self, model: PreTrainedModel, reader: EncoderInput, card: ClassifierCard | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        reader: EncoderInput,
+        card: ClassifierCard | None = None,
+        base: EncoderBase | None = None,
+    ) -> None:
         self.model = model
         self.reader = reader
         self.card = card
+        self.base = base
         self.cut = 0
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderGate:
         """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
         card = read_classifier_card(folder, "encoder")
+        base = EncoderBase.load(Path(folder)) if card.base else None
         model, tokenizer = open_encoder(str(folder), dtype, device)
-        return cls(model, EncoderInput(tokenizer, **card.reads), card)
+        return cls(model, EncoderInput(tokenizer, **card.reads), card, base)
 
     def score(self, examples: Sequence[Example]) -> list[float]:
-        """One score per example, in their order. Raises :class:`UserError` if one is not a number."""
+        """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
+        where there is a base."""
+        offsets = self.base.offsets(examples) if self.base else [0.0] * len(examples)
         rows = [self.reader.encode(example) for example in examples]
         self.cut += sum(row.cut for row in rows)
         scores = [0.0] * len(rows)
         was_training = self.model.training
         self.model.train(False)
         for batch in like_length([len(row.ids) for row in rows], TOKENS_PER_BATCH):
-            for i, p in zip(batch, self._probabilities([rows[i] for i in batch]), strict=True):
+            found = self._probabilities([rows[i] for i in batch], [offsets[i] for i in batch])
+            for i, p in zip(batch, found, strict=True):
                 scores[i] = p
         self.model.train(was_training)
         bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
@@ -56,7 +69,7 @@ class EncoderGate:
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
         return scores
 
-    def _probabilities(self, rows: Sequence[Segments]) -> list[float]:
+    def _probabilities(self, rows: Sequence[Segments], offsets: Sequence[float]) -> list[float]:
         import torch
 
         from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
@@ -65,7 +78,8 @@ class EncoderGate:
         batch = collator.inputs([ClassifierRow(row.ids, row.segments) for row in rows])
         with torch.no_grad():
             logits: torch.Tensor = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
-        return [float(p) for p in torch.sigmoid(logits[:, 0].double())]
+        log_odds = logits[:, 0].double().cpu() + torch.tensor(offsets, dtype=torch.double)
+        return [float(p) for p in torch.sigmoid(log_odds)]
 
 
 def like_length(lengths: Sequence[int], tokens_per_batch: int) -> list[list[int]]:

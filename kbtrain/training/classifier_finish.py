@@ -44,6 +44,7 @@ def finish(
         reads=gate.reader.settings,
         labels=config.labels,
         key=config.key,
+        base=gate.base.kind if getattr(gate, "base", None) else None,
         seed=config.seed,
         thresholds={gate.name: dev_threshold(data.dev, kept, config.dev)},
         label_rule=label_rule(config.train),

@@ -13,7 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 class ClassifierRow:
     """``ids``: tokens; ``segments``: 0 or 1 each; ``other``: tokens of the knowledge, where it is read on its own.
 
-    ``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known.
+    ``need``: probability to be taught; ``auxiliary``: further yes/no targets, None where they are not known;
+    ``offset``: log odds that another model gives, to which the network's are added.
     """
 
     ids: tuple[int, ...]
@@ -21,6 +22,7 @@ class ClassifierRow:
     other: tuple[int, ...] = ()
     need: float = 0.0
     auxiliary: tuple[float, ...] | None = None
+    offset: float = 0.0
 
 
 class ClassifierCollator:
@@ -43,12 +45,14 @@ class ClassifierCollator:
         return batch
 
     def __call__(self, rows: Sequence[ClassifierRow]) -> dict[str, torch.Tensor]:
-        """Inputs, ``need`` (rows) and ``auxiliary`` (rows, targets; -1: not known)."""
+        """Inputs, ``need`` (rows), ``auxiliary`` (rows, targets; -1: not known), and ``offset`` (rows) if any."""
         unknown = (-1.0,) * self.n_auxiliary
         targets = {
             "need": torch.tensor([row.need for row in rows]),
             "auxiliary": torch.tensor([row.auxiliary or unknown for row in rows]).reshape(len(rows), self.n_auxiliary),
         }
+        if any(row.offset for row in rows):
+            targets["offset"] = torch.tensor([row.offset for row in rows])
         return self.inputs(rows) | targets
 
 
@@ -73,16 +77,17 @@ def classifier_loss(
     classes: int = 1,
     smoothing: float = 0.0,
     auxiliary_weight: float = 0.0,
+    offset: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
     """Weighted mean cross-entropy in nats; of a soft target both classes count by their share.
 
     ``logits``: (rows, classes + auxiliary targets). The auxiliary targets' own mean, over what is known, is added
-    with ``auxiliary_weight``.
+    with ``auxiliary_weight``. ``offset`` (rows) is added to the decision's log odds.
     """
     logits = logits.float()
     taught = need * (1 - smoothing) + smoothing / 2
     weight = need * weights[1] + (1 - need) * weights[0]
-    each = binary_cross_entropy_with_logits(need_logit(logits, classes), taught, reduction="none")
+    each = binary_cross_entropy_with_logits(need_logit(logits, classes) + offset, taught, reduction="none")
     loss = (each * weight).sum() / weight.sum()
     known = auxiliary >= 0
     if auxiliary_weight and bool(known.any()):

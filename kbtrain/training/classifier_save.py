@@ -29,6 +29,8 @@ def save_classifier(
     staging.mkdir(parents=True)
     gate.model.save_pretrained(staging)
     gate.reader.tokenizer.save_pretrained(staging)
+    if card.base:
+        gate.base.save(staging)
     write_classifier_card(staging, card)
     again = type(gate).load(staging, device=str(gate.model.device)).score(probe)
     worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))
@@ -61,7 +63,7 @@ gate = kbtrain.load_gate("this/folder")
 print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample
 ```
 
-- Reads: {reads}
+- Reads: {reads}{adds}
 - Labels: {labels}{rule}
 - Saved, opened again and scored on {n_probe} examples: largest difference of a score {worst:.1e}.
 - Trained on the data named below; other dialogues, domains and languages were not tried.
@@ -77,12 +79,17 @@ print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample
 """
 
 
+_ADDS = """
+- Its logit is added to the log odds of a {} gate (`base.json`), fitted to the same training turns: turns only."""
+
+
 def card_text(card: ClassifierCard, worst: float, n_probe: int) -> str:
     """The README.md of the gate's folder, filled from its run."""
     cuts = {name: f"{t.threshold:.6g} (rule {t.rule}, {t.n_dev} examples)" for name, t in card.thresholds.items()}
     return _TEXT.format(
         kind=card.kind,
         base=f" on {card.base_model}" if card.base_model else "",
+        adds=_ADDS.format(card.base) if card.base else "",
         reads=", ".join(f"{key} {value}" for key, value in card.reads.items()),
         labels=card.labels,
         rule="".join(f", {key} {value}" for key, value in card.label_rule.items()),

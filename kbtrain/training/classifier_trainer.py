@@ -69,10 +69,12 @@ class ClassifierTrainer(WatchedTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The batch's weighted mean; ``num_items_in_batch`` counts tokens, which are none of our business."""
-        need, auxiliary = inputs.pop("need"), inputs.pop("auxiliary")
+        need, auxiliary, offset = inputs.pop("need"), inputs.pop("auxiliary"), inputs.pop("offset", 0.0)
         outputs = model(**inputs)
         o = self.objective
-        loss = classifier_loss(outputs.logits, need, auxiliary, o.weights, o.classes, o.smoothing, o.auxiliary_weight)
+        loss = classifier_loss(
+            outputs.logits, need, auxiliary, o.weights, o.classes, o.smoothing, o.auxiliary_weight, offset
+        )
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(

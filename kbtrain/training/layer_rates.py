@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from kbtrain.errors import UserError
+
 _LAYER = re.compile(r"\b(?:layer|layers|h|block|blocks)\.(\d+)\.")
 _HEAD = re.compile(r"\b(?:classifier|score|pooler|pre_classifier)\b")
 
@@ -25,6 +27,16 @@ def depth(name: str, n_layers: int) -> int:
     """0 for embeddings, 1 ... n for the layers."""
     found = _LAYER.search(name)
     return int(found.group(1)) + 1 if found else (0 if "embed" in name else n_layers)
+
+
+def freeze(model: nn.Module, layers: int) -> None:
+    """Embeddings and the lowest ``layers`` layers stay as they are. Raises :class:`UserError` if none is left above."""
+    n_layers = max((depth(name, 0) for name, _ in model.named_parameters()), default=0)
+    if layers >= n_layers:
+        raise UserError(f"key 'frozen_layers': {layers}, and the model has {n_layers}; leave one at least to learn")
+    for name, parameter in model.named_parameters():
+        if depth(name, n_layers) <= layers:
+            parameter.requires_grad_(False)
 
 
 def parameter_groups(model: nn.Module, rates: Rates, weight_decay: float) -> list[dict[str, Any]]:

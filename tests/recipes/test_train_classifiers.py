@@ -1,6 +1,7 @@
 """The recipes of encoder gate, RAGate-MHA and ranker as a user runs them, on tiny models and a rule to learn."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from tiny_kbm import labelled
 from tiny_turns import bert_folder, snippets, turn
@@ -29,6 +31,7 @@ from kbtrain.retrieval.ranker import Ranker
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {"encoder": "TrainEncoderConfig", "ragate_mha": "TrainRagateMHAConfig", "ranker": "TrainRankerConfig"}
+QUESTIONS = {"train": "train.jsonl", "dev": "dev.jsonl"}
 CONFIGS = sorted(
     p for k in ("encoder_*", "ragate_mha*", "ranker_*") for p in (ROOT / "recipes/configs").glob(f"{k}.yaml")
 )
@@ -158,6 +161,33 @@ def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
     assert gate.score(test) == pytest.approx([gate.score([t])[0] for t in test], abs=1e-6)
 
 
+def test_an_encoder_with_a_base_adds_to_its_log_odds_and_is_saved_with_it(recipe, data, tmp_path, capsys):
+    recipe("encoder", arguments(data, tmp_path / "b", "encoder", base="dialogue_state", frozen_layers=1))
+    assert "saved, opened again, scores equal" in capsys.readouterr().out
+    opened, test = kbtrain.load_gate(tmp_path / "b"), turns(data, "test")
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "b" / "scores.jsonl")}
+    found = opened.score(test)
+    assert found == pytest.approx([scores[t.id] for t in test], abs=1e-6)
+    assert found == pytest.approx([opened.score([t])[0] for t in test], abs=1e-6)
+    alone = EncoderGate(opened.model, opened.reader).score(test)
+    sums = [logit(p) + offset for p, offset in zip(alone, opened.base.offsets(test), strict=True)]
+    assert [logit(p) for p in found] == pytest.approx(sums, abs=1e-5)
+    assert opened.card.base == "dialogue_state" and opened.card.run["base_slope"] == opened.base.slope
+    assert "dialogue_state gate (`base.json`)" in (tmp_path / "b" / "README.md").read_text()
+    before, after = (load_file(folder / "model.safetensors") for folder in (data / "bert", tmp_path / "b"))
+    layers = [f"encoder.layer.{n}.output.dense.weight" for n in (0, 1)]
+    assert [torch.equal(before[name], after[f"bert.{name}"]) for name in layers] == [True, False]
+    with pytest.raises(UserError, match="base 'dialogue_state' reads dialogue turns"):
+        opened.score([GateExample.ask("What is the museum?")])
+    (tmp_path / "b" / "base.json").unlink()
+    with pytest.raises(UserError, match=r"base.json: no such file"):
+        kbtrain.load_gate(tmp_path / "b")
+
+
+def logit(p):
+    return math.log(p) - math.log1p(-p)
+
+
 def test_a_sweep_trains_every_network_once_and_shows_table_and_figure(recipe, data, tmp_path, capsys):
     changes = {"sweep": "true", "sweep_layers": "[1, 2]", "sweep_heads": "[2]", "sweep_sizes": "[8, 16]", "epochs": 1}
     recipe("ragate_mha", arguments(data, tmp_path / "s", "ragate_mha", **changes))
@@ -184,15 +214,18 @@ def test_a_ranker_is_trained_saved_and_compared_with_tfidf(recipe, data, tmp_pat
     assert "tfidf: recall@1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["encoder", "ragate_mha"])
-def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, name):
-    whole = arguments(data, tmp_path / "whole", name, epochs=12, select="last")
+KILLED = [("encoder", {"base": "dialogue_state", "frozen_layers": 0}), ("ragate_mha", {})]
+
+
+@pytest.mark.parametrize(("name", "changes"), KILLED)
+def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, name, changes):
+    whole = arguments(data, tmp_path / "whole", name, epochs=12, select="last", **changes)
     recipe(name, whole)
-    cut = arguments(data, tmp_path / "cut", name, epochs=12, select="last")
+    cut = arguments(data, tmp_path / "cut", name, epochs=12, select="last", **changes)
     killed(ROOT / "recipes" / f"train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
     recipe(name, cut)
-    first, second = (tmp_path / k / "model.safetensors" for k in ("whole", "cut"))
-    assert first.read_bytes() == second.read_bytes()
+    for name in ("model.safetensors", *(["base.json"] if changes else [])):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
 
 
 def killed(script, arguments, checkpoints):
@@ -216,14 +249,19 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"features": "[contx]"}, "features"),
         ("encoder", {"method": "lora", "layer_decay": 0.9}, "layer_decay is for method full"),
         ("encoder", {"model": "./nowhere"}, "model './nowhere': no such folder"),
+        ("encoder", {"frozen_layers": 2}, "key 'frozen_layers': 2, and the model has 2"),
+        ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
+        ("encoder", {"base": "kbm"}, "base"),
+        ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads dialog"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
         ("ranker", {"select": "auroc"}, "select"),
         ("ranker", {"max_length": 32, "snippets": "no.jsonl"}, "no.jsonl: no such file"),
     ],
 )
 def test_what_cannot_work_is_one_line(recipe, data, tmp_path, name, changes, words):
+    changes = {key: data / value if value in QUESTIONS.values() else value for key, value in changes.items()}
     with pytest.raises(UserError, match=re.escape(words)) as error:
-        recipe(name, arguments(data, tmp_path / "x", name, **changes))
+        recipe(name, arguments(data, tmp_path / "x", name, **({"test": "null"} if "dev" in changes else {}), **changes))
     assert "\n" not in str(error.value)
 
 

@@ -20,7 +20,7 @@ from kbtrain.training.classifier_data import (
 )
 from kbtrain.training.classifier_metrics import best_f1_threshold, classifier_metrics
 from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss, need_logit
-from kbtrain.training.layer_rates import Rates, parameter_groups
+from kbtrain.training.layer_rates import Rates, freeze, parameter_groups
 
 
 def turns_file(path, turns):
@@ -110,6 +110,17 @@ def test_auxiliary_targets_count_where_they_are_known():
     assert float(with_acts - base) == pytest.approx(2 * math.log(2))
 
 
+def test_an_offset_is_added_to_the_decision_s_log_odds():
+    batch = ClassifierCollator(0)([ClassifierRow((5,), need=1.0, offset=2.0), ClassifierRow((6,), offset=-1.0)])
+    assert batch["offset"].tolist() == [2, -1] and "offset" not in ClassifierCollator(0)([ClassifierRow((5,))])
+    args = (batch["need"], torch.empty(2, 0), (0.25, 0.75))
+    found = classifier_loss(torch.tensor([[0.5], [0.5]]), *args, offset=batch["offset"])
+    expected = 0.75 * math.log(1 + math.exp(-2.5)) + 0.25 * math.log(1 + math.exp(-0.5))
+    assert float(found) == pytest.approx(expected, rel=1e-6)
+    two = classifier_loss(torch.tensor([[0.1, 0.6], [0.0, 0.5]]), *args, classes=2, offset=batch["offset"])
+    assert float(two) == pytest.approx(expected, rel=1e-6)
+
+
 def test_rows_are_padded_on_the_right_with_a_mask():
     rows = [ClassifierRow((5, 6, 7), (0, 0, 1), (9,)), ClassifierRow((8,), (0,))]
     batch = ClassifierCollator(0, with_segments=True).inputs(rows)
@@ -128,13 +139,28 @@ def test_threshold_is_the_best_f1_of_dev_with_the_fewest_retrievals():
     assert metrics["loss"] == pytest.approx(-sum(map(math.log, (0.9, 0.8, 0.6, 0.8, 0.9))) / 5)
 
 
-def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
+def small_bert():
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, num_labels=1
     )
-    model = BertForSequenceClassification(config)
+    return BertForSequenceClassification(config)
+
+
+def test_embeddings_and_the_lowest_layers_can_be_left_as_they_are():
+    model = small_bert()
+    freeze(model, 1)
+    learns = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {name.split(".")[1] for name in learns} == {"encoder", "pooler", "weight", "bias"}
+    assert not [name for name in learns if "layer.0" in name] and [name for name in learns if "layer.1" in name]
+    assert sum(len(g["params"]) for g in parameter_groups(model, Rates(1.0, 1.0, 1.0), 0.0)) == len(learns)
+    with pytest.raises(UserError, match="key 'frozen_layers': 2, and the model has 2; leave one at least to learn"):
+        freeze(model, 2)
+
+
+def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
+    model = small_bert()
     groups = parameter_groups(model, Rates(1.0, 0.5, 7.0), 0.01)
     by_parameter = {id(p): g for g in groups for p in g["params"]}
     rates = {name: by_parameter[id(p)]["lr"] for name, p in model.named_parameters()}
