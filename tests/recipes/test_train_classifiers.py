@@ -252,7 +252,7 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"frozen_layers": 2}, "key 'frozen_layers': 2, and the model has 2"),
         ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
         ("encoder", {"base": "kbm"}, "base"),
-        ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads dialog"),
+        ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
         ("ranker", {"select": "auroc"}, "select"),
         ("ranker", {"max_length": 32, "snippets": "no.jsonl"}, "no.jsonl: no such file"),
