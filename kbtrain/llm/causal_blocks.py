@@ -39,8 +39,9 @@ def causal_blocks_attention(
     above = torch.full((_BLOCK, _BLOCK), float("-inf"), dtype=query.dtype, device=query.device).triu(1)
     made = query.new_empty(prompts, length, heads, value.shape[-1])
     for p in range(prompts):
-        for start in range(0, length, _BLOCK):
-            end = min(length, start + _BLOCK)
+        # every block but the last ends at a multiple of its size: softmax is slower over rows of odd lengths
+        for start in (0, *range(_BLOCK - before % _BLOCK, length, _BLOCK)):
+            end = min(length, start + _BLOCK - (before + start) % _BLOCK)
             n, seen = end - start, before + end
             # the heads that share a kv head become rows of one product
             rows = query.new_empty(kv_heads, heads // kv_heads, n, size)

@@ -10,6 +10,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 from kbtrain.llm.shared_prefix import ACTIVE, NAME, Layout, OwnLayer, Prefix
 
+_ALIGNED = 32  # scores whose rows are a multiple of so many numbers: softmax is a fifth slower over odd ones (measured)
+
 
 class SharedPrefixDecoder:
     """Decodes lines of several questions in lockstep, ``room`` tokens at most. What ``cache`` holds goes over to it.
@@ -30,6 +32,7 @@ class SharedPrefixDecoder:
         self.lengths = list(lengths)
         self.question_of_line = list(question_of_line)
         self.step_count = 0
+        room += -(max(lengths) + room) % _ALIGNED
         self._own = [OwnLayer(most or len(question_of_line), room) for _ in cache.layers]
         self._cache = DynamicCache()
         self._cache.layers = list(self._own)

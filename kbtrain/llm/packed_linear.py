@@ -1,7 +1,6 @@
 """Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
 
-PyTorch hands plain weights to oneDNN, which lays them out anew for every product: a tenth of the products' time. What
-a gated MLP does to its products (SiLU, then one times the other) is done as they are made, while they are in registers.
+PyTorch hands plain weights to oneDNN, which lays them out anew for every product: a tenth of the products' time.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.activations import SiLUActivation
 
-_GATED = {"LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP"}  # down(act(gate(x)) * up(x)), and nothing else
 _SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
 
 
@@ -27,7 +24,6 @@ class PackedLinears:
 
     def __init__(self, model: nn.Module) -> None:
         self._layers = [m for m in model.modules() if type(m) is nn.Linear] if _pays(model) else []
-        self._mlps: list[Any] = [m for m in model.modules() if _is_gated(m)] if self._layers else []
         self._packed: list[torch.Tensor] = []
         self._versions: list[tuple[int, int]] = []
 
@@ -39,13 +35,10 @@ class PackedLinears:
             self._versions = versions
         for layer, packed in zip(self._layers, self._packed, strict=True):
             layer.forward = _forward(packed, layer.bias)  # type: ignore[method-assign,assignment]
-        packed_of = dict(zip(self._layers, self._packed, strict=True))
-        for mlp in self._mlps:
-            mlp.forward = _gated_forward(mlp, packed_of[mlp.gate_proj], packed_of[mlp.up_proj])
 
     def __exit__(self, *error: object) -> None:
-        for module in (*self._layers, *self._mlps):
-            del module.forward
+        for layer in self._layers:
+            del layer.forward
 
 
 def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -56,23 +49,6 @@ def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch
         return made
 
     return forward
-
-
-def _gated_forward(mlp: Any, gate: torch.Tensor, up: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    product: Any = torch.ops.mkldnn._linear_pointwise
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        opened = product(x, gate, mlp.gate_proj.bias, "swish", [], "")
-        made: torch.Tensor = mlp.down_proj(product.binary(x, opened, up, mlp.up_proj.bias, "mul"))
-        return made
-
-    return forward
-
-
-def _is_gated(module: Any) -> bool:
-    if type(module).__name__ not in _GATED or not isinstance(module.act_fn, (nn.SiLU, SiLUActivation)):
-        return False
-    return all(type(layer) is nn.Linear for layer in (module.gate_proj, module.up_proj, module.down_proj))
 
 
 def _pays(model: nn.Module) -> bool:
