@@ -51,6 +51,8 @@ def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, sou
     parts: list[Drawn] = []
     for lines in torch.arange(len(scores)).split(_ROWS):
         start, stop = bisect_left(source, int(lines[0])), bisect_right(source, int(lines[-1]))
+        if start == stop:  # nobody draws from these lines
+            continue
         which = torch.tensor(source[start:stop], device=scores.device) - int(lines[0])
         block = scores[int(lines[0]) : int(lines[-1]) + 1]
         parts.append(_draw_block(block, uniforms[start:stop], greedy[start:stop], which))
@@ -63,7 +65,8 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
     top = scores.amax(dim=-1, keepdim=True)  # where it stands takes three times as long, and only greedy draws ask
     weights = (scores.float() - top.float()).exp_()
     padding = -weights.shape[-1] % _BLOCK
-    blocks = torch.nn.functional.pad(weights, (0, padding)).unflatten(-1, (-1, _BLOCK))
+    whole = torch.nn.functional.pad(weights, (0, padding)) if padding else weights  # it copies even for nothing
+    blocks = whole.unflatten(-1, (-1, _BLOCK))
     sums = blocks.sum(-1).double().cumsum(-1)
     total = sums[:, -1]
     # strictly under the total: a product that rounds up would fall off the end

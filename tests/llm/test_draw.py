@@ -80,3 +80,12 @@ def test_uniform_numbers_differ_by_every_part_of_their_name_and_are_uniform():
     assert len({base, *others}) == 6 and UniformRow("0", "q", "llm", 0).at(0) == base
     numbers = [UniformRow("0", f"q{i}", "llm", j).at(k) for i in range(20) for j in range(20) for k in range(5)]
     assert stats.kstest(numbers, "uniform").pvalue > 1e-3
+
+
+def test_lines_from_which_nobody_draws_are_passed_over():
+    """More of them than are worked on at a time, before, between and after those that are asked."""
+    torch.manual_seed(3)
+    logits = torch.randn(100, 300)
+    source = [20, 20, 21, 70]
+    found = drawn(logits, [0.1, 0.8, 0.4, 0.6], source)
+    assert torch.equal(found.tokens, drawn(logits[source], [0.1, 0.8, 0.4, 0.6]).tokens)
