@@ -14,6 +14,8 @@ from kbtrain.records import GateExample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from kbtrain.llm.prompt_head import PromptHead
+
 TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is enough to keep matrix products fast
 
 
@@ -21,9 +23,16 @@ class Scorer:
     """p(True) of each key of a form, by a causal language model. ``reference_cut`` counts cut reference tokens."""
 
     def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
+        from kbtrain.freed_memory import keep_freed_memory
+        from kbtrain.gates.form_start import FormStart
         from kbtrain.gates.tree_forward import check_model
+        from kbtrain.llm.packed_linear import PackedLinears
 
         check_model(model)
+        if model.device.type == "cpu":
+            keep_freed_memory()
+        self._packed = PackedLinears(model)
+        self._start = FormStart(model, encoder)
         self.model = model
         self.encoder = encoder
         self.tokens_per_batch = tokens_per_batch
@@ -37,10 +46,12 @@ class Scorer:
         found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training
         self.model.train(False)
-        for batch in like_length(rows, self.tokens_per_batch):
-            for i, values in zip(batch, self._batch([rows[i] for i in batch]), strict=True):
-                for key, p in zip(keys, marginals(values, len(keys)), strict=True):
-                    found[key][i] = p
+        with self._packed:
+            head = None if was_training else self._start.of([row.prompt for row in rows])
+            for batch in like_length(rows, self.tokens_per_batch):
+                for i, values in zip(batch, self._batch([rows[i] for i in batch], head), strict=True):
+                    for key, p in zip(keys, marginals(values, len(keys)), strict=True):
+                        found[key][i] = p
         self.model.train(was_training)
         bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(found[key][i]) for key in keys)]
         if bad:
@@ -51,7 +62,7 @@ class Scorer:
         """How many forward passes these examples take (more where memory runs out)."""
         return sum(1 for _ in like_length([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
 
-    def _batch(self, rows: list[Encoded]) -> list[dict[Values, float]]:
+    def _batch(self, rows: list[Encoded], head: PromptHead | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
         from kbtrain.gates.tree_forward import value_probabilities
         from kbtrain.llm.transformers_llm import is_memory_error
@@ -59,12 +70,12 @@ class Scorer:
         tokenizer = self.encoder.tokenizer
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         try:
-            return value_probabilities(self.model, rows, pad)
+            return value_probabilities(self.model, rows, pad, head)
         except (MemoryError, RuntimeError) as error:
             if not is_memory_error(error) or len(rows) == 1:
                 raise
         half = len(rows) // 2
-        return self._batch(rows[:half]) + self._batch(rows[half:])
+        return self._batch(rows[:half], head) + self._batch(rows[half:], head)
 
 
 def marginals(conditional: Mapping[Values, float], n_keys: int) -> list[float]:

@@ -17,6 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.encoding import Encoded
 from kbtrain.gates.value_tokens import AnswerTree, Values
 from kbtrain.llm.exact_head import exact_head
+from kbtrain.llm.prompt_head import PromptHead
 
 
 def check_model(model: PreTrainedModel) -> None:
@@ -38,15 +39,21 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def value_probabilities(model: PreTrainedModel, rows: Sequence[Encoded], pad_id: int) -> list[dict[Values, float]]:
-    """For each row (all with one tree): p(next value is True | earlier values), pair-normalised, by earlier values."""
-    tree = rows[0].tree
-    room = max(len(row.prompt) for row in rows)
+def value_probabilities(
+    model: PreTrainedModel, rows: Sequence[Encoded], pad_id: int, head: PromptHead | None = None
+) -> list[dict[Values, float]]:
+    """For each row (all with one tree): p(next value is True | earlier values), pair-normalised, by earlier values.
+
+    All rows begin with ``head``, which is not computed again.
+    """
+    tree, n_head = rows[0].tree, len(head.ids) if head else 0
+    prompts = [row.prompt[n_head:] for row in rows]
+    room = max(map(len, prompts))
     device = model.device
-    ids = [[pad_id] * (room - len(row.prompt)) + [*row.prompt, *tree.tokens] for row in rows]
-    lengths = torch.tensor([len(row.prompt) for row in rows])
-    positions = tree_positions(lengths, room, tree)
-    allowed = tree_mask(lengths, room, tree)
+    ids = [[pad_id] * (room - len(prompt)) + [*prompt, *tree.tokens] for prompt in prompts]
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    positions = n_head + tree_positions(lengths, room, tree)
+    allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_head, 0), value=True)
     nodes = tree.nodes
     wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
     with exact_head(model, wanted):
@@ -55,7 +62,8 @@ def value_probabilities(model: PreTrainedModel, rows: Sequence[Encoded], pad_id:
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
             position_ids=positions.to(device),
             logits_to_keep=torch.tensor([room + node for node in nodes], device=device),
-            use_cache=False,
+            past_key_values=head.before(len(rows)) if head else None,
+            use_cache=head is not None,
         )
     row = {node: i for i, node in enumerate(nodes)}
     column = {token: i for i, token in enumerate(wanted)}
@@ -99,7 +107,8 @@ def _as_model_takes_it(model: PreTrainedModel, allowed: torch.Tensor, positions:
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
-    distance = positions[:, None, :, None] - positions[:, None, None, :]
+    head = torch.arange(allowed.shape[-1] - positions.shape[1], device=positions.device).expand(len(positions), -1)
+    distance = positions[:, None, :, None] - torch.cat([head, positions], dim=1)[:, None, None, :]
     masks = {"full_attention": allowed}
     if window is not None and (kinds is None or "sliding_attention" in kinds):
         masks["sliding_attention"] = allowed & (distance < window)

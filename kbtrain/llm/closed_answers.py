@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
+from kbtrain.freed_memory import keep_freed_memory
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import Drawn, draw, filtered
 from kbtrain.llm.draw_top import draw_top
-from kbtrain.llm.freed_memory import keep_freed_memory
 from kbtrain.llm.hidden_states import Reading, StateTap
 from kbtrain.llm.packed_linear import PackedLinears
 from kbtrain.llm.prefill import prefill

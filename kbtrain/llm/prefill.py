@@ -33,7 +33,7 @@ def prefill(
     last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
     places, which = torch.unique(last, return_inverse=True)
     cache = DynamicCache(config=model.config)
-    start = 0 if head is None else _begin(cache, head, len(prompts))
+    start = 0 if head is None else begin(cache, head, len(prompts))
     positions = torch.arange(start, start + longest, device=model.device).expand(len(prompts), -1)
     with causal_blocks(model) if in_blocks else nullcontext():
         output = model(
@@ -43,8 +43,8 @@ def prefill(
     return cache, output.logits[rows, which]
 
 
-def _begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
-    """Put the head before every prompt; returns its length."""
+def begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
+    """Put the head into an empty cache, before every prompt; returns its length."""
     layers: list[Any] = head.layers
     for index, layer in enumerate(layers):
         keys, values = (states.expand(n_prompts, *states.shape[1:]) for states in (layer.keys, layer.values))

@@ -8,7 +8,7 @@ from itertools import takewhile
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from kbtrain.llm.prefill import prefill
+from kbtrain.llm.prefill import begin, prefill
 
 
 class PromptHead:
@@ -36,6 +36,12 @@ class PromptHead:
         """
         n = len(self.ids)
         return prefill(self.model, [ids[n:] for ids in prompts], self.blocks, self._cache)
+
+    def before(self, n_prompts: int) -> DynamicCache:
+        """A new cache for so many prompts, which holds the head."""
+        cache = DynamicCache(config=self.model.config)
+        begin(cache, self._cache, n_prompts)
+        return cache
 
 
 def common_start(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:

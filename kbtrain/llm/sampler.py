@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from kbtrain.freed_memory import keep_freed_memory
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import draw, filtered
-from kbtrain.llm.freed_memory import keep_freed_memory
 from kbtrain.llm.lines import Lines
 from kbtrain.llm.packed_linear import PackedLinears
 from kbtrain.llm.prefill import prefill

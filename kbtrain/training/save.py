@@ -70,7 +70,7 @@ def save_checked(
     saved gate's dev metrics; raises :class:`UserError` above 1e-5, and leaves the folder without a gate.
     """
     tokenizer, staging, probe = kbm.scorer.encoder.tokenizer, output / "saving", dev or spare
-    plain = write_gate(staging, model, tokenizer, card)
+    plain = write_gate(staging, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
     kept = KBM(plain, tokenizer, card.keys, card.max_length).probabilities(probe)
     worst = reload_difference(staging, kept, probe, str(plain.device))
     if not worst <= TOLERANCE:

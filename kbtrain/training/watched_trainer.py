@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
+from kbtrain.freed_memory import keep_freed_memory
 from kbtrain.training.checkpoints import mark_complete, rotate
 from kbtrain.training.order import LikeLengthSampler
 
@@ -33,6 +35,11 @@ class WatchedTrainer(Trainer):
     """``rows`` are the training examples, each with its token ``ids``."""
 
     rows: Sequence[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not torch.cuda.is_available():
+            keep_freed_memory()  # else a step on a CPU waits longer for zeroed pages than it computes
+        super().__init__(*args, **kwargs)
 
     def watched_by(self, watch: Watch) -> None:
         """``watch`` is told every step's loss; nothing else is printed."""

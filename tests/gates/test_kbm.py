@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
@@ -73,6 +75,46 @@ def test_a_score_does_not_depend_on_its_batch(kind, tokenizer):
         assert len({round(p, 6) for p in together[key]}) > 6
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_all_prompts_begin_with_is_computed_once_and_scores_are_the_same(kind, attention, tokenizer):
+    model = make_model(kind, len(tokenizer)).eval()
+    model.set_attn_implementation(attention)
+    kbm = KBM(model, tokenizer, KEYS, 4000, tokens_per_batch=10**5)
+    rows = [kbm.scorer.encoder.encode(e) for e in EXAMPLES]
+    fed = []
+    watch = model.register_forward_pre_hook(lambda _, a, k: fed.append(k["input_ids"].shape[1]), with_kwargs=True)
+    found = kbm.probabilities(EXAMPLES)
+    again = kbm.probabilities(EXAMPLES)
+    watch.remove()
+    whole = max(len(row.prompt) for row in rows) + len(rows[0].tree.tokens)
+    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
+        assert fed == [whole, whole]
+    else:
+        assert fed[0] >= 8 and fed[1:] == [whole - fed[0]] * 2
+    expected = [naive(model, row) for row in rows]
+    for i, conditional in enumerate(expected):
+        assert [found[key][i] for key in KEYS] == pytest.approx(marginals(conditional, 3), abs=1e-5)
+    assert again == found
+
+
+def test_the_shared_start_is_computed_anew_when_weights_change_and_left_out_in_training(tokenizer):
+    model = make_model(vocabulary=len(tokenizer)).eval()
+    kbm = KBM(model, tokenizer, KEYS, 4000)
+    before = kbm.probabilities(EXAMPLES)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.v_proj.weight.mul_(3)
+    after = kbm.probabilities(EXAMPLES)
+    assert after == KBM(model, tokenizer, KEYS, 4000).probabilities(EXAMPLES) != before
+    fed = []
+    model.register_forward_pre_hook(lambda *_, **__: fed.append(1))
+    model.train()
+    in_training = kbm.probabilities(EXAMPLES)
+    assert model.training and len(fed) == kbm.scorer.turns(EXAMPLES)
+    for key in KEYS:
+        assert in_training[key] == pytest.approx(after[key], abs=1e-5)
+
+
 def test_batches_are_of_like_length_and_within_the_token_budget(tokenizer):
     encoder = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000).scorer.encoder
     rows = [encoder.encode(e) for e in EXAMPLES]
@@ -131,11 +173,11 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved(tokenizer, monkeypatch)
     expected = kbm.probabilities(EXAMPLES)
     sizes = []
 
-    def small_memory(model, rows, pad):
+    def small_memory(model, rows, pad, head):
         sizes.append(len(rows))
         if len(rows) > 4:
             raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
-        return value_probabilities(model, rows, pad)
+        return value_probabilities(model, rows, pad, head)
 
     monkeypatch.setattr("kbtrain.gates.tree_forward.value_probabilities", small_memory)
     assert kbm.probabilities(EXAMPLES)["mastery"] == pytest.approx(expected["mastery"], abs=1e-5)

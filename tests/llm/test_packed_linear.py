@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from kbtrain.freed_memory import keep_freed_memory
 from kbtrain.llm import packed_linear
 from kbtrain.llm.exact_head import exact_head
-from kbtrain.llm.freed_memory import keep_freed_memory
 from kbtrain.llm.packed_linear import PackedLinears
 
 bf16 = pytest.mark.skipif(

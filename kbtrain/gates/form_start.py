@@ -1,0 +1,43 @@
+"""What every prompt of a form begins with (system turn, instruction, demonstrations), computed once for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from kbtrain.gates.encoding import Encoder
+from kbtrain.llm.prompt_head import PromptHead, common_start
+from kbtrain.records import GateExample
+
+_LEAST = 8  # tokens from which on it pays
+_PROBES = (
+    GateExample("1", "1", "test", "Who?", "en", None),
+    GateExample("2", "2", "test", "an", "en", "It is."),
+)
+
+
+class FormStart:
+    """A function of model and form alone, so that a score does not depend on which others it is computed with."""
+
+    def __init__(self, model: PreTrainedModel, encoder: Encoder) -> None:
+        self.model = model
+        self.encoder = encoder
+        self._head: PromptHead | None = None
+        self._versions: list[tuple[int, int]] = []
+
+    def of(self, prompts: Sequence[Sequence[int]]) -> PromptHead | None:
+        """The head, computed anew where weights have changed; None if too short or if a prompt begins otherwise."""
+        versions = [(p.data_ptr(), p._version) for p in self.model.parameters()]
+        if versions != self._versions:
+            self._head, self._versions = self._made(), versions
+        return self._head if self._head and self._head.fits(prompts) else None
+
+    def _made(self) -> PromptHead | None:
+        ids = common_start([self.encoder.encode(probe).prompt for probe in _PROBES])
+        layers: list[Any] = DynamicCache(config=self.model.config).layers
+        if len(ids) < _LEAST or not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it
+            return None
+        return PromptHead(self.model, ids)
