@@ -1,7 +1,8 @@
 """Gate scores a second from one forward pass, beside what others do: `generate` the answer and parse its JSON.
 
-Same model, examples and precision, in turn, in one process, warm-up not counted. Prints questions a second of both, the
-ratio, and how many generated answers could not be parsed at all.
+Same model, examples and precision, in turn, in one process, warm-up not counted; for questions alone, as a gate is
+asked before retrieval, and for questions with references. Prints questions a second of both, the ratio, and how many
+generated answers could not be parsed at all.
 
 Examples:
   python benchmarks/scoring.py
@@ -15,20 +16,24 @@ import os
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
 
+if TYPE_CHECKING:
+    from kbtrain.gates.kbm import KBM
+    from kbtrain.records import GateExample
+
 
 class ScoringBenchmarkConfig(Config):
     gate: Path | None = Field(None, description="a KBM's folder; else the embedded model, untrained")
     model: str = Field("smollm2-135m-instruct", description="the model, where no gate is given")
     dtype: str = Field("auto", description="auto (measured), bf16, fp32; the same for both")
-    examples: int = Field(32, ge=1, description="questions, references of 0 to `longest` tokens")
-    longest: int = Field(300, ge=0, description="tokens of the longest reference, about")
+    examples: int = Field(32, ge=1, description="questions")
+    longest: tuple[int, ...] = Field((0, 300), description="tokens of the longest reference, about; in turn")
     batch: int = Field(8, ge=1, description="questions in one call of generate")
     rounds: int = Field(3, ge=1, description="times each takes its turn; the median counts")
     output: Path = Field(Path("runs/bench/scoring.json"), description="where the numbers go")
@@ -43,25 +48,35 @@ def main(config: ScoringBenchmarkConfig) -> None:
 
     untrained = lambda: KBM(*load_model(config.model, config.dtype, "cpu"), PAPER_KEYS, 1580)  # noqa: E731
     kbm = KBM.load(config.gate, config.dtype, "cpu") if config.gate else untrained()
-    examples = long_and_short(config.examples, config.longest)
-    kbm.probabilities(examples[:2])
-    generated(kbm, examples[:2], config.batch)
-    ours, theirs, unread = [], [], 0
+    found = {}
+    for longest in config.longest:
+        rates = measured(kbm, long_and_short(config.examples, longest), config)
+        found[f"{longest} tokens"] = rates
+        print(
+            f"references of up to {longest} tokens: one forward pass {rates['kbtrain']:.1f} questions/s, generate and "
+            f"parse {rates['generate']:.1f} ({rates['unread']} of {config.examples} unreadable); "
+            f"ratio {rates['kbtrain'] / rates['generate']:.1f}"
+        )
+    config.output.parent.mkdir(parents=True, exist_ok=True)
+    config.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"-> {config.output}")
+
+
+def measured(kbm: KBM, examples: list[GateExample], config: ScoringBenchmarkConfig) -> dict[str, float]:
+    """Questions a second of both, by median, and how many generated answers were not readable."""
+    kbm.probabilities(examples)
+    generated(kbm, examples[: config.batch], config.batch)
+    seconds: dict[str, list[float]] = {"kbtrain": [], "generate": []}
+    unread = 0
     for _ in tqdm(range(config.rounds), unit=" rounds"):
         start = time.perf_counter()
         kbm.probabilities(examples)
-        ours.append(time.perf_counter() - start)
+        seconds["kbtrain"].append(time.perf_counter() - start)
         start = time.perf_counter()
         said = generated(kbm, examples, config.batch)
-        theirs.append(time.perf_counter() - start)
+        seconds["generate"].append(time.perf_counter() - start)
         unread = sum(parsed(text) is None for text in said)
-    rates = {"kbtrain": len(examples) / statistics.median(ours), "generate": len(examples) / statistics.median(theirs)}
-    config.output.parent.mkdir(parents=True, exist_ok=True)
-    config.output.write_text(json.dumps({"rates": rates, "ours": ours, "theirs": theirs, "unread": unread}) + "\n")
-    print(
-        f"one forward pass: {rates['kbtrain']:.1f} questions/s; generate and parse: {rates['generate']:.1f} "
-        f"({unread} of {len(examples)} unreadable); ratio {rates['kbtrain'] / rates['generate']:.1f} -> {config.output}"
-    )
+    return {name: len(examples) / statistics.median(taken) for name, taken in seconds.items()} | {"unread": unread}
 
 
 def generated(kbm: Any, examples: list[Any], size: int) -> list[str]:

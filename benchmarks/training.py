@@ -1,8 +1,8 @@
 """Training speed of the KBM (or QLoRA) recipe's trainer beside TRL's SFTTrainer, completion-only: same data, model,
 batch, steps and learning rate, each in a process of its own, in turn.
 
-TRL runs twice: with its defaults, and with its own switches that help here (no gradient checkpointing, rows of like
-length together). Prints tokens a second, peak memory, the trained models' loss on all examples, computed the same way,
+TRL runs twice: with its defaults, and with what helps here (no gradient checkpointing, the same batches of rows of like
+length as ours). Prints tokens a second, peak memory, the trained models' loss on all examples, computed the same way,
 and the ratios; writes the curves, overlaid, as SVG. Needs: pip install trl.
 
 Examples:

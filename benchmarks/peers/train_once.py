@@ -23,6 +23,7 @@ from kbtrain.records import GateExample
 from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.bases import open_base
 from kbtrain.training.data import target
+from kbtrain.training.order import LikeLengthSampler
 from kbtrain.training.rows import Collator, Row, answer_loss, make_row
 
 
@@ -72,9 +73,14 @@ def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExam
 
 
 def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
-    """``trl_best``: TRL's own switches that help here: no gradient checkpointing, rows of like length together."""
+    """``trl_best``: what helps here: no gradient checkpointing, and rows of like length together, the very batches
+    that ours has (TRL's own switch for it gives others, so that losses would differ by their order)."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
+
+    class LikeLengths(SFTTrainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            return LikeLengthSampler([len(row.ids) for row in rows], job["batch"], self.args.seed, lambda: 0)
 
     lines = [
         {
@@ -83,9 +89,8 @@ def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExamp
         }
         for e in examples
     ]
-    options: dict[str, Any] = {}
-    if job["who"] == "trl_best":
-        options = {"gradient_checkpointing": False, "train_sampling_strategy": "group_by_length"}
+    best = job["who"] == "trl_best"
+    options = {"gradient_checkpointing": False} if best else {}
     given = arguments(job)
     config = SFTConfig(
         output_dir=job["folder"], max_steps=job["steps"], per_device_train_batch_size=job["batch"], use_cpu=True,
@@ -97,7 +102,7 @@ def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExamp
         from peft import LoraConfig
 
         adapter = LoraConfig(r=16, lora_alpha=64, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM")
-    return SFTTrainer(
+    return (LikeLengths if best else SFTTrainer)(
         model=base, args=config, train_dataset=Dataset.from_list(lines), processing_class=tokenizer, peft_config=adapter
     )
 

@@ -44,8 +44,11 @@ def test_the_training_benchmark_says_what_is_missing():
 
 def test_the_scoring_benchmark_gives_both_rates(tmp_path):
     model = make_folder(tmp_path / "model")
-    done = run("scoring.py", model=model, dtype="fp32", examples=4, longest=40, rounds=1, output=tmp_path / "s.json")
+    out = tmp_path / "s.json"
+    done = run("scoring.py", model=model, dtype="fp32", examples=4, longest="[0, 40]", rounds=1, output=out)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads((tmp_path / "s.json").read_text())
-    assert found["rates"]["kbtrain"] > 0 and found["rates"]["generate"] > 0
-    assert f"({found['unread']} of 4 unreadable)" in done.stdout
+    found = json.loads(out.read_text())
+    assert list(found) == ["0 tokens", "40 tokens"]
+    for rates in found.values():
+        assert rates["kbtrain"] > 0 and rates["generate"] > 0
+        assert f"({rates['unread']} of 4 unreadable)" in done.stdout
