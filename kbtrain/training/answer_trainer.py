@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from kbtrain.errors import UserError
 from kbtrain.llm.exact_head import exact_head
 from kbtrain.training.attention import attention_for_training
+from kbtrain.training.lean_layers import lean_layers
 from kbtrain.training.rows import Collator, Row, answer_loss
 from kbtrain.training.watched_trainer import WatchedTrainer
 from kbtrain.training.zero3 import gathered, is_zero3, put_into
@@ -54,7 +55,8 @@ class AnswerTrainer(WatchedTrainer):
     ) -> Any:
         """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
         labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
-        with exact_head(self.inner), attention_for_training(self.inner, inputs["input_ids"].shape, self.args.bf16):
+        attention = attention_for_training(self.inner, inputs["input_ids"].shape, self.args.bf16)
+        with exact_head(self.inner), attention, lean_layers(self.inner):
             outputs = model(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],

@@ -76,7 +76,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         lr_scheduler_type=config.schedule,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
-        optim="adamw_torch_fused" if device.startswith("cuda") else "adamw_torch",
+        optim="adamw_torch_fused" if device == "cpu" or device.startswith("cuda") else "adamw_torch",
         bf16=compute == "bf16",
         fp16=compute == "fp16",
         use_cpu=device == "cpu",
