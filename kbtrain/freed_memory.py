@@ -7,7 +7,7 @@ import functools
 
 _TRIM, _MMAP = -1, -3  # numbers of mallopt's parameters in glibc
 _LARGEST = 32 * 2**20  # bytes; glibc takes no more
-_KEPT = 2**30  # bytes of free memory that this process may keep
+_NEVER = -1
 
 
 @functools.cache
@@ -17,4 +17,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
         return False
-    return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _KEPT))
+    return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _NEVER))

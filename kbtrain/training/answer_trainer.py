@@ -55,7 +55,7 @@ class AnswerTrainer(WatchedTrainer):
     ) -> Any:
         """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
         labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
-        attention = attention_for_training(self.inner, inputs["input_ids"].shape, self.args.bf16)
+        attention = attention_for_training(self.inner, inputs["attention_mask"], self.args.bf16)
         with exact_head(self.inner), attention, lean_layers(self.inner):
             outputs = model(
                 input_ids=inputs["input_ids"],

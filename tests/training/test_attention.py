@@ -1,4 +1,4 @@
-"""Plain attention in training: the same gradients, and only where it pays and fits."""
+"""Attention in blocks in training: the same gradients, and only where it pays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kbtrain.training.attention import attention_for_training, kept_bytes
+from kbtrain.training.attention import attention_for_training
+from kbtrain.training.block_attention import NAME, BlockAttention
 
 
 @pytest.fixture
@@ -21,24 +22,47 @@ def model(monkeypatch: pytest.MonkeyPatch) -> LlamaForCausalLM:
 
 
 def used(model: LlamaForCausalLM, shape: tuple[int, int], bf16: bool = True) -> str:
-    with attention_for_training(model, shape, bf16):
+    with attention_for_training(model, torch.ones(shape, dtype=torch.long), bf16):
         inside = str(model.config._attn_implementation)
     assert model.config._attn_implementation == "sdpa"
     return inside
 
 
-def test_plain_attention_only_where_the_fused_kernel_is_slow_and_the_weights_fit(
+def test_blocks_are_used_only_where_the_fused_kernel_is_slow_and_attention_is_plain(
     model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kept_bytes(model.config, 8, 100) == 8 * 8 * 100 * 100 * 4 * 2
-    assert used(model, (8, 140)) == "eager"
+    assert used(model, (8, 140)) == NAME
     assert used(model, (8, 140), bf16=False) == "sdpa"
-    assert used(model, (8, 4000)) == "sdpa"  # 8 GB of weights
+    model.config.sliding_window = 139
+    assert used(model, (8, 140)) == "sdpa"
+    model.config.sliding_window = None
     model.gradient_checkpointing_enable()
     assert used(model, (8, 140)) == "sdpa"
     model.gradient_checkpointing_disable()
+    model.config.model_type = "gemma2"
+    assert used(model, (8, 140)) == "sdpa"
+    model.config.model_type = "llama"
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     assert used(model, (8, 140)) == "sdpa"
+
+
+@pytest.mark.parametrize("lengths", [[5, 3], [7, 1], [300, 170]])
+def test_gradients_are_those_of_one_masked_softmax(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    width, heads, kv_heads = max(lengths), 6, 2
+    shapes = ((heads, width, 4), (kv_heads, width, 4), (kv_heads, width, 4))
+    inputs = [torch.randn(len(lengths), *shape, dtype=torch.double, requires_grad=True) for shape in shapes]
+    query, key, value = inputs
+    made = BlockAttention.apply(query, key, value, lengths)
+    real = torch.arange(width) >= width - torch.tensor(lengths)[:, None]
+    seen = torch.ones(width, width, dtype=torch.bool).tril() & real[:, None, None, :]
+    scores = (query @ key.repeat_interleave(3, 1).transpose(-1, -2)).masked_fill(~seen, -1e9)
+    expected = (scores.softmax(-1) @ value.repeat_interleave(3, 1)).transpose(1, 2) * real[:, :, None, None]
+    torch.testing.assert_close(made, expected, atol=1e-6, rtol=1e-6)
+    direction = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad((x * direction).sum(), inputs, retain_graph=True) for x in (made, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
 
 
 def test_both_attentions_give_the_same_loss_and_gradients_with_left_padding(model: LlamaForCausalLM) -> None:
@@ -49,7 +73,7 @@ def test_both_attentions_give_the_same_loss_and_gradients_with_left_padding(mode
     found = []
     for bf16 in (False, True):  # the model stays in fp32: only the attention differs
         model.zero_grad()
-        with attention_for_training(model, (2, 20), bf16):
+        with attention_for_training(model, mask, bf16):
             logits = model(ids, attention_mask=mask, position_ids=positions).logits
         loss = torch.nn.functional.cross_entropy(logits[:, -5:-1].flatten(0, 1), ids[:, -4:].flatten())
         loss.backward()
