@@ -37,7 +37,8 @@ def block_attention(
     if torch.is_autocast_enabled(kind):
         query, key, value = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return BlockAttention.apply(query * scale, key, value, LENGTHS.get()), None
+    attention: Any = BlockAttention
+    return attention.apply(query * scale, key, value, LENGTHS.get()), None
 
 
 class BlockAttention(torch.autograd.Function):

@@ -42,10 +42,12 @@ def lean_layers(model: nn.Module) -> Iterator[None]:
 
 def _lean_forward(module: Any) -> Callable[[Tensor], Tensor] | None:
     kind = type(module).__name__
+    norm: Any = RMSNorm
+    silu_times: Any = SiluTimes
     if kind in _NORMS:
-        return lambda x: RMSNorm.apply(x, module.weight, module.variance_epsilon, _computed_in(x))
+        return lambda x: norm.apply(x, module.weight, module.variance_epsilon, _computed_in(x))
     if kind in _MLPS and isinstance(module.act_fn, (nn.SiLU, SiLUActivation)):
-        return lambda x: module.down_proj(SiluTimes.apply(module.gate_proj(x), module.up_proj(x)))
+        return lambda x: module.down_proj(silu_times.apply(module.gate_proj(x), module.up_proj(x)))
     return None
 
 
