@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel
@@ -26,18 +27,18 @@ class FormStart:
         self.model = model
         self.encoder = encoder
         self._head: PromptHead | None = None
-        self._versions: list[tuple[int, int]] = []
 
     def of(self, prompts: Sequence[Sequence[int]]) -> PromptHead | None:
         """The head, computed anew where weights have changed; None if too short or if a prompt begins otherwise."""
-        versions = [(p.data_ptr(), p._version) for p in self.model.parameters()]
-        if versions != self._versions:
-            self._head, self._versions = self._made(), versions
-        return self._head if self._head and self._head.fits(prompts) else None
-
-    def _made(self) -> PromptHead | None:
-        ids = common_start([self.encoder.encode(probe).prompt for probe in _PROBES])
-        layers: list[Any] = DynamicCache(config=self.model.config).layers
-        if len(ids) < _LEAST or not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it
+        if len(self._ids) < _LEAST:
             return None
-        return PromptHead(self.model, ids)
+        if self._head is None or not self._head.current():
+            self._head = PromptHead(self.model, self._ids)
+        return self._head if self._head.fits(prompts) else None
+
+    @cached_property
+    def _ids(self) -> tuple[int, ...]:
+        layers: list[Any] = DynamicCache(config=self.model.config).layers
+        if not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it
+            return ()
+        return common_start([self.encoder.encode(probe).prompt for probe in _PROBES])

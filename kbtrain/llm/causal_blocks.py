@@ -16,7 +16,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from kbtrain.llm.precision import fused_attention_is_slow
 
 NAME = "kbtrain_causal_blocks"
-_BLOCK = 128  # queries a block; between 64 and 256 it makes no difference
+BLOCK = 128  # queries a block; between 64 and 256 it makes no difference
 _LONG = 256  # tokens from which blocks are faster than the fused kernel
 
 
@@ -36,21 +36,33 @@ def causal_blocks_attention(
     kv_heads, before = key.shape[1], key.shape[2] - length
     scale = size**-0.5 if scaling is None else scaling
     grouped = query.view(prompts, kv_heads, -1, length, size)
-    above = torch.full((_BLOCK, _BLOCK), float("-inf"), dtype=query.dtype, device=query.device).triu(1)
+    above = future(query)
     made = query.new_empty(prompts, length, heads, value.shape[-1])
     for p in range(prompts):
         # every block but the last ends at a multiple of its size: softmax is slower over rows of odd lengths
-        for start in (0, *range(_BLOCK - before % _BLOCK, length, _BLOCK)):
-            end = min(length, start + _BLOCK - (before + start) % _BLOCK)
+        for start in (0, *range(BLOCK - before % BLOCK, length, BLOCK)):
+            end = min(length, start + BLOCK - (before + start) % BLOCK)
             n, seen = end - start, before + end
             # the heads that share a kv head become rows of one product
             rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
             torch.mul(grouped[p, :, :, start:end], scale, out=rows)
-            scores = rows.flatten(1, 2) @ key[p, :, :seen].transpose(-1, -2)
-            scores.view(kv_heads, -1, n, seen)[..., before + start :] += above[:n, :n]
-            output = torch.softmax(scores, dim=-1, out=scores) @ value[p, :, :seen]
+            output = causal_weights(rows.flatten(1, 2), key[p, :, :seen], above[:n, :n]) @ value[p, :, :seen]
             made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
     return made, None
+
+
+def future(like: torch.Tensor) -> torch.Tensor:
+    """(BLOCK, BLOCK): -inf where a query stands before a key; type and device of ``like``."""
+    return torch.full((BLOCK, BLOCK), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
+
+
+def causal_weights(rows: torch.Tensor, keys: torch.Tensor, above: torch.Tensor) -> torch.Tensor:
+    """Softmax of (kv heads, group * n, size) against (kv heads, seen, size), the last n of which are the rows' own;
+    ``above`` is the (n, n) corner of :func:`future`."""
+    scores = rows @ keys.transpose(1, 2)
+    n = len(above)
+    scores.view(len(rows), -1, n, keys.shape[1])[..., -n:] += above
+    return torch.softmax(scores, dim=-1, out=scores)
 
 
 AttentionInterface.register(NAME, causal_blocks_attention)

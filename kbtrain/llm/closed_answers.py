@@ -23,6 +23,7 @@ from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.draw import Drawn, draw, filtered
 from kbtrain.llm.draw_top import draw_top
 from kbtrain.llm.hidden_states import Reading, StateTap
+from kbtrain.llm.lines import LEAVE
 from kbtrain.llm.packed_linear import PackedLinears
 from kbtrain.llm.prefill import prefill
 from kbtrain.llm.prompt_head import PromptHead
@@ -32,7 +33,6 @@ from kbtrain.llm.token_statistics import TokenStatistics
 from kbtrain.llm.uniforms import UniformRow
 from kbtrain.records import GREEDY, Finish, Sample
 
-_LEAVE = 0.9  # as in the sampler: rows that are done leave once they are a tenth
 _TAIL = 16  # tokens that may follow the drawn ones: the end token, and what a stop token held before the stop string
 
 
@@ -138,7 +138,7 @@ class ClosingSampler:
                 going = [i for i, row in enumerate(alive) if row.states is None]
                 if not going:
                     return
-                if len(going) <= _LEAVE * len(alive):
+                if len(going) <= LEAVE * len(alive):
                     decoder.keep(going)
                     alive = [alive[i] for i in going]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
 
-_LEAVE = 0.9  # lines that no row follows leave the batch once they are a tenth of it: leaving copies the others
+LEAVE = 0.9  # lines that no row follows leave the batch once they are a tenth of it: leaving copies the others
 
 
 class Follower(Protocol):
@@ -56,7 +56,7 @@ class Lines:
         """Where each line that goes on stands, after lines that no row follows have left if that pays or must be."""
         live = sorted({line for line, _ in steps})
         count = len(self.newest)
-        if len(live) > _LEAVE * count and count + len(steps) - len(live) <= self._most:
+        if len(live) > LEAVE * count and count + len(steps) - len(live) <= self._most:
             return {line: line for line in live}
         decoder.keep(live)
         self.newest = [self.newest[line] for line in live]

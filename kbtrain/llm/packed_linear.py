@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kbtrain.llm.weight_versions import weight_versions
+
 _SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
 
 
@@ -28,7 +30,7 @@ class PackedLinears:
         self._versions: list[tuple[int, int]] = []
 
     def __enter__(self) -> None:
-        versions = [(layer.weight.data_ptr(), layer.weight._version) for layer in self._layers]
+        versions = weight_versions(layer.weight for layer in self._layers)
         if versions != self._versions:
             pack: Any = torch.ops.mkldnn._reorder_linear_weight
             self._packed = [pack(layer.weight.detach()) for layer in self._layers]

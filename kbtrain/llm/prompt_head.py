@@ -9,6 +9,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from kbtrain.llm.prefill import begin, prefill
+from kbtrain.llm.weight_versions import weight_versions
 
 
 class PromptHead:
@@ -21,8 +22,13 @@ class PromptHead:
         self.model = model
         self.ids = tuple(ids)
         self.blocks = blocks
+        self._versions = weight_versions(model.parameters())
         with torch.inference_mode():
             self._cache, _ = prefill(model, [self.ids], blocks)
+
+    def current(self) -> bool:
+        """Whether the model's weights are still those it was computed with."""
+        return self._versions == weight_versions(self.model.parameters())
 
     def fits(self, prompts: Sequence[Sequence[int]]) -> bool:
         """Whether all of these begin with the head, and go on."""

@@ -38,7 +38,7 @@ class _Row:
     prompt: int
     index: int
     uniforms: UniformRow
-    line: int  # of the logits, from which its next token is drawn: at first, its prompt's
+    line: int = 0  # of the logits, from which its next token is drawn: at first, its prompt's
     tokens: list[int] = field(default_factory=list)
     logprob: float = 0.0
     finish: Finish | None = None
@@ -66,7 +66,7 @@ class BatchSampler:
 
     def _sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
         rows = [
-            _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index), p)
+            _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index))
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
@@ -74,10 +74,7 @@ class BatchSampler:
             self._decode(prompts, rows, SharedPrefixDecoder)
         else:  # one prompt at a time
             for p, prompt in enumerate(prompts):
-                own = [row for row in rows if row.prompt == p]
-                for row in own:
-                    row.line = 0
-                self._decode([prompt], own, CopiedPrefixDecoder)
+                self._decode([prompt], [row for row in rows if row.prompt == p], CopiedPrefixDecoder)
         finished: list[list[Sample]] = [[] for _ in prompts]
         for row in rows:
             finished[row.prompt].append(self._finished(row))
@@ -89,6 +86,8 @@ class BatchSampler:
         rows: list[_Row],
         decoder_kind: Callable[..., SharedPrefixDecoder | CopiedPrefixDecoder],
     ) -> None:
+        for row in rows:
+            row.line = row.prompt - rows[0].prompt
         cache, logits = self._prefill([prompt.ids for prompt in prompts])
         going = self._choose(rows, logits)
         if not going:
@@ -109,7 +108,7 @@ class BatchSampler:
         head = common_start(prompts) if self.shared and len(prompts) > 1 else ()
         if len(head) < _HEAD:
             return prefill(self.model, prompts, self.shared)
-        if self._head is None or self._head.ids != head:
+        if self._head is None or self._head.ids != head or not self._head.current():
             self._head = PromptHead(self.model, head, self.shared)
         return self._head.prefill(prompts)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kbtrain.llm.precision import fused_attention_is_slow
+from kbtrain.training.bases import checkpointed
 from kbtrain.training.block_attention import LENGTHS, NAME, serves
 
 
@@ -18,8 +19,7 @@ def attention_for_training(model: Any, mask: torch.Tensor, bf16: bool) -> Iterat
 
     Gradient checkpointing computes parts again later, outside, where the attention must be the same: left alone.
     """
-    again = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-    fused = model.config._attn_implementation == "sdpa" and not again
+    fused = model.config._attn_implementation == "sdpa" and not checkpointed(model)
     slow = fused_attention_is_slow(model.device.type, torch.bfloat16 if bf16 else model.dtype)
     if not (fused and slow and serves(model, mask.shape[1])):
         yield

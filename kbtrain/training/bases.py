@@ -41,6 +41,11 @@ def trainable(base: Any, adapter: Adapter | None, checkpointing: bool) -> Any:
     return model
 
 
+def checkpointed(model: Any) -> bool:
+    """Whether parts of it are computed again for the gradients (gradient checkpointing)."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
 def adapters_in_fp32(model: Any) -> Any:
     """What peft does when it opens an adapter; DeepSpeed rounds them to 16 bits, and the two would differ."""
     for name, parameter in model.named_parameters():

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from kbtrain.llm.causal_blocks import BLOCK, causal_weights, future
+
 NAME = "kbtrain_training_blocks"
 LENGTHS: ContextVar[Sequence[int]] = ContextVar("kbtrain_row_lengths")
 """Real tokens of each row, which stand at its right end."""
 
-_BLOCK = 128  # queries a block
 _FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}  # no soft caps, sinks or position biases
 
 
@@ -48,27 +49,29 @@ class BlockAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]) -> Tensor:
         ctx.save_for_backward(query, key, value)
         ctx.lengths = tuple(lengths)
+        above = future(query)
         made = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
         for row, start, end, first in _blocks(ctx.lengths, query.shape[2]):
-            weights = _weights(_grouped(query[row, :, start:end], key), key[row, :, first:end], end - start)
+            rows, n = _grouped(query[row, :, start:end], key), end - start
+            weights = causal_weights(rows, key[row, :, first:end], above[:n, :n])
             output = weights @ value[row, :, first:end]
-            made[row, start:end] = output.view(query.shape[1], end - start, -1).transpose(0, 1)
+            made[row, start:end] = output.view(query.shape[1], n, -1).transpose(0, 1)
         return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         query, key, value = ctx.saved_tensors
-        of_query = torch.zeros_like(query)
+        above, of_query = future(query), torch.zeros_like(query)
         of_key, of_value = (torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float)) for x in (key, value))
         for row, start, end, first in _blocks(ctx.lengths, query.shape[2]):
-            rows = _grouped(query[row, :, start:end], key)
+            rows, n = _grouped(query[row, :, start:end], key), end - start
             keys, values = key[row, :, first:end], value[row, :, first:end]
-            weights = _weights(rows, keys, end - start)
+            weights = causal_weights(rows, keys, above[:n, :n])
             grad = _grouped(grads[0][row, start:end].transpose(0, 1), key)
             of_value[row, :, first:end] += weights.transpose(1, 2) @ grad
             of_weights = grad @ values.transpose(1, 2)
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-            of_query[row, :, start:end] = (of_scores @ keys).view(query.shape[1], end - start, -1)
+            of_query[row, :, start:end] = (of_scores @ keys).view(query.shape[1], n, -1)
             of_key[row, :, first:end] += of_scores.transpose(1, 2) @ rows
         return of_query, of_key.to(key.dtype), of_value.to(value.dtype), None
 
@@ -87,19 +90,11 @@ def _blocks(lengths: Sequence[int], width: int) -> Iterator[tuple[int, int, int,
     """(row, first query, last query + 1, the row's first token) of every block."""
     for row, length in enumerate(lengths):
         first = width - length
-        for start in range(first, width, _BLOCK):
-            yield row, start, min(width, start + _BLOCK), first
+        for start in range(first, width, BLOCK):
+            yield row, start, min(width, start + BLOCK), first
 
 
 def _grouped(states: Tensor, key: Tensor) -> Tensor:
     """(heads, n, size) to (kv heads, heads of one kv head * n, size): these become rows of one product."""
     kv_heads = key.shape[1]
     return states.reshape(kv_heads, -1, states.shape[-1])
-
-
-def _weights(rows: Tensor, keys: Tensor, n: int) -> Tensor:
-    """Softmax of (kv heads, group * n, size) against (kv heads, seen, size), the last ``n`` the block's own."""
-    scores = rows @ keys.transpose(1, 2)
-    above = torch.full((n, n), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
-    scores.view(len(rows), -1, n, keys.shape[1])[..., -n:] += above
-    return torch.softmax(scores, dim=-1, out=scores)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import SiLUActivation
 
+from kbtrain.training.bases import checkpointed
+
 _NORMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"}  # weight * x / rms(x), and nothing else
 _MLPS = {"LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP"}  # down(act(gate(x)) * up(x)), and nothing else
 
@@ -25,10 +27,9 @@ def lean_layers(model: nn.Module) -> Iterator[None]:
 
     Gradient checkpointing computes parts again later, outside: left alone as well.
     """
-    again = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     changed: list[nn.Module] = []
     try:
-        for name, module in () if again else model.named_modules():
+        for name, module in () if checkpointed(model) else model.named_modules():
             # the last norm is before the output layer, which is computed in fp32
             lean = None if name.rpartition(".")[2] == "norm" else _lean_forward(module)
             if lean is not None and "forward" not in module.__dict__:

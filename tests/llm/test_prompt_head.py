@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kbtrain.llm.base import Sampling
 from kbtrain.llm.prefill import prefill
 from kbtrain.llm.prompt_head import PromptHead, common_start
+from kbtrain.llm.sampler import BatchSampler, PromptRows
 
 HEAD = [(7 * i) % 90 for i in range(40)]
 
@@ -45,3 +47,14 @@ def test_keys_values_and_logits_are_those_of_the_whole_prompts(blocks, kind, mak
             for p, ids in enumerate(prompts):
                 torch.testing.assert_close(b.keys[p, :, : len(ids)], a.keys[p, :, : len(ids)], atol=1e-4, rtol=1e-4)
                 torch.testing.assert_close(b.values[p, :, : len(ids)], a.values[p, :, : len(ids)], atol=1e-4, rtol=1e-4)
+
+
+def test_a_sampler_does_not_keep_a_head_of_earlier_weights(make_model, tokenizer):
+    model = make_model("llama", initializer_range=0.3)
+    prompts = [PromptRows(str(i), "llm", (*HEAD, 3, i), (0, 1, 2, 3)) for i in range(3)]
+    sampler = BatchSampler(model, tokenizer, Sampling(max_new_tokens=6, stop=()))
+    before = sampler.sample(prompts)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.v_proj.weight.mul_(-2)
+    after = sampler.sample(prompts)
+    assert after == BatchSampler(model, tokenizer, Sampling(max_new_tokens=6, stop=())).sample(prompts) != before
