@@ -35,6 +35,7 @@ HEADLINE = (
     "kbm_certainty",
     "kbm_mastery",
     "encoder",
+    "encoder_probe",
     "seakr",
 )  # the best on test would be luck
 

@@ -1,9 +1,16 @@
-"""Train the encoder gate: fine-tune any pretrained encoder to say whether a turn, or a question, needs retrieval.
+"""Train the encoder gate: any pretrained encoder, made to say whether a turn, or a question, needs retrieval.
+
+Methods full and lora fine-tune it. Method probe leaves it as it is and fits a logistic regression on its embedding of
+what is asked now (and, with base dialogue_state, on acts, services and slots so far): a minute's work, and the better
+one where labels are few.
 
 Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes a gate folder (kbtrain.load_gate
 opens it) with its scores of dev and, if given, test. A killed run goes on when the same command is given again.
 
 Examples:
+  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_encoder.py \\
+      --config recipes/configs/encoder_probe_turns.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
+      --test runs/ketod/turns.jsonl --output runs/ketod/encoder_probe
   accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_encoder.py \\
       --config recipes/configs/encoder_minilm_turns.yaml --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --test runs/ketod/turns.jsonl --output runs/ketod/encoder --seed 0
@@ -46,7 +53,7 @@ class TrainEncoderConfig(ClassifierConfig):
     max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
     head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
     base: Literal["dialogue_state"] | None = Field(
-        None, description="turns only: a gate fitted first, to whose log odds the encoder's are added"
+        None, description="turns only: a gate fitted first, to whose log odds the encoder's are added (probe: jointly)"
     )
     frozen_layers: int | None = Field(
         None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
@@ -54,16 +61,20 @@ class TrainEncoderConfig(ClassifierConfig):
     layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
     act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
-    method: Literal["full", "lora"] = Field("full", description="train all weights, or low-rank adapters")
+    method: Literal["full", "lora", "probe"] = Field(
+        "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
+    )
     lora_rank: int = Field(16, ge=1, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
 
     @model_validator(mode="after")
     def _possible(self) -> TrainEncoderConfig:
-        if self.method == "lora" and self.layer_decay < 1:
+        if self.method != "full" and self.layer_decay < 1:
             raise ValueError("layer_decay is for method full; adapters learn at one rate")
-        if self.method == "lora" and self.frozen_layers is not None:
+        if self.method != "full" and self.frozen_layers is not None:
             raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
+        if self.method == "probe" and self.act_weight:
+            raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
         return self
 
 
@@ -92,10 +103,16 @@ def main(config: TrainEncoderConfig) -> None:
     if (config.output / CARD).exists():
         return say(f"train_encoder: {config.output} is finished already; nothing to do")
 
+    from kbtrain.training.classifier_finish import finish
+
+    if config.method == "probe":
+        if int(os.environ.get("RANK", "0")) == 0:  # nothing to share among processes
+            probe = fitted_probe(config, data, device)
+            facts = {"device": device, "seconds": round(time.time() - started)}
+            say(f"train_encoder: {finish(config, config.output, 'encoder_probe', probe, data, None, run | facts)}")
+        return
     gate, trainer, facts = train(config, data, device)
     if trainer.args.should_save:
-        from kbtrain.training.classifier_finish import finish
-
         model = trainer.plain_model()
         gate.model = (model.merge_and_unload() if config.method == "lora" else model).float()
         facts |= {"device": device, "processes": processes, "seconds": round(time.time() - started)}
@@ -143,9 +160,18 @@ def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tupl
     return gate, trainer, facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
 
 
+def fitted_probe(config: TrainEncoderConfig, data: ClassifierData, device: str) -> Any:
+    from kbtrain.gates.encoder_probe import EncoderProbe, ProbeInput, open_body
+
+    model, tokenizer = open_body(config.model, config.dtype, device)
+    reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")
+    examples, need = [row.example for row in data.train], [row.need for row in data.train]
+    return EncoderProbe.fit(model, reader, examples, need, class_weights(data.train, config.class_weight))
+
+
 def fitted_base(config: TrainEncoderConfig, data: ClassifierData) -> tuple[EncoderBase | None, list[float]]:
     """The base, if there shall be one, and what the training rows' logits are added to."""
-    if not config.base:
+    if not config.base or config.method == "probe":
         return None, [0.0] * len(data.train)
     turns = turns_only([row.example for row in data.train])
     return EncoderBase.fit(turns, class_weights(data.train, config.class_weight))
@@ -154,12 +180,14 @@ def fitted_base(config: TrainEncoderConfig, data: ClassifierData) -> tuple[Encod
 def dry_run(config: TrainEncoderConfig, data: ClassifierData) -> str:
     no, yes = class_weights(data.train, config.class_weight)
     base, _ = fitted_base(config, data)
+    acts = common_acts(data.train) if config.act_weight else ()
+    start = f"adds to {config.base}, slope {base.slope:.2f}" if base else f"base: {config.base or 'none'}"
     counts = (f"{sum(r.need > 0.5 for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
     steps = math.ceil(len(data.train) / (config.device_batch_size * config.gradient_accumulation_steps))
     return (
         f"train_encoder: {' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; "
-        f"{steps} steps an epoch and process; acts foreseen: {', '.join(common_acts(data.train)) or 'none'}; "
-        + (f"adds to {config.base}, slope {base.slope:.2f}" if base else "no base")
+        + ("" if config.method == "probe" else f"{steps} steps an epoch and process; ")
+        + f"acts foreseen: {', '.join(acts) or 'none'}; {start}"
     )
 
 

@@ -1,4 +1,4 @@
-"""``gate.json`` of gates that classify (kinds ``encoder`` and ``ragate_mha``): what they read, learnt and decide by."""
+"""``gate.json`` of gates that classify (encoder, probe, RAGate-MHA): what they read, learnt and decide by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbtrain.jsonl import one_line
 from kbtrain.prompts import Key
 from kbtrain.provenance import write_atomically
 
-Kind = Literal["encoder", "ragate_mha"]
+Kind = Literal["encoder", "encoder_probe", "ragate_mha"]
 
 
 class ClassifierCard(BaseModel):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from pydantic import Field, ValidationError
 from kbtrain.errors import UserError, at
 from kbtrain.gates.dialogue_features import dialogue_features
 from kbtrain.gates.folder import CARD, Threshold, read_json
-from kbtrain.gates.logistic_turns import LogisticTurnGate, labelled, probability
+from kbtrain.gates.logistic_turns import LogisticTurnGate, feature_table, labelled, probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 from kbtrain.records import TurnExample
@@ -46,20 +45,16 @@ class DialogueStateGate(LogisticTurnGate):
     @classmethod
     def fit(cls, examples: Sequence[TurnExample], c: float = C, least_turns: int = LEAST_TURNS) -> DialogueStateGate:
         """Learn from labelled turns (scikit-learn). Raises :class:`UserError` for a single class."""
-        from sklearn.feature_extraction import DictVectorizer
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
         known, labels = labelled("dialogue_state", examples)
-        rows = [dialogue_features(example) for example in known]
-        seen = Counter(name for row in rows for name, value in row.items() if value)
-        kept = [{name: value for name, value in row.items() if seen[name] >= least_turns} for row in rows]
-        vectorizer = DictVectorizer(sparse=False)
+        names, table = feature_table([dialogue_features(example) for example in known], least_turns)
         scaler = StandardScaler()
-        values = scaler.fit_transform(vectorizer.fit_transform(kept))
+        values = scaler.fit_transform(table)
         model = LogisticRegression(C=c, max_iter=1000).fit(values, labels)
         slopes = model.coef_[0] / scaler.scale_
-        weights = dict(zip(vectorizer.get_feature_names_out().tolist(), slopes.tolist(), strict=True))
+        weights = dict(zip(names, slopes.tolist(), strict=True))
         facts = {"turns": len(known), "positive": sum(labels), "c": c, "least_turns": least_turns}
         return cls(intercept=float(model.intercept_[0] - slopes @ scaler.mean_), weights=weights, run=facts)
 

@@ -69,6 +69,11 @@ class EncoderGate:
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
         return scores
 
+    def save_beside(self, folder: Path) -> None:
+        """Write what the folder needs beside weights and tokenizer."""
+        if self.base:
+            self.base.save(folder)
+
     def _probabilities(self, rows: Sequence[Segments], offsets: Sequence[float]) -> list[float]:
         import torch
 
@@ -103,7 +108,16 @@ def open_encoder(name: str, dtype: str, device: str, n_logits: int | None = None
 
     One-line :class:`UserError` where it cannot be opened.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
+
+    given = {"num_labels": n_logits, "classifier_dropout": dropout}
+    changes = {key: value for key, value in given.items() if value is not None}
+    return open_as(AutoModelForSequenceClassification, name, dtype, device, **changes)
+
+
+def open_as(kind: Any, name: str, dtype: str, device: str, **changes: Any) -> Any:
+    """As :func:`open_encoder`, by one of transformers' Auto classes; ``changes`` are of the model's config."""
+    from transformers import AutoConfig, AutoTokenizer
 
     from kbtrain.llm.load import choose_device, resolve
     from kbtrain.llm.precision import choose_dtype
@@ -111,12 +125,10 @@ def open_encoder(name: str, dtype: str, device: str, n_logits: int | None = None
     where, place = resolve(name), choose_device(device)
     try:
         config: Any = AutoConfig.from_pretrained(where)
-        if n_logits is not None:
-            config.num_labels = n_logits
-        if dropout is not None:
-            config.classifier_dropout = dropout
-        kind = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
-        model: Any = AutoModelForSequenceClassification.from_pretrained(where, config=config, dtype=kind)
+        for key, value in changes.items():
+            setattr(config, key, value)
+        chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
+        model: Any = kind.from_pretrained(where, config=config, dtype=chosen)
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         raise UserError(f"model '{name}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None

@@ -15,7 +15,7 @@ from kbtrain.provenance import write_atomically
 
 CARD = "gate.json"
 ADAPTER = "adapter"
-KINDS = ("kbm", "seakr", "encoder", "ragate_mha", "ragate_peft", "dialogue_state", "average")
+KINDS = ("kbm", "seakr", "encoder", "encoder_probe", "ragate_mha", "ragate_peft", "dialogue_state", "average")
 
 
 class Threshold(BaseModel):
@@ -94,20 +94,22 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
 
 def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> Any:
     """Open any gate's folder: a :class:`~kbtrain.gates.kbm.KBM`, :class:`~kbtrain.gates.seakr_gate.SeaKR`,
-    :class:`~kbtrain.gates.encoder.EncoderGate`, :class:`~kbtrain.gates.ragate_mha.RagateMHA`,
-    :class:`~kbtrain.gates.ragate_peft.RagatePeft`, :class:`~kbtrain.gates.dialogue_state.DialogueStateGate` or
-    :class:`~kbtrain.gates.average.AverageGate`.
+    :class:`~kbtrain.gates.encoder.EncoderGate`, :class:`~kbtrain.gates.encoder_probe.EncoderProbe`,
+    :class:`~kbtrain.gates.ragate_mha.RagateMHA`, :class:`~kbtrain.gates.ragate_peft.RagatePeft`,
+    :class:`~kbtrain.gates.dialogue_state.DialogueStateGate` or :class:`~kbtrain.gates.average.AverageGate`.
 
     ``dtype`` auto: as it was saved. Raises :class:`UserError`.
     """
     from kbtrain.gates.average import AverageGate
     from kbtrain.gates.dialogue_state import DialogueStateGate
     from kbtrain.gates.encoder import EncoderGate
+    from kbtrain.gates.encoder_probe import EncoderProbe
     from kbtrain.gates.kbm import KBM
     from kbtrain.gates.ragate_mha import RagateMHA
     from kbtrain.gates.ragate_peft import RagatePeft
     from kbtrain.gates.seakr_gate import SeaKR
 
-    kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR, "encoder": EncoderGate, "ragate_mha": RagateMHA}
-    kinds |= {"ragate_peft": RagatePeft, "dialogue_state": DialogueStateGate, "average": AverageGate}
+    kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR, "encoder": EncoderGate, "encoder_probe": EncoderProbe}
+    kinds |= {"ragate_mha": RagateMHA, "ragate_peft": RagatePeft}
+    kinds |= {"dialogue_state": DialogueStateGate, "average": AverageGate}
     return kinds[read_json(path)["kind"]].load(path, dtype, device)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
 from kbtrain.records import TurnExample
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class LogisticTurnGate(BaseModel):
@@ -34,6 +39,20 @@ def labelled(gate: str, examples: Sequence[TurnExample]) -> tuple[list[TurnExamp
     if len(set(labels)) < 2:
         raise UserError(f"{gate} gate: {len(known)} labelled turns of one class, nothing to learn")
     return known, labels
+
+
+def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list[str], np.ndarray]:
+    """Names and values (rows, names) of the features that are not 0 in at least so many rows."""
+    import numpy as np
+    from sklearn.feature_extraction import DictVectorizer
+
+    seen = Counter(name for row in rows for name, value in row.items() if value)
+    kept = [{name: value for name, value in row.items() if seen[name] >= least} for row in rows]
+    if not any(kept):
+        return [], np.zeros((len(rows), 0))
+    vectorizer = DictVectorizer(sparse=False)
+    values = vectorizer.fit_transform(kept)
+    return vectorizer.get_feature_names_out().tolist(), values
 
 
 def probability(log_odds: float) -> float:

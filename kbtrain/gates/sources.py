@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kbtrain.gates.folder import read_card
+from kbtrain.gates.classifier_folder import Kind as ClassifierKind
+from kbtrain.gates.classifier_folder import read_classifier_card
+from kbtrain.gates.folder import load_gate, read_card, read_json
 from kbtrain.provenance import file_sha256
 from kbtrain.records import GateExample
 
@@ -100,16 +102,16 @@ def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sou
 
 
 def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """An encoder that was trained on questions. Raises :class:`UserError` if the folder holds no such gate."""
+    """An encoder (fine-tuned, or a probe) that was trained on questions. Raises :class:`UserError` if the folder holds
+    no such gate."""
+    kind: ClassifierKind = "encoder_probe" if read_json(folder)["kind"] == "encoder_probe" else "encoder"
 
     def opened() -> Score:
-        from kbtrain.gates.encoder import EncoderGate
-
-        gate = EncoderGate.load(folder, dtype, device)
+        gate = load_gate(folder, dtype, device)
         return lambda examples: {gate.name: gate.score(examples)}
 
     opening = Opening("encoder", str(folder), dtype, device)
-    return Source(("encoder",), _depends(folder, "encoder"), opened, opening=opening)
+    return Source((kind,), _depends(folder, kind), opened, opening=opening)
 
 
 def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
@@ -140,10 +142,8 @@ def source_of(opening: Opening) -> Source:
     return FOLDER_SOURCES[opening.kind](Path(opening.model), opening.dtype, opening.device)
 
 
-def _depends(folder: Path, kind: Literal["encoder", "ragate_mha"]) -> str:
+def _depends(folder: Path, kind: ClassifierKind) -> str:
     """A classifier's scores depend on its weights and its card, but not on the thresholds noted there."""
-    from kbtrain.gates.classifier_folder import read_classifier_card
-
     card = read_classifier_card(folder, kind)
     weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
     return ":".join([card.model_dump_json(exclude={"thresholds"}), *weights])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,8 +17,11 @@ from transformers import PreTrainedModel
 from kbtrain.errors import UserError
 from kbtrain.gates.encoding import Encoded
 from kbtrain.gates.value_tokens import AnswerTree, Values
+from kbtrain.llm.causal_blocks import causal_blocks, pays, plain
 from kbtrain.llm.exact_head import exact_head
 from kbtrain.llm.prompt_head import PromptHead
+
+_BLOCKS_FROM = 64  # tokens of a row, start, prompt and tree, from which blocks are no slower (measured)
 
 
 def check_model(model: PreTrainedModel) -> None:
@@ -56,7 +60,8 @@ def value_probabilities(
     allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_head, 0), value=True)
     nodes = tree.nodes
     wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
-    with exact_head(model, wanted):
+    in_blocks = plain(model) and pays(model, allowed.shape[-1], _BLOCKS_FROM)
+    with exact_head(model, wanted), causal_blocks(model) if in_blocks else nullcontext():
         output = model(
             input_ids=torch.tensor(ids, device=device),
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
@@ -103,7 +108,7 @@ def tree_mask(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.Tenso
 
 
 def _as_model_takes_it(model: PreTrainedModel, allowed: torch.Tensor, positions: torch.Tensor) -> Any:
-    """Booleans for sdpa, numbers for eager; one mask per kind of layer where a model has sliding windows."""
+    """Booleans for sdpa, numbers for all others; one mask per kind of layer where a model has sliding windows."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
@@ -112,7 +117,7 @@ def _as_model_takes_it(model: PreTrainedModel, allowed: torch.Tensor, positions:
     masks = {"full_attention": allowed}
     if window is not None and (kinds is None or "sliding_attention" in kinds):
         masks["sliding_attention"] = allowed & (distance < window)
-    if config._attn_implementation == "eager":
+    if config._attn_implementation != "sdpa":
         masks = {kind: _additive(mask, model.dtype) for kind, mask in masks.items()}
     return masks if kinds and len(masks) > 1 else masks.popitem()[1]
 

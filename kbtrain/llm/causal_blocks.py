@@ -1,7 +1,7 @@
 """A prompt's attention to itself by plain matrix products, block by block of queries.
 
 For CPUs on which the fused kernel is slow: plain products run at the processor's 16-bit rate, and in blocks the scores
-stay in its cache. Only for prompts padded on the right or not at all.
+stay in its cache. Without a mask only for prompts padded on the right or not at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kbtrain.llm.precision import fused_attention_is_slow
 
 NAME = "kbtrain_causal_blocks"
 BLOCK = 128  # queries a block; between 64 and 256 it makes no difference
+_FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 _LONG = 256  # tokens from which blocks are faster than the fused kernel
 
 
@@ -31,7 +32,9 @@ def causal_blocks_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads.
 
-    Keys may be more than queries: then every query sees those that stand before."""
+    Keys may be more than queries: then every query sees those that stand before. ``attention_mask`` (prompts, 1,
+    length, keys) is added to the scores; no query may see a key behind it.
+    """
     prompts, heads, length, size = query.shape
     kv_heads, before = key.shape[1], key.shape[2] - length
     scale = size**-0.5 if scaling is None else scaling
@@ -46,7 +49,8 @@ def causal_blocks_attention(
             # the heads that share a kv head become rows of one product
             rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
             torch.mul(grouped[p, :, :, start:end], scale, out=rows)
-            output = causal_weights(rows.flatten(1, 2), key[p, :, :seen], above[:n, :n]) @ value[p, :, :seen]
+            bias = above[:n, :n] if attention_mask is None else attention_mask[p, 0, start:end, :seen]
+            output = causal_weights(rows.flatten(1, 2), key[p, :, :seen], bias) @ value[p, :, :seen]
             made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
     return made, None
 
@@ -56,27 +60,32 @@ def future(like: torch.Tensor) -> torch.Tensor:
     return torch.full((BLOCK, BLOCK), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
 
 
-def causal_weights(rows: torch.Tensor, keys: torch.Tensor, above: torch.Tensor) -> torch.Tensor:
+def causal_weights(rows: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Softmax of (kv heads, group * n, size) against (kv heads, seen, size), the last n of which are the rows' own;
-    ``above`` is the (n, n) corner of :func:`future`."""
+    ``bias`` is added to the scores of the last keys: the (n, n) corner of :func:`future`, or a mask's (n, seen)."""
     scores = rows @ keys.transpose(1, 2)
-    n = len(above)
-    scores.view(len(rows), -1, n, keys.shape[1])[..., -n:] += above
+    n, last = bias.shape
+    scores.view(len(rows), -1, n, keys.shape[1])[..., -last:] += bias
     return torch.softmax(scores, dim=-1, out=scores)
 
 
 AttentionInterface.register(NAME, causal_blocks_attention)
 
 
-def pays(model: PreTrainedModel, length: int) -> bool:
+def pays(model: PreTrainedModel, length: int, least: int = _LONG) -> bool:
     """Whether this model's own attention over ``length`` tokens is the fused kernel in its slow case."""
     slow = fused_attention_is_slow(model.device.type, model.dtype)
-    return slow and length >= _LONG and model.config._attn_implementation == "sdpa"
+    return slow and length >= least and model.config._attn_implementation == "sdpa"
+
+
+def plain(model: PreTrainedModel) -> bool:
+    """Whether scores are products of queries and keys and nothing else: no soft caps, sinks or position biases."""
+    return model.config.get_text_config().model_type in _FAMILIES
 
 
 @contextmanager
 def causal_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """Within it, the model attends in blocks, to all that stands before; there must be no padding and no soft caps."""
+    """Within it, the model attends in blocks, without a mask to all that stands before; it must have no soft caps."""
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from kbtrain.llm.causal_blocks import BLOCK, causal_weights, future
+from kbtrain.llm.causal_blocks import BLOCK, causal_weights, future, plain
 
 NAME = "kbtrain_training_blocks"
 LENGTHS: ContextVar[Sequence[int]] = ContextVar("kbtrain_row_lengths")
 """Real tokens of each row, which stand at its right end."""
-
-_FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}  # no soft caps, sinks or position biases
 
 
 def block_attention(
@@ -83,7 +81,7 @@ def serves(model: Any, tokens: int) -> bool:
     """Whether this model's attention is the plain causal one over rows of so many ``tokens``."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    return config.model_type in _FAMILIES and (window is None or tokens <= window)
+    return plain(model) and (window is None or tokens <= window)
 
 
 def _blocks(lengths: Sequence[int], width: int) -> Iterator[tuple[int, int, int, int]]:

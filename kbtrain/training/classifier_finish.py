@@ -28,16 +28,20 @@ def finish(
 ) -> str:
     """Save ``gate`` (its best weights) into ``output``; returns what is to be said of it.
 
-    ``state`` is transformers' trainer state; ``run`` is what the card shall say of the training.
+    ``state`` is transformers' trainer state, None where nothing was trained in steps; ``run`` is what the card shall
+    say of the training.
     """
-    state.save_to_json(str(output / "trainer_state.json"))
     dev = [row.example for row in data.dev]
     gate.cut = 0
     kept = gate.score(dev)
     found = classifier_metrics([row.need for row in data.dev], kept)
     facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev)}
     facts |= {"without_label": data.unlabelled, "dev_turns_cut": gate.cut, "dev": found}
-    facts |= {"steps": state.global_step, "best_epoch": best_epoch(state, config.epochs)}
+    how = "fitted"
+    if state is not None:
+        state.save_to_json(str(output / "trainer_state.json"))
+        facts |= {"steps": state.global_step, "best_epoch": best_epoch(state, config.epochs)}
+        how = f"{state.global_step} steps, best epoch {facts['best_epoch']:g}"
     card = ClassifierCard(
         kind=kind,
         base_model=config.model,
@@ -57,11 +61,11 @@ def finish(
     inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
     write_scores(output, gate.name, dev + test, kept + gate.score(test), inputs, seed=config.seed)
     if not config.keep_checkpoints:
-        shutil.rmtree(output / "checkpoints")
+        shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
     figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     return (
-        f"{len(data.train)} examples, {state.global_step} steps in {run['seconds']} s, best epoch "
-        f"{facts['best_epoch']:g}; dev: {figures}; saved, opened again, scores equal (to {worst:.0e}) -> {output}"
+        f"{len(data.train)} examples, {how}, {run['seconds']} s; dev: {figures}; saved, opened again, scores equal "
+        f"(to {worst:.0e}) -> {output}"
     )
 
 

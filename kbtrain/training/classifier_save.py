@@ -29,8 +29,8 @@ def save_classifier(
     staging.mkdir(parents=True)
     gate.model.save_pretrained(staging)
     gate.reader.tokenizer.save_pretrained(staging)
-    if card.base:
-        gate.base.save(staging)
+    if hasattr(gate, "save_beside"):
+        gate.save_beside(staging)
     write_classifier_card(staging, card)
     again = type(gate).load(staging, device=str(gate.model.device)).score(probe)
     worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
-from transformers import DynamicCache
+from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 import kbtrain
@@ -17,6 +17,8 @@ from kbtrain.gates.prompt import Prompt
 from kbtrain.gates.scoring import like_length, marginals
 from kbtrain.gates.tree_forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.value_tokens import build_tree
+from kbtrain.llm.causal_blocks import NAME as blocks_name
+from kbtrain.llm.causal_blocks import causal_blocks_attention
 from kbtrain.prompts import kbm_fingerprint
 
 KEYS = ("mastery", "certainty", "benefit")
@@ -56,6 +58,27 @@ def test_one_forward_pass_over_the_tree_equals_one_pass_for_every_branch(kind, a
         assert len(expected) == 7
         assert found == pytest.approx(expected, abs=1e-5)
         assert max(expected.values()) - min(expected.values()) > 1e-3  # branches differ, or nothing was tested
+
+
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral"])
+def test_attention_in_blocks_gives_the_same_scores(kind, head, tokenizer, monkeypatch):
+    """As on CPUs on which the fused kernel is slow; blocks are smaller than the prompts here."""
+    model = make_model(kind, len(tokenizer)).eval()
+    kbm = KBM(model, tokenizer, KEYS, 4000)
+    rows = [kbm.scorer.encoder.encode(e) for e in EXAMPLES[:6]]
+    start = kbm.scorer._start.of([row.prompt for row in rows]) if head else None
+    plain = value_probabilities(model, rows, 0, start)
+    calls = []
+    real = causal_blocks_attention
+    counted = lambda *a, **k: calls.append(1) or real(*a, **k)  # noqa: E731
+    monkeypatch.setitem(AttentionInterface._global_mapping, blocks_name, counted)
+    monkeypatch.setattr("kbtrain.llm.causal_blocks.BLOCK", 32)
+    monkeypatch.setattr("kbtrain.gates.tree_forward.pays", lambda model, length, least: True)
+    found = value_probabilities(model, rows, 0, start)
+    assert calls and model.config._attn_implementation == "sdpa"
+    for a, b in zip(found, plain, strict=True):
+        assert a == pytest.approx(b, abs=1e-5)
 
 
 def test_probabilities_are_summed_over_the_values_before():

@@ -23,6 +23,7 @@ import kbtrain
 from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder import EncoderGate
+from kbtrain.gates.encoder_probe import EncoderProbe
 from kbtrain.gates.ragate_mha import RagateMHA
 from kbtrain.gates.sources import encoder_source, ragate_mha_source
 from kbtrain.jsonl import read, write
@@ -184,6 +185,39 @@ def test_an_encoder_with_a_base_adds_to_its_log_odds_and_is_saved_with_it(recipe
         kbtrain.load_gate(tmp_path / "b")
 
 
+@pytest.mark.parametrize("base", ["dialogue_state", None])
+def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tmp_path, capsys, base):
+    given = arguments(data, tmp_path / "p", "encoder", method="probe", **({"base": base} if base else {}))
+    recipe("encoder", [*given, "--dry-run"])
+    assert f"base: {base or 'none'}" in capsys.readouterr().out and not (tmp_path / "p").exists()
+    recipe("encoder", given)
+    assert "fitted, " in capsys.readouterr().out
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "p" / "scores.jsonl")}
+    opened, test = kbtrain.load_gate(tmp_path / "p"), turns(data, "test")
+    assert type(opened) is EncoderProbe and bool(opened.head.state) == bool(base)
+    assert opened.score(test) == pytest.approx([scores[t.id] for t in test], abs=1e-9)
+    assert roc_auc_score([t.label for t in test], [scores[t.id] for t in test]) > 0.9
+    before, after = (load_file(folder / "model.safetensors") for folder in (data / "bert", tmp_path / "p"))
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    assert {"README.md", "gate.json", "probe.json", "run.json"} <= set(os.listdir(tmp_path / "p"))
+    recipe("encoder", given)
+    assert "finished already" in capsys.readouterr().out
+    (tmp_path / "p" / "probe.json").write_text('{"intercept": 1}')
+    with pytest.raises(UserError, match=r"probe.json: .*embedding"):
+        kbtrain.load_gate(tmp_path / "p")
+
+
+def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
+    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "method": "probe"}
+    given = arguments(data, tmp_path / "q", "encoder", **changes)
+    at = given.index("--test")
+    recipe("encoder", given[:at] + given[at + 2 :])
+    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
+    source = encoder_source(tmp_path / "q")
+    assert source.names == ("encoder_probe",)
+    assert source.open()(asked) == {"encoder_probe": kbtrain.load_gate(tmp_path / "q").score(asked)}
+
+
 def logit(p):
     return math.log(p) - math.log1p(-p)
 
@@ -251,6 +285,8 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"model": "./nowhere"}, "model './nowhere': no such folder"),
         ("encoder", {"frozen_layers": 2}, "key 'frozen_layers': 2, and the model has 2"),
         ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
+        ("encoder", {"frozen_layers": 0, "method": "probe"}, "frozen_layers is for method full"),
+        ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
         ("encoder", {"base": "kbm"}, "base"),
         ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
@@ -274,7 +310,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(recipe, data, tmp_
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, path):
-    assert len(CONFIGS) == 6
+    assert len(CONFIGS) == 7
     name = next(n for n in RECIPES if path.stem.startswith(n))
     needed = {"train": data / "turns.jsonl", "output": tmp_path / "o"}
     needed |= {"snippets": data / "snippets.jsonl"} if name == "ranker" else {"dev": data / "turns.jsonl"}
