@@ -106,9 +106,9 @@ def measure(
     how = {"n": config.n, "max_new_tokens": config.max_new_tokens[setting], "natural_stops": setting == "short"}
     together = max(1, min(count, config.batch_rows // config.n))
     rates = machine.ask([together * config.n, min(2048, together * max(map(len, prompts.ids)))])
-    for each in peers:  # warm-up: as much at once as later, so that no peer asks the system for memory while timed
+    for each in peers:  # warm-up: the very work that is timed, so that no peer asks the system for memory then
         some = 1 if each.name == "hf_generate" else count
-        each.ask(prompts.job(0, some) | how | {"max_new_tokens": 2})
+        each.ask(prompts.job(0, some) | how)
     replies: dict[str, list[dict[str, Any]]] = {each.name: [] for each in peers}
     for _ in tqdm(range(config.rounds), desc=setting, unit=" rounds", file=sys.stderr):
         for each in peers:

@@ -1,8 +1,8 @@
 """Gate scores a second from one forward pass, beside what others do: `generate` the answer and parse its JSON.
 
 Same model, examples and precision, in turn, in one process, warm-up not counted; for questions alone, as a gate is
-asked before retrieval, and for questions with references. Prints questions a second of both, the ratio, and how many
-generated answers could not be parsed at all.
+asked before retrieval, and for questions with references; one question at a time, as a service or a loop asks, and
+many at once. Prints questions a second of both, the ratio, and how many generated answers could not be parsed at all.
 
 Examples:
   python benchmarks/scoring.py
@@ -11,6 +11,7 @@ Examples:
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -34,7 +35,7 @@ class ScoringBenchmarkConfig(Config):
     dtype: str = Field("auto", description="auto (measured), bf16, fp32; the same for both")
     examples: int = Field(32, ge=1, description="questions")
     longest: tuple[int, ...] = Field((0, 300), description="tokens of the longest reference, about; in turn")
-    batch: int = Field(8, ge=1, description="questions in one call of generate")
+    batch: tuple[int, ...] = Field((1, 8), description="questions in one call of generate; 1: of ours as well; in turn")
     rounds: int = Field(3, ge=1, description="times each takes its turn; the median counts")
     output: Path = Field(Path("runs/bench/scoring.json"), description="where the numbers go")
 
@@ -49,34 +50,36 @@ def main(config: ScoringBenchmarkConfig) -> None:
     untrained = lambda: KBM(*load_model(config.model, config.dtype, "cpu"), PAPER_KEYS, 1580)  # noqa: E731
     kbm = KBM.load(config.gate, config.dtype, "cpu") if config.gate else untrained()
     found = {}
-    for longest in config.longest:
-        rates = measured(kbm, long_and_short(config.examples, longest), config)
-        found[f"{longest} tokens"] = rates
+    for longest, size in itertools.product(config.longest, config.batch):
+        rates = measured(kbm, long_and_short(config.examples, longest), size, config.rounds)
+        found[f"{longest} tokens, {size} at once"] = rates
         print(
-            f"references of up to {longest} tokens: one forward pass {rates['kbtrain']:.1f} questions/s, generate and "
-            f"parse {rates['generate']:.1f} ({rates['unread']} of {config.examples} unreadable); "
-            f"ratio {rates['kbtrain'] / rates['generate']:.1f}"
+            f"references of up to {longest} tokens, generate {size} at once: one forward pass {rates['kbtrain']:.1f} "
+            f"questions/s, generate and parse {rates['generate']:.1f} ({rates['unread']} of {config.examples} "
+            f"unreadable); ratio {rates['kbtrain'] / rates['generate']:.1f}"
         )
     config.output.parent.mkdir(parents=True, exist_ok=True)
     config.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"-> {config.output}")
 
 
-def measured(kbm: KBM, examples: list[GateExample], config: ScoringBenchmarkConfig) -> dict[str, float]:
+def measured(kbm: KBM, examples: list[GateExample], size: int, rounds: int) -> dict[str, float]:
     """Questions a second of both, by median, and how many generated answers were not readable."""
-    kbm.probabilities(examples)
-    generated(kbm, examples[: config.batch], config.batch)
+    asked = [[example] for example in examples] if size == 1 else [examples]
     seconds: dict[str, list[float]] = {"kbtrain": [], "generate": []}
     unread = 0
-    for _ in tqdm(range(config.rounds), unit=" rounds"):
+    for _ in tqdm(range(rounds + 1), unit=" rounds"):
         start = time.perf_counter()
-        kbm.probabilities(examples)
+        for some in asked:
+            kbm.probabilities(some)
         seconds["kbtrain"].append(time.perf_counter() - start)
         start = time.perf_counter()
-        said = generated(kbm, examples, config.batch)
+        said = generated(kbm, examples, size)
         seconds["generate"].append(time.perf_counter() - start)
         unread = sum(parsed(text) is None for text in said)
-    return {name: len(examples) / statistics.median(taken) for name, taken in seconds.items()} | {"unread": unread}
+    # the first round warms up
+    rates = {name: len(examples) / statistics.median(taken[1:]) for name, taken in seconds.items()}
+    return rates | {"unread": unread}
 
 
 def generated(kbm: Any, examples: list[Any], size: int) -> list[str]:

@@ -1,13 +1,14 @@
 """Peer of benchmarks/training.py: one training in a process of its own, so that its peak memory is its own.
 
-Argument: JSON with who (kbtrain, trl_defaults, trl_best), method (full, qlora), model, data (JSONL), batch, steps,
-dtype, learning_rate, max_length, folder. The last line is JSON: seconds of the steps, tokens, losses, peak memory, and
-the loss of the trained model on all examples, computed the same way for every peer.
+Argument: JSON with who (kbtrain, trl_defaults, trl_best), method (full, qlora), model, data (JSONL), batch, epochs,
+dtype, learning_rate, max_length, folder. The last line is JSON: seconds and tokens of the last epoch, losses, peak
+memory, and the loss of the trained model on all examples, computed the same way for every peer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -43,14 +44,17 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
     trainer.add_callback(Clock())
     trainer.train()
-    seconds = time.perf_counter() - times[1]  # the first step warms up
+    seconds = time.perf_counter() - times[-steps_of(job, 1)]  # the epochs before warm up: all shapes have been seen
     peak = peak_rss_mb()
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    done = min(len(rows), (len(times) - 1) * job["batch"]) / len(rows)
-    tokens = round(sum(len(row.ids) for row in rows) * (len(times) - 1) * job["batch"] / len(rows)) if done else 0
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return {"seconds": seconds, "steps": len(times) - 1, "tokens": tokens, "losses": losses, "peak_rss_mb": peak,
-            "final_loss": final_loss(model, tokenizer, rows)}  # fmt: skip
+    return {"seconds": seconds, "steps": len(times), "tokens": sum(len(row.ids) for row in rows), "losses": losses,
+            "peak_rss_mb": peak, "final_loss": final_loss(model, tokenizer, rows)}  # fmt: skip
+
+
+def steps_of(job: dict[str, Any], epochs: int) -> int:
+    with open(job["data"], encoding="utf-8") as file:
+        return epochs * math.ceil(sum(1 for _ in file) / job["batch"])
 
 
 def arguments(job: dict[str, Any]) -> Any:
@@ -61,7 +65,6 @@ def arguments(job: dict[str, Any]) -> Any:
     )  # fmt: skip
     made = training_arguments(config, job["dtype"], "cpu", has_dev=False)
     made.save_strategy = "no"
-    made.max_steps = job["steps"]
     return made
 
 
@@ -93,9 +96,10 @@ def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExamp
     options = {"gradient_checkpointing": False} if best else {}
     given = arguments(job)
     config = SFTConfig(
-        output_dir=job["folder"], max_steps=job["steps"], per_device_train_batch_size=job["batch"], use_cpu=True,
-        learning_rate=job["learning_rate"], lr_scheduler_type="constant", bf16=given.bf16, logging_steps=1,
-        save_strategy="no", report_to="none", max_length=job["max_length"], completion_only_loss=True, **options,
+        output_dir=job["folder"], num_train_epochs=job["epochs"], per_device_train_batch_size=job["batch"],
+        use_cpu=True, learning_rate=job["learning_rate"], lr_scheduler_type="constant", bf16=given.bf16,
+        logging_steps=1, save_strategy="no", report_to="none", max_length=job["max_length"],
+        completion_only_loss=True, **options,
     )  # fmt: skip
     adapter = None
     if job["method"] == "qlora":

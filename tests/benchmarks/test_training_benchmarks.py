@@ -22,13 +22,13 @@ def run(script, **keys):
 def test_the_training_benchmark_gives_rates_memory_losses_and_a_figure(tmp_path):
     model = make_folder(tmp_path / "model")
     done = run(
-        "training.py", model=model, dtype="fp32", examples=8, longest=60, max_length=2000, batch=2, steps=3,
+        "training.py", model=model, dtype="fp32", examples=8, longest=60, max_length=2000, batch=2, epochs=2,
         peers=json.dumps(PEERS), output=tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "out" / "training_full.json").read_text())
     for reply in found.values():
-        assert reply["steps"] == 2 and len(reply["losses"]) == 3
+        assert reply["steps"] == len(reply["losses"]) == 8
         assert reply["tokens"] > 0 and reply["seconds"] > 0 and reply["peak_rss_mb"] > 100
     assert "kbtrain" in done.stdout and (tmp_path / "out" / "training_full.svg").read_text().startswith("<svg")
     if "trl_best" in found:
@@ -48,7 +48,7 @@ def test_the_scoring_benchmark_gives_both_rates(tmp_path):
     done = run("scoring.py", model=model, dtype="fp32", examples=4, longest="[0, 40]", rounds=1, output=out)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(out.read_text())
-    assert list(found) == ["0 tokens", "40 tokens"]
+    assert list(found) == [f"{tokens} tokens, {size} at once" for tokens in (0, 40) for size in (1, 8)]
     for rates in found.values():
         assert rates["kbtrain"] > 0 and rates["generate"] > 0
         assert f"({rates['unread']} of 4 unreadable)" in done.stdout
