@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +44,10 @@ class Batch:
     autocast: bool = False
 
 
-def activations(config: Any, batch: Batch, adapt: Adapt | None = None) -> Activations:
-    """``config``: a causal language model's; ``adapt`` adds adapters to a model."""
-    one, two = (_kept(_with_layers(config, n), batch, adapt) for n in (1, 2))
+def activations(config: Any, batch: Batch, adapt: Adapt | None = None, lean: bool = True) -> Activations:
+    """``config``: a causal language model's; ``adapt`` adds adapters to a model; ``lean``: norms and MLPs keep less, as
+    the recipes have them unless they checkpoint gradients."""
+    one, two = (_kept(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
     text = config.get_text_config()
     width = 4 if batch.autocast else batch.bits // 8
     layer_input = batch.rows * batch.tokens * text.hidden_size * width
@@ -61,12 +63,13 @@ def _with_layers(config: Any, layers: int) -> Any:
     return made
 
 
-def _kept(config: Any, batch: Batch, adapt: Adapt | None) -> int:
+def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
 
     from kbtrain.llm.exact_head import exact_head
+    from kbtrain.training.lean_layers import lean_layers
 
     kept: dict[int, Any] = {}
 
@@ -88,6 +91,7 @@ def _kept(config: Any, batch: Batch, adapt: Adapt | None) -> int:
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
             torch.autocast("cpu", torch.bfloat16, enabled=batch.autocast),
             exact_head(model),
+            lean_layers(model) if lean else nullcontext(),
         ):
             output = model(
                 input_ids=ids,

@@ -36,7 +36,8 @@ def make_plan(config: PlannedTraining, devices: int, context: float = CONTEXT, l
     weights = count(config, shape)
     found, memory = None, []
     for layout in layouts or tuple(LAYOUTS):
-        found = activations(shape, batch_of(config, layout), None if weights.full else adapter_of(config))
+        adapt, lean = None if weights.full else adapter_of(config), not config.gradient_checkpointing
+        found = activations(shape, batch_of(config, layout), adapt, lean)
         total = found.total(config.gradient_checkpointing) + found.layer  # and the gradients of one layer's tensors
         memory.append(needs(layout, weights, devices, total, context))
     assert found is not None

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -60,11 +61,12 @@ def test_our_states_stay_below_deepspeeds_own_upper_bound():
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 @pytest.mark.parametrize("adapter", [None, Adapter(4, 8, 0.1, 0)])
-def test_kept_bytes_are_those_of_real_tensors(kind, adapter):
+@pytest.mark.parametrize("lean", [True, False])
+def test_kept_bytes_are_those_of_real_tensors(kind, adapter, lean):
     """The same pass on tensors with memory, all layers at once: the plan only ever runs one and two."""
     torch.set_num_threads(1)
     model = make_model(kind, num_hidden_layers=5).train()
-    planned = activations(model.config, Batch(2, 40, 8, bits=32), adapter).total(False)
+    planned = activations(model.config, Batch(2, 40, 8, bits=32), adapter, lean).total(False)
     model = adapter(model).train() if adapter else model
     kept = {}
 
@@ -73,10 +75,12 @@ def test_kept_bytes_are_those_of_real_tensors(kind, adapter):
         return tensor
 
     from kbtrain.llm.exact_head import exact_head
+    from kbtrain.training.lean_layers import lean_layers
 
+    layers = lean_layers(model) if lean else nullcontext()
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     mask = torch.ones(2, 1, 40, 40, dtype=torch.bool)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), exact_head(model):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), exact_head(model), layers:
         logits = model(
             input_ids=torch.zeros(2, 40, dtype=torch.long), attention_mask=mask, logits_to_keep=8, use_cache=False,
             position_ids=torch.zeros(2, 40, dtype=torch.long),
@@ -165,6 +169,7 @@ import json, resource, sys
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 from kbtrain.llm.exact_head import exact_head
+from kbtrain.training.lean_layers import lean_layers
 torch.set_num_threads(1)
 rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096
 warm = torch.nn.Linear(8, 8)
@@ -176,7 +181,7 @@ model = AutoModelForCausalLM.from_config(config).train()
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(2):
     ids = torch.zeros(8, 256, dtype=torch.long)
-    with exact_head(model):
+    with exact_head(model), lean_layers(model):
         logits = model(input_ids=ids, attention_mask=torch.ones(8, 256, dtype=torch.long), logits_to_keep=32,
                        use_cache=False).logits
     (logits.logsumexp(-1) - logits[..., 0]).sum().backward()
