@@ -118,6 +118,8 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
     encode = Encoder(tokenizer, kbm_form(config.keys), config.max_length).encode
     rows = [make_row(encode(e), [target(e, key, config.labels) for key in config.keys]) for e in data.train]
     check_rows(rows, [e.id for e in data.train])
+    for example in data.dev:
+        encode(example)  # one that does not fit is told of now, not after an epoch
     compute = main_first(
         lambda: settled(config.output, "compute", lambda: compute_of(config.model, config.dtype, device))
     )

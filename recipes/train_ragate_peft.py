@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gates.folder import CARD
 from kbtrain.ragate_peft_prompts import PeftFeature
+from kbtrain.records import TurnExample
 from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.classifier_data import ClassifierData
 from kbtrain.training.classifier_run import held_out_examples, train_to_end
@@ -73,7 +74,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     from kbtrain.training.ragate_peft_data import read_turns
 
     data = read_turns(config.train, config.dev, config.features)
-    held_out_examples(config.test)  # a wrong file is told before the training, not after it
+    test = turns_of_test(config)  # a wrong file is told before the training, not after it
     if config.dry_run:
         return say(dry_run(config, data))
 
@@ -86,7 +87,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     main_first(lambda: claim(config.output, run))
     if (config.output / CARD).exists():
         return say(f"train_ragate_peft: {config.output} is finished already; nothing to do")
-    trainer, compute = train(config, data, device, processes)
+    trainer, compute = train(config, data, test, device, processes)
     model = trainer.plain_model(lambda: opened(config, device, compute)[0])
     if trainer.args.should_save:
         from kbtrain.gates.ragate_peft import RagatePeft
@@ -106,7 +107,13 @@ def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[An
     return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
 
 
-def train(config: TrainRagatePeftConfig, data: ClassifierData, device: str, processes: int) -> tuple[Any, str]:
+def turns_of_test(config: TrainRagatePeftConfig) -> list[TurnExample]:
+    return [example for example in held_out_examples(config.test) if isinstance(example, TurnExample)]
+
+
+def train(
+    config: TrainRagatePeftConfig, data: ClassifierData, test: Sequence[TurnExample], device: str, processes: int
+) -> tuple[Any, str]:
     from transformers.utils.logging import disable_progress_bar
 
     from kbtrain.gates.ragate_peft import RagatePeft, TurnPrompts
@@ -123,6 +130,9 @@ def train(config: TrainRagatePeftConfig, data: ClassifierData, device: str, proc
     turns = turns_of(data.train)
     rows = [turn_row(prompts, turn) for turn in turns]
     check_rows(rows, [turn.id for turn in turns])
+    turns_cut = prompts.cut
+    for turn in (*turns_of(data.dev), *test):
+        prompts.encode(turn)  # one that does not fit is told of now, not after an epoch
     compute = main_first(
         lambda: settled(config.output, "compute", lambda: compute_of(config.model, config.dtype, device))
     )
@@ -131,7 +141,7 @@ def train(config: TrainRagatePeftConfig, data: ClassifierData, device: str, proc
     arguments = peft_arguments(training_arguments(config, compute, device, has_dev=True), config.select, device)
     gate = RagatePeft(model, tokenizer, config.features, config.max_length)
     trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", progress_bar())
-    trainer.turns_cut = prompts.cut
+    trainer.turns_cut = turns_cut
     train_to_end(trainer, config.output, say)
     return trainer, compute
 

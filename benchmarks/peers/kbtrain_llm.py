@@ -18,19 +18,24 @@ from kbtrain.records import Question
 def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[Job], Answered]:
     model, tokenizer = load_model(folder, dtype, "cpu")
     limits = BatchLimits(rows=int(rows), prompt_tokens=int(prompt_tokens))
+    opened: dict[tuple[bool, int], TransformersLLM] = {}  # one for all jobs of a kind, as one serves a whole run
     ends = (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token)
 
     def answer(job: Job) -> Answered:
         # a model that knows no end token goes on to the last one
         chosen = ends if job["natural_stops"] else (None, None, None)
         model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token = chosen
-        llm = TransformersLLM(folder, model, tokenizer, Sampling(max_new_tokens=job["max_new_tokens"], stop=()), limits)
+        kind = job["natural_stops"], job["max_new_tokens"]
+        if kind not in opened:
+            sampling = Sampling(max_new_tokens=job["max_new_tokens"], stop=())
+            opened[kind] = TransformersLLM(folder, model, tokenizer, sampling, limits)
         asks = [
             Ask(jsonl.parse(Question, line, "job", 1), "llm" if text is None else "rag", text, job["n"], greedy=False)
             for line, text in zip(job["questions"], job["evidence"], strict=True)
         ]
+        opened[kind]._sampler._head = None  # else a second round would find what its prompts begin with
         start = time.perf_counter()
-        sets = [made for group in llm.answer(asks) for made in group]
+        sets = [made for group in opened[kind].answer(asks) for made in group]
         seconds = time.perf_counter() - start
         samples = [sample for made in sets for sample in made.samples]
         return {

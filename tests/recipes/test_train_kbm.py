@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,14 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, changes, message)
     assert message in done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_dev_question_that_does_not_fit_is_named_before_the_training(run, arguments, tmp_path):
+    long = replace(labelled(0, "dev"), question="Is it so? " * 600)
+    write(tmp_path / "dev.jsonl", [*(labelled(i, "dev") for i in range(1, 9)), long])
+    done = run(arguments(dev=tmp_path / "dev.jsonl"))
+    assert done.returncode == 2 and f"example '{long.id}': " in done.stderr and "raise max_length" in done.stderr
+    assert not (tmp_path / "kbm" / "checkpoints").exists()
 
 
 def test_a_class_without_examples_is_refused_before_the_model_is_opened(run, arguments, tmp_path):

@@ -20,7 +20,7 @@ from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.ragate_peft import RagatePeft, TurnPrompts
 from kbtrain.jsonl import read, write
-from kbtrain.records import Entity, GateScore, Hit
+from kbtrain.records import Entity, GateScore, Hit, TurnExample
 from kbtrain.training.ragate_peft_data import turn_row
 
 ROOT = Path(__file__).parents[2]
@@ -263,6 +263,19 @@ def test_bad_input_is_told_before_weights_are_opened(recipe, data, tmp_path, cha
         changes["dev"] = places["QUESTIONS"]
     with pytest.raises(UserError, match=message):
         recipe(arguments(data, tmp_path / "g", **changes))
+    assert not (tmp_path / "g" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_held_out_turn_that_does_not_fit_is_named_before_the_training(recipe, data, tmp_path, split):
+    rows = list(read(TurnExample, data / "turns.jsonl"))
+    at = next(i for i, row in enumerate(rows) if row.split == split)
+    last = replace(rows[at].context[-1], text="Book a bus please " * 300)
+    rows[at] = replace(rows[at], context=(*rows[at].context[:-1], last))
+    write(tmp_path / "turns.jsonl", rows)
+    given = {"train": tmp_path / "turns.jsonl", "dev": tmp_path / "turns.jsonl", "test": tmp_path / "turns.jsonl"}
+    with pytest.raises(UserError, match=f"example '{rows[at].id}': .* do not fit into max_length 900"):
+        recipe(arguments(data, tmp_path / "g", **given))
     assert not (tmp_path / "g" / "checkpoints").exists()
 
 
