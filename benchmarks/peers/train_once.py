@@ -44,17 +44,13 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
     trainer.add_callback(Clock())
     trainer.train()
-    seconds = time.perf_counter() - times[-steps_of(job, 1)]  # the epochs before warm up: all shapes have been seen
+    epoch = math.ceil(len(rows) / job["batch"])
+    seconds = time.perf_counter() - times[-epoch]  # the epochs before warm up: all shapes have been seen
     peak = peak_rss_mb()
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {"seconds": seconds, "steps": len(times), "tokens": sum(len(row.ids) for row in rows), "losses": losses,
             "peak_rss_mb": peak, "final_loss": final_loss(model, tokenizer, rows)}  # fmt: skip
-
-
-def steps_of(job: dict[str, Any], epochs: int) -> int:
-    with open(job["data"], encoding="utf-8") as file:
-        return epochs * math.ceil(sum(1 for _ in file) / job["batch"])
 
 
 def arguments(job: dict[str, Any]) -> Any:

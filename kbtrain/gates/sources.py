@@ -105,26 +105,22 @@ def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> S
     """An encoder (fine-tuned, or a probe) that was trained on questions. Raises :class:`UserError` if the folder holds
     no such gate."""
     kind: ClassifierKind = "encoder_probe" if read_json(folder)["kind"] == "encoder_probe" else "encoder"
-
-    def opened() -> Score:
-        gate = load_gate(folder, dtype, device)
-        return lambda examples: {gate.name: gate.score(examples)}
-
-    opening = Opening("encoder", str(folder), dtype, device)
-    return Source((kind,), _depends(folder, kind), opened, opening=opening)
+    return _classifier_source(kind, Opening("encoder", str(folder), dtype, device))
 
 
 def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
     """RAGate-MHA trained on questions. Raises :class:`UserError` if the folder holds no such gate."""
+    return _classifier_source("ragate_mha", Opening("mha", str(folder), dtype, device))
+
+
+def _classifier_source(kind: ClassifierKind, opening: Opening) -> Source:
+    """A gate of this kind, which is also its name."""
 
     def opened() -> Score:
-        from kbtrain.gates.ragate_mha import RagateMHA
-
-        gate = RagateMHA.load(folder, dtype, device)
+        gate = load_gate(opening.model, opening.dtype, opening.device)
         return lambda examples: {gate.name: gate.score(examples)}
 
-    opening = Opening("mha", str(folder), dtype, device)
-    return Source(("ragate_mha",), _depends(folder, "ragate_mha"), opened, opening=opening)
+    return Source((kind,), _depends(Path(opening.model), kind), opened, opening=opening)
 
 
 FOLDER_SOURCES: dict[str, Callable[[Path, str, str], Source]] = {
