@@ -38,7 +38,7 @@ class SamplingBenchmarkConfig(Config):
     settings: tuple[Setting, ...] = Field(NAMES, description="long prompts, short prompts, short without end tokens")
     n: int = Field(30, ge=1, description="answers to a question")
     rounds: int = Field(2, ge=1, description="times each peer takes its turn")
-    questions: dict[Setting, int] = Field({"long": 8, "short": 32, "short_no_stops": 32}, description="in a round")
+    questions: dict[Setting, int] = Field({"long": 16, "short": 32, "short_no_stops": 32}, description="in a round")
     hf_questions: dict[Setting, int] = Field({"long": 1, "short": 8, "short_no_stops": 8}, description="the same, HF")
     max_new_tokens: dict[Setting, int] = Field({"long": 16, "short": 24, "short_no_stops": 16}, description="an answer")
     long_prompt: int = Field(1100, ge=100, description="tokens of a long prompt")

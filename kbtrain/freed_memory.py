@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-_TRIM, _MMAP = -1, -3  # numbers of mallopt's parameters in glibc
+_TRIM, _MMAP, _ARENAS = -1, -3, -8  # numbers of mallopt's parameters in glibc
 _LARGEST = 32 * 2**20  # bytes; glibc takes no more
 _NEVER = -1
 
@@ -17,4 +17,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
         return False
-    return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _NEVER))
+    # one arena: those that further threads get hand large tensors' memory back whatever else is asked for
+    return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _NEVER)) and bool(mallopt(_ARENAS, 1))

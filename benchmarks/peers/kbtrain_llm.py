@@ -33,7 +33,8 @@ def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[Jo
             Ask(jsonl.parse(Question, line, "job", 1), "llm" if text is None else "rag", text, job["n"], greedy=False)
             for line, text in zip(job["questions"], job["evidence"], strict=True)
         ]
-        opened[kind]._sampler._head = None  # else a second round would find what its prompts begin with
+        for sampler in (opened[kind]._sampler, *opened[kind]._twins):
+            sampler._head = None  # else a second round would find what its prompts begin with
         start = time.perf_counter()
         sets = [made for group in opened[kind].answer(asks) for made in group]
         seconds = time.perf_counter() - start

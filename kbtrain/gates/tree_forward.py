@@ -60,13 +60,14 @@ def value_probabilities(
     allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_head, 0), value=True)
     nodes = tree.nodes
     wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
+    read = torch.tensor([room + node for node in nodes], device=device)
     in_blocks = plain(model) and pays(model, allowed.shape[-1], _BLOCKS_FROM)
-    with exact_head(model, wanted), causal_blocks(model) if in_blocks else nullcontext():
+    with exact_head(model, wanted), causal_blocks(model, read) if in_blocks else nullcontext():
         output = model(
             input_ids=torch.tensor(ids, device=device),
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
             position_ids=positions.to(device),
-            logits_to_keep=torch.tensor([room + node for node in nodes], device=device),
+            logits_to_keep=read,
             past_key_values=head.before(len(rows)) if head else None,
             use_cache=head is not None,
         )

@@ -7,12 +7,13 @@ stay in its cache. Without a mask only for prompts padded on the right or not at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
+from kbtrain.llm.last_layer import only, unread
 from kbtrain.llm.precision import fused_attention_is_slow
 
 NAME = "kbtrain_causal_blocks"
@@ -45,6 +46,9 @@ def causal_blocks_attention(
         # every block but the last ends at a multiple of its size: softmax is slower over rows of odd lengths
         for start in (0, *range(BLOCK - before % BLOCK, length, BLOCK)):
             end = min(length, start + BLOCK - (before + start) % BLOCK)
+            if unread(module, start, end):
+                made[p, start:end] = 0
+                continue
             n, seen = end - start, before + end
             # the heads that share a kv head become rows of one product
             rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
@@ -84,11 +88,15 @@ def plain(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def causal_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """Within it, the model attends in blocks, without a mask to all that stands before; it must have no soft caps."""
+def causal_blocks(model: PreTrainedModel, read: torch.Tensor | None = None) -> Iterator[None]:
+    """Within it, the model attends in blocks, without a mask to all that stands before; it must have no soft caps.
+
+    ``read`` (n,): of the tokens that are fed, those whose last states anyone reads, in every row; None: all.
+    """
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:
-        yield
+        with nullcontext() if read is None or not plain(model) else only(model, read):
+            yield
     finally:
         model.set_attn_implementation(before)

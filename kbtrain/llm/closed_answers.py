@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kbtrain.errors import UserError
 from kbtrain.freed_memory import keep_freed_memory
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
+from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.draw import Drawn, draw, filtered
 from kbtrain.llm.draw_top import draw_top
 from kbtrain.llm.hidden_states import Reading, StateTap
@@ -121,11 +121,15 @@ class ClosingSampler:
         kind = SharedPrefixDecoder if self.shared else CopiedPrefixDecoder
         ids = [prompt.ids for prompt in prompts]
         headed = self.head is not None and self.head.fits(ids)
-        cache, logits = self.head.prefill(ids) if self.head and headed else prefill(self.model, ids, self.shared)
+        lengths, most = [len(p.ids) for p in prompts], self.sampling.max_new_tokens + _TAIL
+        room = room_behind(lengths, most)
+        if self.head and headed:
+            cache, logits = self.head.prefill(ids, room)
+        else:
+            cache, logits = prefill(self.model, ids, self.shared, room=room)
         source = [row.prompt - rows[0].prompt for row in rows]
         self._choose(rows, logits, source)
-        lengths, room = [len(p.ids) for p in prompts], self.sampling.max_new_tokens + _TAIL
-        decoder = kind(self.model, cache, lengths, source, room)
+        decoder = kind(self.model, cache, lengths, source, most)
         alive = rows
         with self.tap.reading() as reading:
             while True:

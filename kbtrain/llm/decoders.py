@@ -13,6 +13,11 @@ from kbtrain.llm.shared_prefix import ACTIVE, NAME, Layout, OwnLayer, Prefix
 _ALIGNED = 32  # scores whose rows are a multiple of so many numbers: softmax is a fifth slower over odd ones (measured)
 
 
+def room_behind(lengths: Sequence[int], tokens: int) -> int:
+    """Places behind the longest of the prompts for so many tokens of an answer."""
+    return tokens + -(max(lengths) + tokens) % _ALIGNED
+
+
 class SharedPrefixDecoder:
     """Decodes lines of several questions in lockstep, ``room`` tokens at most. What ``cache`` holds goes over to it.
 
@@ -32,14 +37,14 @@ class SharedPrefixDecoder:
         self.lengths = list(lengths)
         self.question_of_line = list(question_of_line)
         self.step_count = 0
-        room += -(max(lengths) + room) % _ALIGNED
+        room = room_behind(lengths, room)
         self._own = [OwnLayer(most or len(question_of_line), room) for _ in cache.layers]
         self._cache = DynamicCache()
         self._cache.layers = list(self._own)
         self._attention = model.config._attn_implementation
         layers: list[Any] = cache.layers
         bias = _padding_bias(self.lengths, layers[0].keys)
-        keys, values = zip(*(_taken(layer, room) for layer in layers), strict=True)
+        keys, values = zip(*(_taken(layer, max(lengths) + room) for layer in layers), strict=True)
         self._prefix = Prefix(keys, values, bias, Layout.of(question_of_line, len(self.lengths)))
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -133,8 +138,11 @@ def _padding_bias(lengths: Sequence[int], keys: torch.Tensor) -> torch.Tensor | 
     return keys.new_zeros(padded.shape).masked_fill_(padded.to(keys.device), float("-inf"))[:, None, None, :]
 
 
-def _taken(layer: Any, room: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A layer's keys and values, (questions, kv heads, length + room, size); the layer itself lets go of them."""
-    keys, values = (torch.nn.functional.pad(states, (0, 0, 0, room)) for states in (layer.keys, layer.values))
+def _taken(layer: Any, places: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A layer's keys and values, (questions, kv heads, places, size); the layer itself lets go of them."""
+    keys, values = layer.keys, layer.values
+    missing = places - keys.shape[2]
+    if missing:  # a prefill that knew of the decoder left room for it
+        keys, values = (torch.nn.functional.pad(states, (0, 0, 0, missing)) for states in (keys, values))
     layer.keys = layer.values = None
     return keys, values

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,30 +18,50 @@ from kbtrain.llm.weight_versions import weight_versions
 _SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
 
 
+class PackedWeights:
+    """The packed weights of a model's linear layers, packed when first asked for; serves the model's replicas too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._layers = linear_layers(model) if _pays(model) else []
+        self._packed: list[torch.Tensor] = []
+        self._versions: list[tuple[int, int]] = []
+        self._lock = Lock()
+
+    def current(self) -> list[torch.Tensor]:
+        """One for each layer, packed anew if weights were changed since; empty where packing does not pay."""
+        with self._lock:
+            versions = weight_versions(layer.weight for layer in self._layers)
+            if versions != self._versions:
+                pack: Any = torch.ops.mkldnn._reorder_linear_weight
+                self._packed = [pack(layer.weight.detach()) for layer in self._layers]
+                self._versions = versions
+            return self._packed
+
+
 class PackedLinears:
     """Within ``with``, the model's linear layers compute with packed weights; for inference alone.
 
-    Does nothing where it does not help (a GPU, fp32, a CPU without 16-bit products) or where memory is short. Weights
-    that were changed since are packed anew.
+    Does nothing where it does not help (a GPU, fp32, a CPU without 16-bit products) or where memory is short.
+    ``weights`` are those of the model of which this one is a replica.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._layers = [m for m in model.modules() if type(m) is nn.Linear] if _pays(model) else []
-        self._packed: list[torch.Tensor] = []
-        self._versions: list[tuple[int, int]] = []
+    def __init__(self, model: nn.Module, weights: PackedWeights | None = None) -> None:
+        self.weights = weights or PackedWeights(model)
+        self._layers = linear_layers(model)
 
     def __enter__(self) -> None:
-        versions = weight_versions(layer.weight for layer in self._layers)
-        if versions != self._versions:
-            pack: Any = torch.ops.mkldnn._reorder_linear_weight
-            self._packed = [pack(layer.weight.detach()) for layer in self._layers]
-            self._versions = versions
-        for layer, packed in zip(self._layers, self._packed, strict=True):
-            layer.forward = _forward(packed, layer.bias)  # type: ignore[method-assign,assignment]
+        packed = self.weights.current()
+        for layer, of_layer in zip(self._layers if packed else [], packed, strict=True):
+            layer.forward = _forward(of_layer, layer.bias)  # type: ignore[method-assign,assignment]
 
     def __exit__(self, *error: object) -> None:
         for layer in self._layers:
-            del layer.forward
+            layer.__dict__.pop("forward", None)
+
+
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
+    """Those that are nothing more than that, in the order of the model's modules."""
+    return [module for module in model.modules() if type(module) is nn.Linear]
 
 
 def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -54,7 +75,7 @@ def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch
 
 
 def _pays(model: nn.Module) -> bool:
-    weights = [m.weight for m in model.modules() if type(m) is nn.Linear]
+    weights = [layer.weight for layer in linear_layers(model)]
     if not weights or any(w.device.type != "cpu" or w.dtype is not torch.bfloat16 for w in weights):
         return False
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():

@@ -16,18 +16,23 @@ _ALONE = 512  # tokens of a prompt from which it goes alone: its layers' inputs 
 
 
 def prefill(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], blocks: bool = False, head: DynamicCache | None = None
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    blocks: bool = False,
+    head: DynamicCache | None = None,
+    room: int = 0,
 ) -> tuple[DynamicCache, torch.Tensor]:
     """Keys and values of the prompts and the logits after each one's last token, (prompts, vocabulary).
 
     Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed. ``blocks``: the
     model has plain full attention, which may be computed in blocks where that is faster; long prompts then go through
     the model one by one. ``head`` holds what all prompts begin with, which ``prompts`` then lack and the result has.
+    Behind long prompts the result has up to ``room`` places of zeros, where a decoder would else have to copy it.
     """
     longest = max(len(ids) for ids in prompts)
     in_blocks = blocks and pays(model, longest)
-    if in_blocks and len(prompts) > 1 and longest >= _ALONE:
-        return _one_by_one(model, prompts, longest, head)
+    if in_blocks and longest >= _ALONE:
+        return _one_by_one(model, prompts, longest + room, head)
     # any id serves as padding here, nothing that is used depends on it
     batch = torch.tensor([[*ids, *([ids[-1]] * (longest - len(ids)))] for ids in prompts], device=model.device)
     last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
@@ -35,7 +40,7 @@ def prefill(
     cache = DynamicCache(config=model.config)
     start = 0 if head is None else begin(cache, head, len(prompts))
     positions = torch.arange(start, start + longest, device=model.device).expand(len(prompts), -1)
-    with causal_blocks(model) if in_blocks else nullcontext():
+    with causal_blocks(model, places) if in_blocks else nullcontext():
         output = model(
             input_ids=batch, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=places
         )
@@ -53,33 +58,35 @@ def begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
 
 
 def _one_by_one(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], longest: int, head: DynamicCache | None
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, head: DynamicCache | None
 ) -> tuple[DynamicCache, torch.Tensor]:
-    """Each prompt through the model alone, its keys and values written where all prompts' stand together."""
+    """Each prompt through the model alone, its keys and values written where all prompts' stand together: so many
+    ``places`` for each, besides the head."""
     cache = DynamicCache(config=model.config)
     heads: Sequence[Any] = [None] * len(cache.layers) if head is None else head.layers
-    layers = [_PromptLayer(len(prompts), longest, of_head) for of_head in heads]
+    layers = [_PromptLayer(len(prompts), places, of_head) for of_head in heads]
     cache.layers = list(layers)
     logits = []
-    with causal_blocks(model):
-        for ids in prompts:
-            batch = torch.tensor([list(ids)], device=model.device)
-            logits.append(model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1])
-            for layer in layers:
-                layer.prompt += 1
+    for ids in prompts:
+        batch = torch.tensor([list(ids)], device=model.device)
+        with causal_blocks(model, torch.tensor([len(ids) - 1], device=model.device)):
+            output = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        logits.append(output.logits[:, -1])
+        for layer in layers:
+            layer.prompt += 1
     return cache, torch.cat(logits)
 
 
 class _PromptLayer(DynamicLayer):
-    """Keys and values of prompts that are prefilled one after the other, zeros on the right of the shorter ones.
+    """Keys and values of prompts that are prefilled one after the other, zeros on the right up to ``places``.
 
     ``head`` is the layer of another cache, or None.
     """
 
-    def __init__(self, n_prompts: int, longest: int, head: Any) -> None:
+    def __init__(self, n_prompts: int, places: int, head: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.start = 0 if head is None else head.keys.shape[2]
-        self.shape = (n_prompts, self.start + longest)
+        self.shape = (n_prompts, self.start + places)
         self.head = head
         self.prompt = 0
 
@@ -104,8 +111,8 @@ class _PromptLayer(DynamicLayer):
         return self.keys[own, :, :end], self.values[own, :, :end]
 
     def _room(self, states: torch.Tensor) -> torch.Tensor:
-        n_prompts, longest = self.shape
-        return states.new_empty(n_prompts, states.shape[1], longest, states.shape[3])
+        n_prompts, places = self.shape
+        return states.new_empty(n_prompts, states.shape[1], places, states.shape[3])
 
     def get_seq_length(self) -> int:
         """Where every prompt begins."""

@@ -35,13 +35,13 @@ class PromptHead:
         n = len(self.ids)
         return all(len(ids) > n and tuple(ids[:n]) == self.ids for ids in prompts)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, torch.Tensor]:
+    def prefill(self, prompts: Sequence[Sequence[int]], room: int = 0) -> tuple[DynamicCache, torch.Tensor]:
         """As :func:`kbtrain.llm.prefill.prefill`, to rounding: keys and values of the whole prompts, and last logits.
 
         Padding stands on the right, as there.
         """
         n = len(self.ids)
-        return prefill(self.model, [ids[n:] for ids in prompts], self.blocks, self._cache)
+        return prefill(self.model, [ids[n:] for ids in prompts], self.blocks, self._cache, room)
 
     def before(self, n_prompts: int) -> DynamicCache:
         """A new cache for so many prompts, which holds the head."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,12 +11,13 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.freed_memory import keep_freed_memory
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder
+from kbtrain.llm.decoders import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.draw import draw, filtered
 from kbtrain.llm.lines import Lines
 from kbtrain.llm.packed_linear import PackedLinears
 from kbtrain.llm.prefill import prefill
 from kbtrain.llm.prompt_head import PromptHead, common_start
+from kbtrain.llm.side_by_side import replica
 from kbtrain.llm.stopping import Stopper
 from kbtrain.llm.uniforms import UniformRow
 from kbtrain.records import GREEDY, Condition, Finish, Sample
@@ -58,6 +60,13 @@ class BatchSampler:
         self._packed = PackedLinears(model)
         self._head: PromptHead | None = None  # the newest batch's
         keep_freed_memory()
+
+    def twin(self) -> BatchSampler:
+        """Another sampler with the same weights, for another thread."""
+        model, tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
+        made = BatchSampler(model, tokenizer, self.sampling, self.shared)
+        made._packed = PackedLinears(model, self._packed.weights)
+        return made
 
     def sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
         """Samples of each prompt, in the order of its ``indices``."""
@@ -105,12 +114,13 @@ class BatchSampler:
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, torch.Tensor]:
         """A function of these prompts alone, down to rounding: the head is what they have in common, not what others
         had."""
+        room = room_behind([len(ids) for ids in prompts], self.sampling.max_new_tokens)
         head = common_start(prompts) if self.shared and len(prompts) > 1 else ()
         if len(head) < _HEAD:
-            return prefill(self.model, prompts, self.shared)
+            return prefill(self.model, prompts, self.shared, room=room)
         if self._head is None or self._head.ids != head or not self._head.current():
             self._head = PromptHead(self.model, head, self.shared)
-        return self._head.prefill(prompts)
+        return self._head.prefill(prompts, room)
 
     def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[_Row]:
         """Give each row its next token, drawn from its line of the logits; returns the rows that go on."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -17,8 +20,20 @@ from kbtrain.llm.precision import name_of
 from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.sampler import BatchSampler, PromptRows
 from kbtrain.llm.shared_prefix_check import prefix_problem
+from kbtrain.llm.side_by_side import side_by_side
 from kbtrain.prompts import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
+
+_AT_ONCE = 2  # batches, on a CPU with as many cores (measured with two; more would take more memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """Prompts that are drawn together, which of them (question, condition) are wanted, and evidence tokens cut."""
+
+    prompts: list[PromptRows]
+    missing: AbstractSet[tuple[str, str]]
+    cut: Mapping[tuple[str, str], int]
 
 
 class TransformersLLM:
@@ -42,6 +57,7 @@ class TransformersLLM:
         if problem:
             warnings.warn(f"{name}: prompts are copied for every answer (slow): {problem}", stacklevel=2)
         self._sampler = BatchSampler(model, tokenizer, sampling, shared=self.shared_prefix)
+        self._twins: list[BatchSampler] = []
 
     @classmethod
     def load(
@@ -66,14 +82,30 @@ class TransformersLLM:
         ``done`` are (question, condition) pairs that are stored already: a batch that is wholly done is skipped, one
         that is partly done is computed whole and only its missing part returned, so the bytes are those of one run.
         """
+        works = [functools.partial(self._answers, sampler) for sampler in self._ready_samplers()]
+        yield from side_by_side(works, self._batches(asks, done))
+
+    def _ready_samplers(self) -> list[BatchSampler]:
+        """As many as work at once."""
+        if self.model.device.type == "cpu" and torch.get_num_threads() >= _AT_ONCE:
+            self._twins = self._twins or [self._sampler.twin() for _ in range(1, _AT_ONCE)]
+            return [self._sampler, *self._twins]
+        return [self._sampler]
+
+    def _batches(self, asks: Iterable[Ask], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
+        """Every batch of which something is missing."""
         for window in windows(asks, self.limits.window):
             prompts, cuts = zip(*(self._prompt(ask) for ask in window), strict=True)
             cut = {(p.question_id, p.condition): c for p, c in zip(prompts, cuts, strict=True)}
             for batch in batches(list(prompts), self.limits):
-                missing = [p for p in batch if (p.question_id, p.condition) not in done]
+                missing = {(p.question_id, p.condition) for p in batch}.difference(done)
                 if missing:
-                    found = self._batch(batch)
-                    yield [self._set(p, found[i], cut) for i, p in enumerate(batch) if p in missing]
+                    yield _Batch(batch, missing, cut)
+
+    def _answers(self, sampler: BatchSampler, batch: _Batch) -> list[SampleSet]:
+        """What is missing of a batch, which is drawn whole."""
+        found = zip(batch.prompts, self._drawn(sampler, batch.prompts), strict=True)
+        return [_set(p, made, batch.cut) for p, made in found if (p.question_id, p.condition) in batch.missing]
 
     def _prompt(self, ask: Ask) -> tuple[PromptRows, int]:
         """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
@@ -81,10 +113,10 @@ class TransformersLLM:
         indices = (*([GREEDY] if ask.greedy else []), *range(ask.n))
         return PromptRows(ask.question.id, ask.condition, tuple(ids), indices), cut
 
-    def _batch(self, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
+    def _drawn(self, sampler: BatchSampler, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
         """Sample a batch; when memory runs out, in two halves, down to half of one prompt's rows."""
         try:
-            return [(len(p.ids), s) for p, s in zip(batch, self._sampler.sample(batch), strict=True)]
+            return [(len(p.ids), s) for p, s in zip(batch, sampler.sample(batch), strict=True)]
         except (MemoryError, RuntimeError) as error:
             if not is_memory_error(error):
                 raise
@@ -93,25 +125,24 @@ class TransformersLLM:
             torch.cuda.empty_cache()
         if len(batch) > 1:
             half = len(batch) // 2
-            return self._batch(batch[:half]) + self._batch(batch[half:])
-        return [self._half_rows(batch[0])]
+            return self._drawn(sampler, batch[:half]) + self._drawn(sampler, batch[half:])
+        return [self._half_rows(sampler, batch[0])]
 
-    def _half_rows(self, prompt: PromptRows) -> tuple[int, list[Sample]]:
+    def _half_rows(self, sampler: BatchSampler, prompt: PromptRows) -> tuple[int, list[Sample]]:
         if len(prompt.indices) == 1:
             raise UserError(f"question '{prompt.question_id}': not enough memory for one answer; shorten the prompt")
         half = len(prompt.indices) // 2
         parts = (prompt.indices[:half], prompt.indices[half:])
-        found = [
-            self._batch([PromptRows(prompt.question_id, prompt.condition, prompt.ids, part)])[0][1] for part in parts
-        ]
+        found = [self._drawn(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
         return len(prompt.ids), found[0] + found[1]
 
-    def _set(self, prompt: PromptRows, found: tuple[int, list[Sample]], cut: dict[tuple[str, str], int]) -> SampleSet:
-        n_tokens, samples = found
-        greedy = next((s for s in samples if s.index == GREEDY), None)
-        drawn = tuple(s for s in samples if s.index != GREEDY)
-        key = (prompt.question_id, prompt.condition)
-        return SampleSet(prompt.question_id, prompt.condition, drawn, greedy, n_tokens, cut[key])
+
+def _set(prompt: PromptRows, found: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]) -> SampleSet:
+    n_tokens, samples = found
+    greedy = next((s for s in samples if s.index == GREEDY), None)
+    drawn = tuple(s for s in samples if s.index != GREEDY)
+    key = (prompt.question_id, prompt.condition)
+    return SampleSet(prompt.question_id, prompt.condition, drawn, greedy, n_tokens, cut[key])
 
 
 def is_memory_error(error: BaseException) -> bool:

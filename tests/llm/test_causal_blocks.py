@@ -56,6 +56,20 @@ def test_a_model_gives_the_same_logits_keys_and_values_in_blocks(model: LlamaFor
     assert model.config._attn_implementation == "sdpa"
 
 
+@torch.inference_mode()
+def test_only_the_states_that_are_read_need_be_right_in_the_last_layer(model: LlamaForCausalLM) -> None:
+    ids = torch.tensor([[(3 * i) % 64 for i in range(300)], [(7 * i) % 64 for i in range(300)]])
+    read = torch.tensor([299, 140, 3])
+    with causal_blocks(model):
+        whole = model(ids).logits
+    with causal_blocks(model, read):
+        few = model(ids, logits_to_keep=read).logits
+        wrong = model(ids, logits_to_keep=torch.tensor([200])).logits[:, 0]
+    torch.testing.assert_close(few, whole[:, read], atol=1e-5, rtol=1e-5)
+    assert (wrong - whole[:, 200]).abs().max() > 1e-3  # else nothing was left out
+    assert "forward" not in model.model.layers[-1].mlp.__dict__
+
+
 def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
     model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,12 +91,18 @@ def test_long_prompts_go_through_the_model_one_by_one_and_come_back_as_one_padde
     plain, theirs = prefill(model, prompts)
     shapes: list[torch.Size] = []
     watch = model.register_forward_pre_hook(lambda _, a, k: shapes.append(k["input_ids"].shape), with_kwargs=True)
-    joined, ours = prefill(model, prompts, blocks=True)
+    last: list[torch.Size] = []
+    seen = model.model.layers[-1].mlp.up_proj.register_forward_pre_hook(lambda _, a: last.append(a[0].shape))
+    joined, ours = prefill(model, prompts, blocks=True, room=7)
     watch.remove()
+    seen.remove()
     assert shapes == [(1, 290), (1, 270)]
+    assert last == [(1, 1, 32)] * 2  # of the last layer, nobody reads the states of earlier tokens
+    assert "forward" not in model.model.layers[-1].mlp.__dict__
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     for a, b in zip(plain.layers, joined.layers, strict=True):
         for whole, made in ((a.keys, b.keys), (a.values, b.values)):
-            torch.testing.assert_close(made[0], whole[0], atol=1e-5, rtol=1e-5)
+            assert made.shape[2] == 297 and not made[:, :, 290:].any()
+            torch.testing.assert_close(made[0, :, :290], whole[0], atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(made[1, :, :270], whole[1, :, :270], atol=1e-5, rtol=1e-5)
             assert not made[1, :, 270:].any()

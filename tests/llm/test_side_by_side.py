@@ -1,0 +1,116 @@
+"""Two batches at once give what one after the other gives, in the same order."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.batching import BatchLimits
+from kbtrain.llm.causal_blocks import causal_blocks
+from kbtrain.llm.side_by_side import replica, side_by_side
+from kbtrain.llm.transformers_llm import TransformersLLM
+
+
+@pytest.fixture
+def _two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+def test_a_replica_has_the_weights_and_nothing_else_of_the_model(make_model):
+    model = make_model("llama")
+    twin = replica(model)
+    assert [p.data_ptr() for p in twin.parameters()] == [p.data_ptr() for p in model.parameters()]
+    assert not {id(m) for m in twin.modules()} & {id(m) for m in model.modules()}
+    with causal_blocks(twin):
+        assert twin.config._attn_implementation != model.config._attn_implementation
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2)
+        assert torch.equal(twin(ids).logits, model(ids).logits)
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_results_come_in_the_items_order_each_worker_has_one_item_and_half_the_threads():
+    busy, seen = set(), []
+
+    def worker(name):
+        def work(item):
+            assert name not in busy
+            busy.add(name)
+            seen.append((name, torch.get_num_threads(), threading.current_thread() is threading.main_thread()))
+            time.sleep(0.02 if item % 2 else 0.001)
+            busy.remove(name)
+            return item * item
+
+        return work
+
+    assert list(side_by_side([worker("a"), worker("b")], range(12))) == [i * i for i in range(12)]
+    assert {name for name, _, _ in seen} == {"a", "b"} and {(threads, main) for _, threads, main in seen} == {
+        (1, False)
+    }
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_an_error_ends_it_and_items_are_not_taken_far_ahead():
+    taken = []
+
+    def items():
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    def work(item):
+        if item == 3:
+            raise ValueError("item 3")
+        return item
+
+    found = side_by_side([work, work], items())
+    assert next(found) == 0 and len(taken) <= 3
+    with pytest.raises(ValueError, match="item 3"):
+        list(found)
+    assert len(taken) <= 7 and torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_answers_are_those_of_one_batch_after_the_other(kind, make_model, tokenizer, question):
+    def answers(threads):
+        torch.set_num_threads(threads)
+        limits = BatchLimits(rows=8, prompt_tokens=1024, window=8)
+        sampling = Sampling(max_new_tokens=8, stop=("\n",), max_prompt_tokens=130)
+        llm = TransformersLLM(kind, make_model(kind), tokenizer, sampling, limits)
+        asks = [Ask(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=4) for i in range(15)]
+        made = list(llm.answer(asks, {("q3", "llm")}))
+        torch.set_num_threads(1)
+        return made, len(llm._twins)
+
+    (one, none), (two, twins) = answers(1), answers(2)
+    assert (none, twins) == (0, 1) and len(one) > 6
+    assert [[(s.question_id, s.samples, s.greedy) for s in sets] for sets in two] == [
+        [(s.question_id, s.samples, s.greedy) for s in sets] for sets in one
+    ]
+    assert "q3" not in {s.question_id for sets in two for s in sets}
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_memory_that_runs_out_in_one_of_two_batches_halves_that_one(make_model, tokenizer, question, monkeypatch):
+    limits = BatchLimits(rows=12, prompt_tokens=1024, window=8)
+    sampling = Sampling(max_new_tokens=5, stop=(), max_prompt_tokens=130)
+    llm = TransformersLLM("m", make_model("llama"), tokenizer, sampling, limits)
+    asks = [Ask(question(f"q{i}"), "llm", None, n=2) for i in range(8)]
+    whole = [s for sets in llm.answer(asks) for s in sets]
+    sample = llm._twins[0].sample
+
+    def little_memory(prompts):
+        if len(prompts) > 2:
+            raise MemoryError
+        return sample(prompts)
+
+    llm._twins[0].sample = little_memory
+    with pytest.warns(UserWarning, match="out of memory"):
+        halved = [s for sets in llm.answer(asks) for s in sets]
+    assert [[a.text for a in s.samples] for s in halved] == [[a.text for a in s.samples] for s in whole]
