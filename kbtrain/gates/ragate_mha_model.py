@@ -15,6 +15,8 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from kbtrain.gates.dropout import Dropout
+
 Crossing = Literal["self", "knowledge"]
 
 
@@ -59,7 +61,7 @@ class _Layer(nn.Module):
         self.down = nn.Linear(d, d)
         self.norm_attention = nn.LayerNorm(d)
         self.norm_feed = nn.LayerNorm(d)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, other: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
         """``mask``: (rows, 1, 1, keys), True where a key is real; None where all are."""
@@ -93,7 +95,7 @@ class RagateMHAModel(PreTrainedModel):
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_token_id)
         self.layers = nn.ModuleList(_Layer(config) for _ in range(config.n_layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.classifier = nn.Linear(config.d_model, 2)
         self.post_init()  # type: ignore[no-untyped-call]
 
