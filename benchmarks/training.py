@@ -3,7 +3,8 @@ batch, steps and learning rate, each in a process of its own, in turn. The last 
 
 TRL runs twice: with its defaults, and with what helps here (no gradient checkpointing, the same batches of rows of like
 length as ours). Prints tokens a second, peak memory, the trained models' loss on all examples, computed the same way,
-and the ratios; writes the curves, overlaid, as SVG. Needs: pip install trl.
+the ratios, and the share of what the machine's rate of products allows; writes the curves, overlaid, as SVG. Needs:
+pip install trl.
 
 Examples:
   python benchmarks/training.py
@@ -78,10 +79,15 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     rates = {name: reply["tokens"] / reply["seconds"] for name, reply in found.items()}
     rows = [
         [name, f"{rates[name]:.0f}", f"{reply['peak_rss_mb'] / 1024:.2f}", f"{reply['final_loss']:.4f}",
-         f"{rates.get('kbtrain', rates[name]) / rates[name]:.2f}"]
+         f"{rates.get('kbtrain', rates[name]) / rates[name]:.2f}", share(reply)]
         for name, reply in found.items()
     ]  # fmt: skip
-    return aligned(("peer", "tokens/s", "peak GiB", "loss after", "ours / it"), rows)
+    return aligned(("peer", "tokens/s", "peak GiB", "loss after", "ours / it", "of limit"), rows)
+
+
+def share(reply: dict[str, Any]) -> str:
+    least = reply["least_seconds"]
+    return "" if least is None else f"{least / reply['seconds']:.0%}"
 
 
 def figure(found: dict[str, dict[str, Any]]) -> str:

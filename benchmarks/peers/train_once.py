@@ -2,7 +2,8 @@
 
 Argument: JSON with who (kbtrain, trl_defaults, trl_best), method (full, qlora), model, data (JSONL), batch, epochs,
 dtype, learning_rate, max_length, folder. The last line is JSON: seconds and tokens of the last epoch, losses, peak
-memory, and the loss of the trained model on all examples, computed the same way for every peer.
+memory, the loss of the trained model on all examples, computed the same way for every peer, and (full) the least time
+the epoch's products take at the rate of this machine, measured after the training.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from training_limit import least_seconds
 
 from kbtrain.gates.encoding import Encoder, kbm_form
 from kbtrain.gates.kbm import KBM
@@ -49,8 +54,11 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     peak = peak_rss_mb()
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return {"seconds": seconds, "steps": len(times), "tokens": sum(len(row.ids) for row in rows), "losses": losses,
-            "peak_rss_mb": peak, "final_loss": final_loss(model, tokenizer, rows)}  # fmt: skip
+    lengths = [len(row.ids) for row in rows]
+    loss, answer_tokens = final_loss(model, tokenizer, rows)
+    least = least_seconds(model, lengths, answer_tokens, job["dtype"]) if job["method"] == "full" else None
+    return {"seconds": seconds, "steps": len(times), "tokens": sum(lengths), "losses": losses, "peak_rss_mb": peak,
+            "final_loss": loss, "least_seconds": least}  # fmt: skip
 
 
 def arguments(job: dict[str, Any]) -> Any:
@@ -107,8 +115,8 @@ def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExamp
     )
 
 
-def final_loss(model: Any, tokenizer: Any, rows: list[Row]) -> float:
-    """Mean over all answer tokens of all examples, without dropout, in fp32 where weights are."""
+def final_loss(model: Any, tokenizer: Any, rows: list[Row]) -> tuple[float, int]:
+    """Mean over all answer tokens of all examples, without dropout, in fp32 where weights are; and their number."""
     import torch
 
     model.eval()
@@ -120,7 +128,7 @@ def final_loss(model: Any, tokenizer: Any, rows: list[Row]) -> float:
             logits = model(**inputs, logits_to_keep=batch["labels"].shape[1], use_cache=False).logits
             total += float(answer_loss(logits, batch["labels"], batch["other"], batch["weight"]))
             count += int((batch["labels"] != -100).sum())
-    return total / count
+    return total / count, count
 
 
 if __name__ == "__main__":

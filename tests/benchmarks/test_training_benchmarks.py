@@ -30,6 +30,7 @@ def test_the_training_benchmark_gives_rates_memory_losses_and_a_figure(tmp_path)
     for reply in found.values():
         assert reply["steps"] == len(reply["losses"]) == 8
         assert reply["tokens"] > 0 and reply["seconds"] > 0 and reply["peak_rss_mb"] > 100
+        assert 0 < reply["least_seconds"] < reply["seconds"]
     assert "kbtrain" in done.stdout and (tmp_path / "out" / "training_full.svg").read_text().startswith("<svg")
     if "trl_best" in found:
         assert found["kbtrain"]["final_loss"] == pytest.approx(found["trl_best"]["final_loss"], rel=0.1)
@@ -52,3 +53,23 @@ def test_the_scoring_benchmark_gives_both_rates(tmp_path):
     for rates in found.values():
         assert rates["kbtrain"] > 0 and rates["generate"] > 0
         assert f"({rates['unread']} of 4 unreadable)" in done.stdout
+
+
+def test_the_operations_of_a_training_epoch_are_three_times_those_of_a_forward_pass(tmp_path, monkeypatch):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from training_limit import operations
+
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, attn_implementation="eager",
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.ones(1, 64, dtype=torch.long), logits_to_keep=5)
+    parts = operations(model, [64], 5)
+    square = parts["attention"] / 65 * 64 * 2  # eager attention computes the whole square, we count what is seen
+    assert counter.get_total_flops() == pytest.approx((parts["body"] + square + parts["head"]) / 3, rel=0.01)
