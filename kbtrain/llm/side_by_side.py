@@ -21,6 +21,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+_AT_ONCE = 2  # on a CPU with as many cores (measured with two; more would take more memory)
+
+
+def at_once(model: PreTrainedModel) -> int:
+    """How many batches of a model to compute side by side: 1 where that gains nothing, or where a replica would not
+    be one (a module's forward was replaced, as trainers do; weights that processes share)."""
+    if model.device.type != "cpu" or torch.get_num_threads() < _AT_ONCE:
+        return 1
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return 1
+    return 1 if any("forward" in module.__dict__ for module in model.modules()) else _AT_ONCE
+
+
 def replica(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with modules and a config of its own, which may be changed for a while; the weights are the model's."""
     weights = itertools.chain(model.parameters(), model.buffers())

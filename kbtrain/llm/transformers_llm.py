@@ -20,11 +20,9 @@ from kbtrain.llm.precision import name_of
 from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.sampler import BatchSampler, PromptRows
 from kbtrain.llm.shared_prefix_check import prefix_problem
-from kbtrain.llm.side_by_side import side_by_side
+from kbtrain.llm.side_by_side import at_once, side_by_side
 from kbtrain.prompts import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
-
-_AT_ONCE = 2  # batches, on a CPU with as many cores (measured with two; more would take more memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +85,10 @@ class TransformersLLM:
 
     def _ready_samplers(self) -> list[BatchSampler]:
         """As many as work at once."""
-        if self.model.device.type == "cpu" and torch.get_num_threads() >= _AT_ONCE:
-            self._twins = self._twins or [self._sampler.twin() for _ in range(1, _AT_ONCE)]
-            return [self._sampler, *self._twins]
-        return [self._sampler]
+        wanted = at_once(self.model) - 1
+        while len(self._twins) < wanted:
+            self._twins.append(self._sampler.twin())
+        return [self._sampler, *self._twins[:wanted]]
 
     def _batches(self, asks: Iterable[Ask], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
         """Every batch of which something is missing."""

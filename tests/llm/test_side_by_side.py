@@ -9,7 +9,7 @@ import torch
 from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.batching import BatchLimits
 from kbtrain.llm.causal_blocks import causal_blocks
-from kbtrain.llm.side_by_side import replica, side_by_side
+from kbtrain.llm.side_by_side import at_once, replica, side_by_side
 from kbtrain.llm.transformers_llm import TransformersLLM
 
 
@@ -114,3 +114,20 @@ def test_memory_that_runs_out_in_one_of_two_batches_halves_that_one(make_model, 
     with pytest.warns(UserWarning, match="out of memory"):
         halved = [s for sets in llm.answer(asks) for s in sets]
     assert [[a.text for a in s.samples] for s in halved] == [[a.text for a in s.samples] for s in whole]
+
+
+def test_one_batch_at_a_time_where_two_would_not_do(make_model, monkeypatch):
+    model = make_model("llama")
+    torch.set_num_threads(1)
+    assert at_once(model) == 1
+    torch.set_num_threads(2)
+    try:
+        assert at_once(model) == 2
+        model.forward = model.forward  # as trainers replace it: a replica would call the model's
+        assert at_once(model) == 1
+        del model.forward
+        assert at_once(model) == 2
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        assert at_once(model) == 1
+    finally:
+        torch.set_num_threads(1)
