@@ -5,7 +5,6 @@ PyTorch hands plain weights to oneDNN, which lays them out anew for every produc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from kbtrain.llm.weight_versions import weight_versions
+from kbtrain.machine_memory import machine_memory
 
 _SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
 
@@ -80,5 +80,4 @@ def _pays(model: nn.Module) -> bool:
         return False
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return sum(w.numel() * w.itemsize for w in weights) <= _SHARE * memory
+    return sum(w.numel() * w.itemsize for w in weights) <= _SHARE * machine_memory()

@@ -21,8 +21,11 @@ from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.sampler import BatchSampler, PromptRows
 from kbtrain.llm.shared_prefix_check import prefix_problem
 from kbtrain.llm.side_by_side import at_once, side_by_side
+from kbtrain.machine_memory import machine_memory
 from kbtrain.prompts import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
+
+_SHARE = 0.1  # of the machine's memory that one batch's prompts may take if another is to be computed beside it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +87,9 @@ class TransformersLLM:
         yield from side_by_side(works, self._batches(asks, done))
 
     def _ready_samplers(self) -> list[BatchSampler]:
-        """As many as work at once."""
-        wanted = at_once(self.model) - 1
+        """As many as work at once: one, where the prompts of two batches would take much of the machine's memory."""
+        room = self.limits.prompt_tokens * _token_bytes(self.model)
+        wanted = at_once(self.model) - 1 if room <= _SHARE * machine_memory() else 0
         while len(self._twins) < wanted:
             self._twins.append(self._sampler.twin())
         return [self._sampler, *self._twins[:wanted]]
@@ -96,7 +100,7 @@ class TransformersLLM:
             prompts, cuts = zip(*(self._prompt(ask) for ask in window), strict=True)
             cut = {(p.question_id, p.condition): c for p, c in zip(prompts, cuts, strict=True)}
             for batch in batches(list(prompts), self.limits):
-                missing = {(p.question_id, p.condition) for p in batch}.difference(done)
+                missing = {(p.question_id, p.condition) for p in batch if (p.question_id, p.condition) not in done}
                 if missing:
                     yield _Batch(batch, missing, cut)
 
@@ -133,6 +137,15 @@ class TransformersLLM:
         parts = (prompt.indices[:half], prompt.indices[half:])
         found = [self._drawn(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
         return len(prompt.ids), found[0] + found[1]
+
+
+def _token_bytes(model: PreTrainedModel) -> int:
+    """What the keys and values of one token take."""
+    config = model.config.get_text_config()
+    all_heads = getattr(config, "num_attention_heads", None) or 1
+    heads = getattr(config, "num_key_value_heads", None) or all_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // all_heads
+    return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)
 
 
 def _set(prompt: PromptRows, found: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]) -> SampleSet:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.gates.base_model import folder_of, weight_files
+from kbtrain.machine_memory import machine_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -123,4 +124,4 @@ def device_memory(device: str) -> float:
 
     if device.startswith("cuda"):
         return float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return float(machine_memory())
