@@ -20,7 +20,7 @@ help:  ## this list
 setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model (again: nothing to do)
 	@$(PY) -m kbtrain.cli models get $(MODEL)
 
-demo: setup  ## the whole chain on part of the atlas, about 15 minutes on 2 cores
+demo: setup  ## the whole chain on part of the atlas, about 10 minutes on 2 cores
 	@$(call chain,demo,_demo,2)
 
 demo-full: setup  ## the same on the whole atlas, about an hour
