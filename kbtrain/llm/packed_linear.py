@@ -22,7 +22,8 @@ class PackedWeights:
     """The packed weights of a model's linear layers, packed when first asked for; serves the model's replicas too."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._layers = linear_layers(model) if _pays(model) else []
+        self.pays = _pays(model)
+        self._layers = linear_layers(model) if self.pays else []
         self._packed: list[torch.Tensor] = []
         self._versions: list[tuple[int, int]] = []
         self._lock = Lock()
@@ -47,16 +48,15 @@ class PackedLinears:
 
     def __init__(self, model: nn.Module, weights: PackedWeights | None = None) -> None:
         self.weights = weights or PackedWeights(model)
-        self._layers = linear_layers(model)
+        self._layers = linear_layers(model) if self.weights.pays else []
 
     def __enter__(self) -> None:
-        packed = self.weights.current()
-        for layer, of_layer in zip(self._layers if packed else [], packed, strict=True):
-            layer.forward = _forward(of_layer, layer.bias)  # type: ignore[method-assign,assignment]
+        for layer, packed in zip(self._layers, self.weights.current(), strict=True):
+            layer.forward = _forward(packed, layer.bias)  # type: ignore[method-assign,assignment]
 
     def __exit__(self, *error: object) -> None:
         for layer in self._layers:
-            layer.__dict__.pop("forward", None)
+            del layer.forward
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:

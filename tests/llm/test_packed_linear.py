@@ -71,6 +71,14 @@ def test_nothing_is_packed_in_fp32_or_where_memory_is_short(
         assert "forward" not in model.lm_head.__dict__
 
 
+def test_a_forward_that_others_replaced_stays_where_nothing_is_packed(model: LlamaForCausalLM) -> None:
+    theirs = model.float().lm_head.forward
+    model.lm_head.forward = theirs  # type: ignore[method-assign]
+    with PackedLinears(model):
+        assert model.lm_head.__dict__["forward"] is theirs
+    assert model.lm_head.__dict__["forward"] is theirs
+
+
 def test_asking_to_keep_freed_memory_twice_does_no_harm() -> None:
     first = keep_freed_memory()
     assert keep_freed_memory() is first
