@@ -7,21 +7,19 @@ tokens. Norms, activations, rounding to 16 bits and the optimiser are granted fo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+from model_shapes import attention_width, body_shapes, parameters
 
 ROWS = 2048  # tokens of the products whose rate is measured
 
 
 def operations(model: Any, lengths: Sequence[int], answer_tokens: int) -> dict[str, float]:
     """Floating-point operations of an epoch over rows of these lengths, by part."""
-    config, head = model.config.get_text_config(), model.get_output_embeddings()
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    width = config.num_hidden_layers * config.num_attention_heads * size
-    body = sum(outer * inner * count for (outer, inner), count in shapes(model).items())
+    width, head = attention_width(model.config.get_text_config()), model.get_output_embeddings()
     return {
-        "body": 6 * body * sum(lengths),
+        "body": 6 * parameters(body_shapes(model)) * sum(lengths),
         "attention": sum(6 * width * length * (length + 1) for length in lengths),
         "head": 6 * head.weight.numel() * answer_tokens,
     }
@@ -33,14 +31,5 @@ def least_seconds(model: Any, lengths: Sequence[int], answer_tokens: int, dtype:
     from peers.machine import rate
 
     with torch.inference_mode():
-        measured = rate(shapes(model), ROWS, {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
+        measured = rate(body_shapes(model), ROWS, {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
     return sum(operations(model, lengths, answer_tokens).values()) / measured
-
-
-def shapes(model: Any) -> Counter[tuple[int, int]]:
-    """How many linear layers of each (outer, inner) there are, the head left out."""
-    import torch
-
-    head = model.get_output_embeddings()
-    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear) and module is not head]
-    return Counter((layer.out_features, layer.in_features) for layer in layers)

@@ -5,12 +5,18 @@ Arguments: model folder, dtype (auto: measured, as the sampler does).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from loop import serve
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from model_shapes import attention_width, body_shapes, head_size, parameters
 
 from kbtrain.llm.load import load_model
 from kbtrain.llm.precision import name_of
@@ -53,17 +59,15 @@ def bandwidth() -> float:
 def load(folder: str, dtype: str) -> Callable[[list[int]], dict[str, object]]:
     model, _ = load_model(folder, dtype, "cpu")
     config, head = model.config.get_text_config(), model.get_output_embeddings()
-    layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
-    body = Counter(tuple(layer.weight.shape) for layer in layers)
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    body, keys = body_shapes(model), config.num_key_value_heads * head_size(config)
     fixed = {
         "dtype": name_of(model.dtype),
         "threads": torch.get_num_threads(),
         "weight_bytes": model.dtype.itemsize,
-        "body_parameters": sum(layer.weight.numel() for layer in layers),
+        "body_parameters": parameters(body),
         "head_parameters": head.weight.numel(),
-        "attention_width": config.num_hidden_layers * config.num_attention_heads * size,
-        "kv_bytes": 2 * config.num_hidden_layers * config.num_key_value_heads * size * model.dtype.itemsize,
+        "attention_width": attention_width(config),
+        "kv_bytes": 2 * config.num_hidden_layers * keys * model.dtype.itemsize,
     }
 
     @torch.inference_mode()
