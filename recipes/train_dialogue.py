@@ -27,7 +27,7 @@ from kbtrain.config import run_script
 from kbtrain.dialogue.responder import CARD, Reads
 from kbtrain.provenance import file_sha256
 from kbtrain.training.arguments import TrainingConfig, training_arguments
-from kbtrain.training.identity import claim, identity, settled
+from kbtrain.training.identity import claim, finished, identity, settled
 
 NOT_PART_OF_A_RUN = frozenset({"output", "snippets", "dry_run", "keep_checkpoints", "report_to"})
 
@@ -81,7 +81,7 @@ def main(config: TrainDialogueConfig) -> None:
     run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
     run["snippets_sha256"] = file_sha256(config.snippets) if config.snippets else None
     main_first(lambda: claim(config.output, run))
-    if (config.output / CARD).exists():
+    if finished(config.output, CARD):
         return say(f"train_dialogue: {config.output} is finished already; nothing to do")
     trainer, tokenizer, facts = train(config, data, device, processes)
     from kbtrain.training.bases import open_base

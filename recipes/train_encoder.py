@@ -37,12 +37,13 @@ from kbtrain.training.classifier_data import ClassifierData, act_targets, class_
 from kbtrain.training.classifier_data import read_classifier_data as read_data
 from kbtrain.training.classifier_run import (
     NOT_PART_OF_A_RUN,
+    SCORES,
     ClassifierConfig,
     classifier_arguments,
     held_out_examples,
     train_to_end,
 )
-from kbtrain.training.identity import claim, identity, settled
+from kbtrain.training.identity import claim, finished, identity, settled
 
 
 class TrainEncoderConfig(ClassifierConfig):
@@ -100,7 +101,7 @@ def main(config: TrainEncoderConfig) -> None:
     processes = start_processes(device)
     run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
     main_first(lambda: claim(config.output, run))
-    if (config.output / CARD).exists():
+    if finished(config.output, CARD, SCORES):
         return say(f"train_encoder: {config.output} is finished already; nothing to do")
 
     from kbtrain.training.classifier_finish import finish

@@ -28,7 +28,7 @@ from kbtrain.prompts import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
 from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
-from kbtrain.training.identity import claim, identity, settled
+from kbtrain.training.identity import claim, finished, identity, settled
 
 if TYPE_CHECKING:
     from kbtrain.training.trainer import KBMTrainer
@@ -83,7 +83,7 @@ def main(config: TrainKBMConfig) -> None:
     processes = start_processes(device)
     run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
     main_first(lambda: claim(config.output, run))
-    if (config.output / CARD).exists():
+    if finished(config.output, CARD):
         return say(f"train_kbm: {config.output} is finished already; nothing to do")
     trainer, compute = train(config, data, device, processes)
     model = trainer.plain_model(lambda: opened(config, device, compute)[0])
@@ -166,9 +166,9 @@ def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model:
     )
     worst, scores = save_checked(config.output, model, trainer.kbm, card, data.dev, data.train[:64])
     inputs = [path for path in (config.train, config.dev) if path]
-    write_meta(config.output / CARD, stage="train", config=card.run, inputs=inputs, extra=facts)
     hashes = {name: file_sha256(path) for name, path in (("train", config.train), ("dev", config.dev)) if path}
     write_run_files(config.output, config.model_dump(mode="json"), hashes, state.log_history)
+    write_meta(config.output / CARD, stage="train", config=card.run, inputs=inputs, extra=facts)
     if not config.keep_checkpoints:
         shutil.rmtree(config.output / "checkpoints")
     say(

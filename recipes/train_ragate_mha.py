@@ -34,12 +34,13 @@ from kbtrain.provenance import write_atomically
 from kbtrain.training.classifier_data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.classifier_run import (
     NOT_PART_OF_A_RUN,
+    SCORES,
     ClassifierConfig,
     classifier_arguments,
     held_out_examples,
     train_to_end,
 )
-from kbtrain.training.identity import claim, identity
+from kbtrain.training.identity import claim, finished, identity
 from kbtrain.training.sweep import Shape, SweepRow, best, grid, sweep_figure, sweep_table
 
 
@@ -112,7 +113,7 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
     settings = config.model_dump(mode="json", exclude={"sweep", "sweep_layers", "sweep_heads", "sweep_sizes"})
     run = identity(settings | dataclasses.asdict(shape), config.train, config.dev, NOT_PART_OF_A_RUN)
     main_first(lambda: claim(output, run))
-    if (output / CARD).exists():
+    if finished(output, CARD, SCORES):
         return say(f"train_ragate_mha: {output} is finished already; nothing to do")
     gate, trainer = train(config, data, shape, output, device)
     if trainer.args.should_save:

@@ -31,8 +31,8 @@ from kbtrain.ragate_peft_prompts import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.classifier_data import ClassifierData
-from kbtrain.training.classifier_run import held_out_examples, train_to_end
-from kbtrain.training.identity import claim, identity, settled
+from kbtrain.training.classifier_run import SCORES, held_out_examples, train_to_end
+from kbtrain.training.identity import claim, finished, identity, settled
 
 NOT_PART_OF_A_RUN = frozenset({"output", "test", "dry_run", "keep_checkpoints", "report_to"})
 
@@ -85,7 +85,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     processes = start_processes(device)
     run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
     main_first(lambda: claim(config.output, run))
-    if (config.output / CARD).exists():
+    if finished(config.output, CARD, SCORES):
         return say(f"train_ragate_peft: {config.output} is finished already; nothing to do")
     trainer, compute = train(config, data, test, device, processes)
     model = trainer.plain_model(lambda: opened(config, device, compute)[0])
@@ -108,7 +108,9 @@ def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[An
 
 
 def turns_of_test(config: TrainRagatePeftConfig) -> list[TurnExample]:
-    return [example for example in held_out_examples(config.test) if isinstance(example, TurnExample)]
+    from kbtrain.training.ragate_peft_data import check_turns
+
+    return check_turns(held_out_examples(config.test), config.test, config.features) if config.test else []
 
 
 def train(

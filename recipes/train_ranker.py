@@ -31,7 +31,7 @@ from kbtrain.provenance import file_sha256, package_versions, write_atomically, 
 from kbtrain.records import Snippet, TurnExample
 from kbtrain.retrieval.ranker_data import Candidates, TfIdfRank, read_ranker_data, recall, training_pairs
 from kbtrain.training.arguments import TrainingConfig, training_arguments
-from kbtrain.training.identity import claim, identity, settled
+from kbtrain.training.identity import claim, finished, identity, settled
 
 RANKS = "ranks.json"
 NOT_PART_OF_A_RUN = frozenset({"output", "dry_run", "keep_checkpoints", "report_to"})
@@ -76,7 +76,7 @@ def main(config: TrainRankerConfig) -> None:
     start_processes(device)
     run = identity(config.model_dump(mode="json"), config.train, config.snippets, NOT_PART_OF_A_RUN)
     main_first(lambda: claim(config.output, run))
-    if (config.output / RANKS).exists():
+    if finished(config.output, RANKS):
         return say(f"train_ranker: {config.output} is finished already; nothing to do")
     ranker, trainer = train(config, turns["dev"], candidates, pairs, device)
     if trainer.args.should_save:

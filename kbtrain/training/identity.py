@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.provenance import file_sha256, meta_path, write_atomically
 
 RUN = "run.json"
 SETTLED = "settled"  # what was measured at the first start
@@ -38,6 +38,12 @@ def claim(folder: Path, run: Mapping[str, Any]) -> None:
             f"{at(path)}: another training is in this folder ({key} was {old.get(key)}, is {new.get(key)}); choose "
             "another output, or delete the folder"
         )
+
+
+def finished(folder: Path, *files: str) -> bool:
+    """Whether a training ended here: these files are there, which it writes last, and what is noted of them. A gate
+    alone does not say so: a training that was killed after it still owes its scores, or its curves."""
+    return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 
 
 def settled(folder: Path, name: str, measure: Callable[[], str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kbtrain.errors import UserError, at
+from kbtrain.gates.encoder_input import Example
 from kbtrain.gates.encoding import Encoded
 from kbtrain.gates.ragate_peft import TurnPrompts
 from kbtrain.ragate_peft_prompts import PeftFeature
@@ -26,16 +27,24 @@ def read_turns(train: Path, dev: Path, features: Sequence[PeftFeature]) -> Class
     """Both splits. Raises :class:`UserError` for questions, a missing feature, one class, or dialogues in both."""
     data = read_classifier_data(train, dev)
     for rows, path in ((data.train, train), (data.dev, dev)):
-        for row in rows:
-            if not isinstance(row.example, TurnExample):
-                raise UserError(f"{at(path)}: questions, where dialogue turns are expected (data_gen/collect_turns.py)")
-            for name in features:
-                if getattr(row.example, _FIELDS[name]) is None:
-                    raise UserError(
-                        f"{at(path)}: example '{row.example.id}' has no '{name}'; make it first "
-                        "(data_gen/turn_features.py), or take it out of features"
-                    )
+        check_turns([row.example for row in rows], path, features)
     return data
+
+
+def check_turns(examples: Sequence[Example], path: Path, features: Sequence[PeftFeature]) -> list[TurnExample]:
+    """The examples, all of them turns with these features. Raises :class:`UserError` naming the first that is not."""
+    turns = []
+    for example in examples:
+        if not isinstance(example, TurnExample):
+            raise UserError(f"{at(path)}: questions, where dialogue turns are expected (data_gen/collect_turns.py)")
+        for name in features:
+            if getattr(example, _FIELDS[name]) is None:
+                raise UserError(
+                    f"{at(path)}: example '{example.id}' has no '{name}'; make it first "
+                    "(data_gen/turn_features.py), or take it out of features"
+                )
+        turns.append(example)
+    return turns
 
 
 def turns_of(rows: Sequence[object]) -> list[TurnExample]:

@@ -207,6 +207,29 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
         kbtrain.load_gate(tmp_path / "p")
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"), [("encoder", {}), ("encoder", {"method": "probe"}), ("ragate_mha", {})], ids=str
+)
+def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(
+    recipe, data, tmp_path, monkeypatch, name, changes
+):
+    given = arguments(data, tmp_path / "g", name, **changes)
+    with monkeypatch.context() as patched:
+        patched.setattr("kbtrain.training.classifier_finish.write_scores", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            recipe(name, given)
+    left = (tmp_path / "g" / "model.safetensors").read_bytes()
+    assert (tmp_path / "g" / "gate.json").exists() and not (tmp_path / "g" / "scores.jsonl").exists()
+    recipe(name, given)
+    assert len(list(read(GateScore, tmp_path / "g" / "scores.jsonl"))) == 28
+    assert (tmp_path / "g" / "model.safetensors").read_bytes() == left
+    assert not (tmp_path / "g" / "checkpoints").exists()
+
+
+def stopped(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
 def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
     changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "method": "probe"}
     given = arguments(data, tmp_path / "q", "encoder", **changes)

@@ -132,6 +132,21 @@ def test_a_finished_run_says_so_and_does_nothing(recipe, arguments, tmp_path, ca
         recipe(arguments(epochs=2))
 
 
+def test_killed_with_its_gate_saved_and_no_curves_it_still_draws_them(recipe, arguments, tmp_path, monkeypatch):
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kbtrain.training.run_files.curves", killed)
+        with pytest.raises(KeyboardInterrupt):
+            recipe(arguments())
+    left = weights(tmp_path / "kbm")
+    assert (tmp_path / "kbm" / "gate.json").exists() and not (tmp_path / "kbm" / "curves.svg").exists()
+    recipe(arguments())
+    assert (tmp_path / "kbm" / "curves.svg").exists() and not (tmp_path / "kbm" / "checkpoints").exists()
+    assert weights(tmp_path / "kbm") == left
+
+
 def test_eight_rows_at_once_equal_one_row_eight_times(recipe, arguments, tmp_path):
     recipe(arguments(output=tmp_path / "a", epochs=1, device_batch_size=8, gradient_accumulation_steps=1))
     recipe(arguments(output=tmp_path / "b", epochs=1, device_batch_size=1, gradient_accumulation_steps=8))

@@ -170,6 +170,21 @@ def test_killed_while_saving_it_ends_with_the_same_adapter_bit_for_bit(recipe, d
     assert all(torch.equal(one[name], two[name]) for name in one) and one.keys() == two.keys()
 
 
+def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(recipe, data, tmp_path, monkeypatch):
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kbtrain.training.ragate_peft_finish.write_scores", killed)
+        with pytest.raises(KeyboardInterrupt):
+            recipe(arguments(data, tmp_path / "g"))
+    left = adapter(tmp_path / "g")
+    assert (tmp_path / "g" / "gate.json").exists() and not (tmp_path / "g" / "scores.jsonl").exists()
+    recipe(arguments(data, tmp_path / "g"))
+    assert len(list(read(GateScore, tmp_path / "g" / "scores.jsonl"))) == 20
+    assert all(torch.equal(left[name], weight) for name, weight in adapter(tmp_path / "g").items())
+
+
 def test_merged_weights_are_in_16_bits_and_only_where_asked(recipe, data, tmp_path):
     recipe(arguments(data, tmp_path / "g", epochs=1, merge_adapter=True))
     merged = load_file(tmp_path / "g" / "merged" / "model.safetensors")
@@ -249,14 +264,16 @@ def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, dat
         ({"features": "[ner, ner]"}, "each one once"),
         ({"features": "[names]"}, "key 'features'"),
         ({"train": "QUESTIONS"}, "questions, where dialogue turns are expected"),
+        ({"test": "QUESTIONS"}, "questions.jsonl: questions, where dialogue turns are expected"),
         ({"features": "[source]", "train": "BARE", "dev": "BARE"}, "has no 'source'; make it first"),
+        ({"features": "[source]", "test": "BARE"}, "example 'test0:1' has no 'source'; make it first"),
         ({"model": "/no/such/model"}, "no such folder"),
         ({"max_length": 80}, "do not fit into max_length 80"),
     ],
 )
 def test_bad_input_is_told_before_weights_are_opened(recipe, data, tmp_path, changes, message):
-    write(tmp_path / "questions.jsonl", [labelled(i) for i in range(6)] + [labelled(i, "dev") for i in range(6)])
-    write(tmp_path / "bare.jsonl", [turn(i, split) for split in ("train", "dev") for i in range(8)])
+    write(tmp_path / "questions.jsonl", [labelled(i, split) for split in ("train", "dev", "test") for i in range(6)])
+    write(tmp_path / "bare.jsonl", [turn(i, split) for split in ("train", "dev", "test") for i in range(8)])
     places = {"QUESTIONS": tmp_path / "questions.jsonl", "BARE": tmp_path / "bare.jsonl"}
     changes = {key: places.get(value, value) for key, value in changes.items()}
     if changes.get("train") == places["QUESTIONS"]:
