@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -14,10 +17,15 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Zeros at random places while training, what is kept scaled up; same shape and type as ``input``."""
-        dropped = round(self.p * _STEPS)
-        if not self.training or input.device.type != "cpu" or not 0 < dropped < _STEPS:
+        if not self.training or input.device.type != "cpu" or not 0 < round(self.p * _STEPS) < _STEPS:
             return super().forward(input)
-        draws = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        places = draws.view(torch.int16)[: input.numel()].view(input.shape)
-        kept = places.ge(dropped - _STEPS // 2).to(input.dtype)
-        return input * kept.mul_(_STEPS / (_STEPS - dropped))
+        kept, scale = kept_places(input.shape, self.p)
+        return input * kept.to(input.dtype).mul_(scale)
+
+
+def kept_places(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
+    """Where a dropout of probability ``p`` (below 1) keeps numbers on the CPU, and what these are multiplied with."""
+    dropped = round(p * _STEPS)
+    n = math.prod(shape)
+    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)
+    return draws.view(torch.int16)[:n].view(shape).ge(dropped - _STEPS // 2), _STEPS / (_STEPS - dropped)

@@ -114,15 +114,4 @@ class Adapter:
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         )
-        return _cheap_dropout(get_peft_model(model, config))
-
-
-def _cheap_dropout(model: Any) -> Any:
-    """On a CPU torch's dropout before the adapters takes a quarter of a step."""
-    from kbtrain.gates.dropout import Dropout
-
-    for name, module in list(model.named_modules()):
-        parent, _, last = name.rpartition(".")
-        if parent.endswith("lora_dropout") and hasattr(module, "p"):
-            model.get_submodule(parent)[last] = Dropout(module.p)
-    return model
+        return get_peft_model(model, config)

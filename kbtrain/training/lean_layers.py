@@ -8,7 +8,7 @@ computed in; an MLP keeps two results and computes the rest again, which is elem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.activations import SiLUActivation
 
 from kbtrain.training.bases import checkpointed
+from kbtrain.training.lean_adapters import lean_adapters
 
 _NORMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"}  # weight * x / rms(x), and nothing else
 _MLPS = {"LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP"}  # down(act(gate(x)) * up(x)), and nothing else
@@ -26,7 +27,8 @@ _PART = 300_000  # numbers: 1.2 MB in fp32 (between 150,000 and 600,000 it makes
 def lean_layers(model: nn.Module) -> Iterator[None]:
     """Within it, ``model``'s forward pass is lean, to rounding the same; other families' layers are left alone.
 
-    Gradient checkpointing computes parts again later, outside: left alone as well.
+    So are adapters (:mod:`kbtrain.training.lean_adapters`). Gradient checkpointing computes parts again later, outside:
+    then all is left alone.
     """
     changed: list[nn.Module] = []
     try:
@@ -36,7 +38,8 @@ def lean_layers(model: nn.Module) -> Iterator[None]:
             if lean is not None and "forward" not in module.__dict__:
                 module.forward = lean
                 changed.append(module)
-        yield
+        with nullcontext() if checkpointed(model) else lean_adapters(model):
+            yield
     finally:
         for module in changed:
             del module.forward
