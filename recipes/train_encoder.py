@@ -2,7 +2,8 @@
 
 Methods full and lora fine-tune it. Method probe leaves it as it is and fits a logistic regression on its embedding of
 what is asked now (and, with base dialogue_state, on acts, services and slots so far): a minute's work, and on KETOD,
-where labels are few, the better F1.
+where labels are few, the better F1. With the key probe both are made, OUTPUT/tuned and OUTPUT/probe, and the gate in
+OUTPUT is the average of their log odds: they err in different places.
 
 Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes a gate folder (kbtrain.load_gate
 opens it) with its scores of dev and, if given, test. A killed run goes on when the same command is given again.
@@ -29,7 +30,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import run_script
+from kbtrain.config import Config, run_script
 from kbtrain.gates.encoder_base import EncoderBase, turns_only
 from kbtrain.gates.encoder_input import EncoderInput, Feature
 from kbtrain.gates.folder import CARD
@@ -44,6 +45,14 @@ from kbtrain.training.classifier_run import (
     train_to_end,
 )
 from kbtrain.training.identity import claim, finished, identity, settled
+
+
+class ProbeSettings(Config):
+    """What the probe beside a fine-tuned encoder does otherwise."""
+
+    base: Literal["dialogue_state"] | None = None
+    max_length: int = Field(64, ge=16)
+    class_weight: float = Field(0.0, ge=0, le=1)
 
 
 class TrainEncoderConfig(ClassifierConfig):
@@ -65,6 +74,9 @@ class TrainEncoderConfig(ClassifierConfig):
     method: Literal["full", "lora", "probe"] = Field(
         "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
     )
+    probe: ProbeSettings | None = Field(
+        None, description="methods full and lora: fit a probe too ({base, max_length, class_weight}), average the two"
+    )
     lora_rank: int = Field(16, ge=1, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
 
@@ -76,7 +88,18 @@ class TrainEncoderConfig(ClassifierConfig):
             raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
+        if self.method == "probe" and self.probe:
+            raise ValueError("key probe is for methods full and lora; method probe is that probe alone")
         return self
+
+    def members(self) -> list[TrainEncoderConfig]:
+        """The trainings of a pair, each in a folder of its own inside ``output``."""
+        if not self.probe:
+            return []
+        tuned = {"probe": None, "output": self.output / "tuned"}
+        settings = {"method": "probe", "probe": None, "output": self.output / "probe", **self.probe.model_dump()}
+        only_tuned = {"act_weight": 0.0, "layer_decay": 1.0, "frozen_layers": None}  # a probe has no such thing
+        return [self.model_copy(update=changes) for changes in (tuned, settings | only_tuned)]
 
 
 def say(text: str) -> None:
@@ -89,11 +112,31 @@ def main(config: TrainEncoderConfig) -> None:
     started = time.time()
     data = read_data(config.train, config.dev, config.key, config.labels)
     test = held_out_examples(config.test)  # a wrong file is told before the training, not after it
-    if config.base:
+    if config.base or (config.probe and config.probe.base):
         turns_only([*(row.example for row in (*data.train, *data.dev)), *test])
     if config.dry_run:
-        return say(dry_run(config, data))
+        return say("\n".join(dry_run(member, data) for member in config.members() or [config]))
+    if not config.probe:
+        return train_one(config, data, started)
 
+    from kbtrain.llm.load import choose_device
+    from kbtrain.training.pair_finish import finish_pair
+    from kbtrain.training.processes import main_first, start_processes
+
+    device = choose_device(config.device)
+    start_processes(device)
+    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
+    main_first(lambda: claim(config.output, run))
+    if finished(config.output, CARD, SCORES):
+        return say(f"train_encoder: {config.output} is finished already; nothing to do")
+    for member in config.members():
+        train_one(member, data, time.time())
+    if int(os.environ.get("RANK", "0")) == 0:
+        folders = [member.output for member in config.members()]
+        say(f"train_encoder: {finish_pair(config, folders, data, device, run)}")
+
+
+def train_one(config: TrainEncoderConfig, data: ClassifierData, started: float) -> None:
     from kbtrain.llm.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 

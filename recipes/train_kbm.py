@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gates.folder import CARD, GateCard
 from kbtrain.prompts import ALL_KEYS, Key, kbm_fingerprint
-from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
+from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
 from kbtrain.training.identity import claim, finished, identity, settled
@@ -166,8 +166,7 @@ def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model:
     )
     worst, scores = save_checked(config.output, model, trainer.kbm, card, data.dev, data.train[:64])
     inputs = [path for path in (config.train, config.dev) if path]
-    hashes = {name: file_sha256(path) for name, path in (("train", config.train), ("dev", config.dev)) if path}
-    write_run_files(config.output, config.model_dump(mode="json"), hashes, state.log_history)
+    write_run_files(config.output, config, ("train", "dev"), state.log_history)
     write_meta(config.output / CARD, stage="train", config=card.run, inputs=inputs, extra=facts)
     if not config.keep_checkpoints:
         shutil.rmtree(config.output / "checkpoints")

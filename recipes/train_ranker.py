@@ -120,6 +120,7 @@ def train(
 
 def save(config: TrainRankerConfig, turns: Any, candidates: Candidates, ranker: Any, trainer: Any, run: Any) -> None:
     from kbtrain.retrieval.ranker import RANKER, Ranker
+    from kbtrain.training.run_files import write_run_files
 
     output = config.output
     ranker.model.float().save_pretrained(output)
@@ -134,6 +135,7 @@ def save(config: TrainRankerConfig, turns: Any, candidates: Candidates, ranker: 
         found[split] = {"turns": len(turns[split]), "ranker": mine, "tfidf": recall(turns[split], candidates, tfidf)}
     found["snippets_sha256"] = file_sha256(config.snippets)
     write_atomically(output / RANKS, json.dumps(found, indent=1) + "\n")
+    write_run_files(output, config, ("train", "snippets"), trainer.state.log_history)
     write_meta(output / RANKS, stage="train_ranker", config=run, inputs=[config.train, config.snippets])
     if not config.keep_checkpoints:
         shutil.rmtree(output / "checkpoints")

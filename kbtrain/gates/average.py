@@ -65,11 +65,16 @@ class AverageGate:
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> AverageGate:
         """Open a folder and its members'. Raises :class:`UserError`."""
-        try:
-            card = AverageCard.model_validate(read_json(folder))
-        except ValidationError as error:
-            raise UserError(f"{at(Path(folder) / CARD)}: {one_line(error)}") from None
+        card = read_average_card(folder)
         return cls([load_gate(Path(folder) / member, dtype, device) for member in card.members], card)
+
+
+def read_average_card(folder: Path | str) -> AverageCard:
+    """Raises :class:`UserError` for a folder that holds no such gate, or a broken one."""
+    try:
+        return AverageCard.model_validate(read_json(folder))
+    except ValidationError as error:
+        raise UserError(f"{at(Path(folder) / CARD)}: {one_line(error)}") from None
 
 
 def mean_log_odds(scores: Sequence[Sequence[float]], names: Sequence[str]) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from kbtrain.gates.average import read_average_card
 from kbtrain.gates.classifier_folder import Kind as ClassifierKind
 from kbtrain.gates.classifier_folder import read_classifier_card
 from kbtrain.gates.folder import load_gate, read_card, read_json
@@ -102,10 +103,14 @@ def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sou
 
 
 def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """An encoder (fine-tuned, or a probe) that was trained on questions. Raises :class:`UserError` if the folder holds
-    no such gate."""
-    kind: ClassifierKind = "encoder_probe" if read_json(folder)["kind"] == "encoder_probe" else "encoder"
-    return _classifier_source(kind, Opening("encoder", str(folder), dtype, device))
+    """An encoder (fine-tuned, a probe, or the average of both) that was trained on questions. Raises
+    :class:`UserError` if the folder holds no such gate."""
+    opening, found = Opening("encoder", str(folder), dtype, device), read_json(folder)["kind"]
+    if found == "average":
+        members = [folder / member for member in read_average_card(folder).members]
+        depends = ":".join(encoder_source(member, dtype, device).depends for member in members)
+        return Source((found,), depends, _opens_classifier(opening), opening=opening)
+    return _classifier_source("encoder_probe" if found == "encoder_probe" else "encoder", opening)
 
 
 def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
@@ -115,12 +120,15 @@ def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -
 
 def _classifier_source(kind: ClassifierKind, opening: Opening) -> Source:
     """A gate of this kind, which is also its name."""
+    return Source((kind,), _depends(Path(opening.model), kind), _opens_classifier(opening), opening=opening)
 
+
+def _opens_classifier(opening: Opening) -> Callable[[], Score]:
     def opened() -> Score:
         gate = load_gate(opening.model, opening.dtype, opening.device)
         return lambda examples: {gate.name: gate.score(examples)}
 
-    return Source((kind,), _depends(Path(opening.model), kind), opened, opening=opening)
+    return opened
 
 
 FOLDER_SOURCES: dict[str, Callable[[Path, str, str], Source]] = {

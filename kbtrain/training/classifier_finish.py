@@ -15,6 +15,8 @@ from kbtrain.training.classifier_metrics import classifier_metrics
 from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, held_out_examples, write_scores
 from kbtrain.training.classifier_save import save_classifier
 from kbtrain.training.data import label_rule
+from kbtrain.training.intervals import intervals_of_examples
+from kbtrain.training.run_files import write_run_files
 
 
 def finish(
@@ -55,16 +57,18 @@ def finish(
         run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
         versions=package_versions(),
     )
-    worst = save_classifier(output, gate, card, dev, kept)
+    figures = intervals_of_examples(dev, [row.need for row in data.dev], kept, card.thresholds[gate.name].threshold)
+    worst = save_classifier(output, gate, card, dev, kept, figures)
+    write_run_files(output, config, ("train", "dev", "test"), state.log_history if state else None)
     write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
     test = held_out_examples(config.test)
     inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
     write_scores(output, gate.name, dev + test, kept + gate.score(test), inputs, seed=config.seed)
     if not config.keep_checkpoints:
         shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     return (
-        f"{len(data.train)} examples, {how}, {run['seconds']} s; dev: {figures}; saved, opened again, scores equal "
+        f"{len(data.train)} examples, {how}, {run['seconds']} s; dev: {told}; saved, opened again, scores equal "
         f"(to {worst:.0e}) -> {output}"
     )
 

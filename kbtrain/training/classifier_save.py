@@ -17,9 +17,10 @@ TOLERANCE = 1e-6  # of a probability, between the trained model and the one open
 
 
 def save_classifier(
-    output: Path, gate: Any, card: ClassifierCard, probe: Sequence[Example], kept: Sequence[float]
+    output: Path, gate: Any, card: ClassifierCard, probe: Sequence[Example], kept: Sequence[float], figures: str
 ) -> float:
-    """Write weights, tokenizer, model card and ``gate.json`` into ``output``; ``kept`` are ``gate``'s scores.
+    """Write weights, tokenizer, model card and ``gate.json`` into ``output``; ``kept`` are ``gate``'s scores
+    of the dev examples ``probe``, ``figures`` a table of how good they are.
 
     ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a score; raises
     :class:`UserError` above 1e-6, and leaves the folder without a gate.
@@ -39,7 +40,7 @@ def save_classifier(
             f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
             "nothing was put into the output folder"
         )
-    (staging / "README.md").write_text(card_text(card, worst, len(probe)), encoding="utf-8")
+    (staging / "README.md").write_text(card_text(card, worst, len(probe), figures), encoding="utf-8")
     for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
         target = output / path.name
         if target.is_dir():
@@ -68,6 +69,11 @@ print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample
 - Saved, opened again and scored on {n_probe} examples: largest difference of a score {worst:.1e}.
 - Trained on the data named below; other dialogues, domains and languages were not tried.
 
+## On dev ({n_probe} examples; 95 % intervals)
+{figures}
+
+Dev chose the threshold, so its own precision, recall and F1 are optimistic.
+
 ## Threshold (chosen on dev)
 {thresholds}
 
@@ -83,7 +89,7 @@ _ADDS = """
 - Its logit is added to the log odds of a {} gate (`base.json`), fitted to the same training turns: turns only."""
 
 
-def card_text(card: ClassifierCard, worst: float, n_probe: int) -> str:
+def card_text(card: ClassifierCard, worst: float, n_probe: int, figures: str) -> str:
     """The README.md of the gate's folder, filled from its run."""
     cuts = {name: f"{t.threshold:.6g} (rule {t.rule}, {t.n_dev} examples)" for name, t in card.thresholds.items()}
     return _TEXT.format(
@@ -94,6 +100,7 @@ def card_text(card: ClassifierCard, worst: float, n_probe: int) -> str:
         labels=card.labels,
         rule="".join(f", {key} {value}" for key, value in card.label_rule.items()),
         n_probe=n_probe,
+        figures=figures,
         worst=worst,
         thresholds=_table(cuts) or "none",
         run=_table(card.run),

@@ -11,7 +11,7 @@ from typing import Any
 from kbtrain.dialogue.responder import CARD, Responder, ResponderCard
 from kbtrain.dialogue_prompts import dialogue_fingerprint
 from kbtrain.errors import UserError
-from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
+from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.training.dialogue_data import DialogueData, Lesson
 from kbtrain.training.dialogue_trainer import answer_tokens, row_losses
 from kbtrain.training.rows import Row
@@ -67,10 +67,9 @@ def finish_dialogue(
         versions=package_versions(),
     )
     worst = save_responder(output, responder, card, rows, data.dev or data.train, config)
-    files = {name: path for name in ("train", "dev", "snippets") if (path := getattr(config, name))}
-    hashes = {name: file_sha256(path) for name, path in files.items()}
-    write_run_files(output, config.model_dump(mode="json"), hashes, state.log_history)
-    write_meta(output / CARD, stage="train", config=facts, inputs=sorted(set(files.values())))
+    write_run_files(output, config, ("train", "dev", "snippets"), state.log_history)
+    files = {path for path in (config.train, config.dev, config.snippets) if path}
+    write_meta(output / CARD, stage="train", config=facts, inputs=sorted(files))
     if not config.keep_checkpoints:
         shutil.rmtree(output / "checkpoints")
     loss = f"dev loss {min(dev):.3f} nats a token; " if dev else ""

@@ -14,14 +14,15 @@ from kbtrain.records import GateExample, TurnExample
 from kbtrain.training.data import labelled
 
 
-def intervals_of_turns(
-    turns: Sequence[TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
-) -> dict[str, str]:
-    """Table 2's figures at a threshold; whole dialogues are resampled."""
+def intervals_of_examples(
+    examples: Sequence[GateExample | TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
+) -> str:
+    """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled."""
     run = Run(np.asarray(scores, dtype=np.float64), threshold)
     truth = np.asarray(need) > 0.5
-    found, _ = classify_turns(truth, [turn.dialogue_id for turn in turns], {"gate": [run]})
-    return {name: shown(value) for name, value in found[0].metrics.items()}
+    groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
+    found, _ = classify_turns(truth, groups, {"gate": [run]})
+    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {shown(v)} |" for k, v in found[0].metrics.items())
 
 
 def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from kbtrain.gates.base_model import base_fingerprint
 from kbtrain.gates.folder import CARD
 from kbtrain.gates.ragate_peft import RagatePeft
 from kbtrain.gates.ragate_peft_folder import RagatePeftCard
-from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
+from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.ragate_peft_prompts import ragate_peft_fingerprint
 from kbtrain.records import TurnExample
 from kbtrain.training.bases import adapters_in_fp32
@@ -19,7 +19,7 @@ from kbtrain.training.classifier_data import ClassifierData
 from kbtrain.training.classifier_metrics import classifier_metrics
 from kbtrain.training.classifier_run import dev_threshold, held_out_examples, write_scores
 from kbtrain.training.data import label_rule
-from kbtrain.training.intervals import intervals_of_turns
+from kbtrain.training.intervals import intervals_of_examples
 from kbtrain.training.ragate_peft_save import save_peft
 from kbtrain.training.run_files import write_run_files
 
@@ -83,11 +83,9 @@ def finish_peft(
         versions=package_versions(),
         **{name: getattr(config, name) for name in ("method", "features", "max_length", "seed")},
     )
-    figures = intervals_of_turns(dev, need, kept, threshold.threshold)
+    figures = intervals_of_examples(dev, need, kept, threshold.threshold)
     worst = save_peft(output, gate, card, dev, kept, lambda worst: _card_text(card, need, figures, worst))
-    files = {name: path for name in ("train", "dev", "test") if (path := getattr(config, name))}
-    hashes = {name: file_sha256(path) for name, path in files.items()}
-    write_run_files(output, config.model_dump(mode="json"), hashes, state.log_history)
+    write_run_files(output, config, ("train", "dev", "test"), state.log_history)
     write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
     _score(config, output, gate, dev, kept)
     if not config.keep_checkpoints:
@@ -106,7 +104,7 @@ def _score(config: Any, output: Path, gate: RagatePeft, dev: Sequence[TurnExampl
     write_scores(output, gate.name, [*dev, *test], scores, inputs, seed=config.seed)
 
 
-def _card_text(card: RagatePeftCard, need: Sequence[float], metrics: Mapping[str, str], worst: float) -> str:
+def _card_text(card: RagatePeftCard, need: Sequence[float], metrics: str, worst: float) -> str:
     return _TEXT.format(
         base=card.base_model,
         nf4=" in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else "",
@@ -117,7 +115,7 @@ def _card_text(card: RagatePeftCard, need: Sequence[float], metrics: Mapping[str
         worst=worst,
         n_dev=len(need),
         positive=round(sum(need)),
-        metrics=_table(metrics),
+        metrics=metrics,
         threshold=card.thresholds[RagatePeft.name].threshold,
         run=_table(card.run),
         versions=_table(card.versions),

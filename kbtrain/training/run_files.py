@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
-from kbtrain.provenance import device, git_state, package_versions, peak_rss_mb, write_atomically
+from kbtrain.provenance import device, file_sha256, git_state, package_versions, peak_rss_mb, write_atomically
 
 CONFIG, ENVIRONMENT, CURVES = "config.yaml", "environment.json", "curves.svg"
 
 
-def write_run_files(folder: Path, config: Mapping[str, Any], data: Mapping[str, str], history: Sequence[Any]) -> None:
-    """``config``: all keys with their values; ``data``: name to SHA-256; ``history``: transformers' log history."""
-    write_atomically(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+def write_run_files(folder: Path, config: BaseModel, data: Sequence[str], history: Sequence[Any] | None) -> None:
+    """``data``: keys of ``config`` that name data files (or nothing); ``history``: transformers' log history,
+    None where nothing was trained in steps (no curves then)."""
+    files = {name: path for name in data if (path := getattr(config, name))}
+    write_atomically(
+        folder / CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    )
     environment = {
         "packages": package_versions(),
         **git_state(),
@@ -26,10 +31,11 @@ def write_run_files(folder: Path, config: Mapping[str, Any], data: Mapping[str, 
         "platform": platform.platform(),
         "device": device(),
         "peak_rss_mb": peak_rss_mb(),
-        "data_sha256": dict(data),
+        "data_sha256": {name: file_sha256(path) for name, path in files.items()},
     }
     write_atomically(folder / ENVIRONMENT, json.dumps(environment, ensure_ascii=False, indent=1) + "\n")
-    write_atomically(folder / CURVES, curves(history))
+    if history is not None:
+        write_atomically(folder / CURVES, curves(history))
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> str:

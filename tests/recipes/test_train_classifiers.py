@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,7 +117,9 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert (cut.rule, cut.n_dev) == ("best_f1", 16)
     assert roc_auc_score([t.label for t in test], [scores[t.id] for t in test]) > 0.9
     assert not (tmp_path / "g" / "checkpoints").exists()
-    assert {"model.safetensors", "README.md", "gate.json", "trainer_state.json"} <= set(os.listdir(tmp_path / "g"))
+    files = {"model.safetensors", "README.md", "gate.json", "trainer_state.json"}
+    assert files | {"config.yaml", "environment.json", "curves.svg"} <= set(os.listdir(tmp_path / "g"))
+    assert "16 examples; 95 % intervals" in (tmp_path / "g" / "README.md").read_text()
     assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]
     if name == "encoder":
         assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
@@ -205,6 +208,72 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
     (tmp_path / "p" / "probe.json").write_text('{"intercept": 1}')
     with pytest.raises(UserError, match=r"probe.json: .*embedding"):
         kbtrain.load_gate(tmp_path / "p")
+
+
+PAIR = {"probe": "{base: dialogue_state, max_length: 32}", "class_weight": 0.5, "act_weight": 0.5}
+
+
+def test_a_pair_is_a_fine_tuned_encoder_and_a_probe_averaged_in_one_folder(recipe, data, tmp_path, capsys):
+    given = arguments(data, tmp_path / "g", "encoder", epochs=12, **PAIR)
+    recipe("encoder", [*given, "--dry-run"])
+    out = capsys.readouterr().out
+    assert "acts foreseen: NOTIFY_SUCCESS, OFFER" in out and "acts foreseen: none; base: dialogue_state" in out
+    recipe("encoder", given)
+    assert "average of tuned and probe; dev: " in capsys.readouterr().out
+    shutil.move(tmp_path / "g", tmp_path / "moved")
+    asked = [*turns(data, "dev"), *turns(data, "test")]
+    tuned, probe = (kbtrain.load_gate(tmp_path / "moved" / name) for name in ("tuned", "probe"))
+    assert type(tuned) is EncoderGate and type(probe) is EncoderProbe
+    assert (tuned.reader.max_length, probe.reader.max_length, bool(probe.head.state)) == (64, 32, True)
+    assert tuned.card.run["acts_foreseen"] and tuned.card.run["class_weights"] != [0.5, 0.5]
+    gate = kbtrain.load_gate(tmp_path / "moved")
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "moved" / "scores.jsonl")}
+    assert {s.gate for s in read(GateScore, tmp_path / "moved" / "scores.jsonl")} == {"average"}
+    assert gate.score(asked) == pytest.approx([scores[t.id] for t in asked], abs=1e-6)
+    halves = zip(tuned.score(asked), probe.score(asked), strict=True)
+    assert [logit(scores[t.id]) for t in asked] == pytest.approx([(logit(a) + logit(b)) / 2 for a, b in halves])
+    card = json.loads((tmp_path / "moved" / "gate.json").read_text())
+    cut = card["thresholds"]["average"]
+    assert (card["members"], cut["rule"], cut["n_dev"]) == (["tuned", "probe"], "best_f1", 16)
+    text = (tmp_path / "moved" / "README.md").read_text()
+    assert "average of `tuned` and `probe`" in text and "16 examples, 4 positive" in text and "| auroc | " in text
+    assert {"config.yaml", "environment.json"} <= set(os.listdir(tmp_path / "moved"))
+    shutil.move(tmp_path / "moved", tmp_path / "g")
+    recipe("encoder", given)
+    assert "g is finished already" in capsys.readouterr().out
+
+
+def test_a_pair_killed_between_its_members_trains_none_of_them_twice(recipe, data, tmp_path, monkeypatch, capsys):
+    given = arguments(data, tmp_path / "g", "encoder", **PAIR)
+    with monkeypatch.context() as patched:
+        patched.setattr("kbtrain.gates.encoder_probe.EncoderProbe.fit", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            recipe("encoder", given)
+    left = (tmp_path / "g" / "tuned" / "model.safetensors").stat().st_mtime_ns
+    capsys.readouterr()
+    recipe("encoder", given)
+    assert "tuned is finished already" in capsys.readouterr().out
+    assert (tmp_path / "g" / "tuned" / "model.safetensors").stat().st_mtime_ns == left
+    assert kbtrain.load_gate(tmp_path / "g").name == "average"
+    with pytest.raises(UserError, match="another training is in this folder"):
+        recipe("encoder", [*given, "--seed", "5"])
+
+
+def test_a_pair_is_a_question_gate_too(recipe, data, tmp_path):
+    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "probe": "{}"}
+    given = arguments(data, tmp_path / "q", "encoder", **changes)
+    at = given.index("--test")
+    recipe("encoder", given[:at] + given[at + 2 :])
+    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
+    source = encoder_source(tmp_path / "q")
+    assert source.names == ("average",)
+    assert source.open()(asked) == {"average": kbtrain.load_gate(tmp_path / "q").score(asked)}
+    card = json.loads((tmp_path / "q" / "gate.json").read_text())
+    (tmp_path / "q" / "gate.json").write_text(json.dumps(card | {"thresholds": {}}))
+    assert encoder_source(tmp_path / "q").depends == source.depends  # a threshold changes no score
+    probe = json.loads((tmp_path / "q" / "probe" / "gate.json").read_text())
+    (tmp_path / "q" / "probe" / "gate.json").write_text(json.dumps(probe | {"seed": 9}))
+    assert encoder_source(tmp_path / "q").depends != source.depends
 
 
 @pytest.mark.parametrize(
@@ -310,6 +379,9 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"frozen_layers": 0, "method": "lora"}, "frozen_layers is for method full"),
         ("encoder", {"frozen_layers": 0, "method": "probe"}, "frozen_layers is for method full"),
         ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
+        ("encoder", {"method": "probe", "probe": "{}"}, "method probe is that probe alone"),
+        ("encoder", {"probe": "{basis: dialogue_state}"}, "key 'probe'"),
+        ("encoder", {"probe": "{base: dialogue_state}", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("encoder", {"base": "kbm"}, "base"),
         ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tiny_kbm import labelled, make_folder
 
+from kbtrain.config import Config
 from kbtrain.jsonl import write
 from kbtrain.provenance import file_sha256
 from kbtrain.training.run_files import curves, write_run_files
@@ -31,11 +32,22 @@ def test_curves_are_an_svg_with_loss_and_dev_and_the_same_every_time():
 
 
 def test_the_folder_holds_config_environment_and_data_hashes(tmp_path):
-    write_run_files(tmp_path, {"model": "m", "epochs": 3}, {"train": "ab"}, HISTORY)
-    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"model": "m", "epochs": 3}
+    class Settings(Config):
+        train: Path
+        dev: Path | None = None
+        epochs: int = 3
+
+    (tmp_path / "train.jsonl").write_text("ab")
+    write_run_files(tmp_path, Settings(train=tmp_path / "train.jsonl"), ("train", "dev"), HISTORY)
+    kept = {"train": str(tmp_path / "train.jsonl"), "dev": None, "epochs": 3}
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == kept
     environment = json.loads((tmp_path / "environment.json").read_text())
-    assert environment["data_sha256"] == {"train": "ab"}
+    assert environment["data_sha256"] == {"train": file_sha256(tmp_path / "train.jsonl")}
     assert {"packages", "git_commit", "python", "platform", "device"} <= environment.keys()
+    assert (tmp_path / "curves.svg").exists()
+    (tmp_path / "curves.svg").unlink()
+    write_run_files(tmp_path, Settings(train=tmp_path / "train.jsonl"), ("train", "dev"), None)
+    assert not (tmp_path / "curves.svg").exists()
 
 
 def trained(tmp_path, tracker):
