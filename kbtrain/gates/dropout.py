@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +16,14 @@ class Dropout(nn.Dropout):
         """Zeros at random places while training, what is kept scaled up; same shape and type as ``input``."""
         if not self.training or input.device.type != "cpu" or not 0 < round(self.p * _STEPS) < _STEPS:
             return super().forward(input)
-        kept, scale = kept_places(input.shape, self.p)
+        kept, scale = kept_places(input, self.p)
         return input * kept.to(input.dtype).mul_(scale)
 
 
-def kept_places(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
-    """Where a dropout of probability ``p`` (below 1) keeps numbers on the CPU, and what these are multiplied with."""
-    dropped = round(p * _STEPS)
-    n = math.prod(shape)
+def kept_places(x: Tensor, p: float) -> tuple[Tensor, float]:
+    """Where a dropout of probability ``p`` (below 1) keeps ``x``'s numbers, and what these are multiplied with."""
+    if x.device.type != "cpu":
+        return torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p), 1 / (1 - p)
+    dropped, n = round(p * _STEPS), x.numel()
     draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)
-    return draws.view(torch.int16)[:n].view(shape).ge(dropped - _STEPS // 2), _STEPS / (_STEPS - dropped)
+    return draws.view(torch.int16)[:n].view(x.shape).ge(dropped - _STEPS // 2), _STEPS / (_STEPS - dropped)

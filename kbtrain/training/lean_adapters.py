@@ -1,8 +1,8 @@
-"""Low-rank adapters (peft's LoRA) that keep less for the backward pass on a CPU, and draw their dropout faster.
+"""Low-rank adapters (peft's LoRA) that keep less for the backward pass, and on a CPU draw their dropout faster.
 
-As they come, each adapter takes its input in fp32, and keeps dropout's mask in fp32 and what dropout left: six bytes
-a number. Here it keeps the input as it is, which adapters beside each other share, and one byte a number; what dropout
-left is computed again for the gradients.
+As they come, each adapter on a CPU takes its input in fp32, and keeps dropout's mask in fp32 and what dropout left:
+six bytes a number. Here it keeps the input as it is, which adapters beside each other share, and one byte a number;
+what dropout left is computed again for the gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbtrain.gates.dropout import kept_places
 
 @contextmanager
 def lean_adapters(model: nn.Module) -> Iterator[None]:
-    """Within it, ``model``'s adapters on a CPU are lean; those that others have changed are left alone.
+    """Within it, ``model``'s adapters are lean; those that others have changed are left alone.
 
     To rounding the same but for dropout, whose random numbers are other ones of the same generator.
     """
@@ -46,7 +46,7 @@ def _adapters(model: nn.Module) -> Iterator[tuple[Any, Any, Any]]:
         dropout = dropouts[name]
         plain = type(dropout) is nn.Dropout and type(down) is nn.Linear and down.bias is None
         free = plain and "forward" not in dropout.__dict__ and "forward" not in down.__dict__
-        if free and down.weight.device.type == "cpu" and getattr(layer, "cast_input_dtype_enabled", False):
+        if free and getattr(layer, "cast_input_dtype_enabled", False):
             yield layer, dropout, down
 
 
@@ -54,8 +54,8 @@ def _forward(dropout: Any, down: Any) -> Callable[[Tensor], Tensor]:
     product: Any = DroppedProduct
 
     def forward(x: Tensor) -> Tensor:
-        autocast = torch.is_autocast_enabled("cpu")
-        dtype = torch.get_autocast_dtype("cpu") if autocast else down.weight.dtype
+        autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else down.weight.dtype
         share = dropout.p if dropout.training else 0.0
         return cast("Tensor", product.apply(x, down.weight, share, dtype))
 
@@ -67,7 +67,7 @@ class DroppedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, share: float, dtype: torch.dtype) -> Tensor:
-        kept, ctx.scale = kept_places(x.shape, share) if share else (None, 1.0)
+        kept, ctx.scale = kept_places(x, share) if share else (None, 1.0)
         ctx.dtype = dtype
         ctx.save_for_backward(x, weight, *([] if kept is None else [kept]))
         return _dropped(x, kept, ctx.scale, dtype) @ weight.to(dtype).T

@@ -1,6 +1,7 @@
 """`kbtrain plan`: sizes, memory and time against public figures, hand-worked sums, real tensors and a real process."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -165,20 +166,25 @@ def test_an_unknown_key_and_an_unknown_model_are_named(tmp_path):
 
 
 _TRAIN = """
-import json, resource, sys
+import json, sys
+import bitsandbytes, peft  # adapters import them
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 from kbtrain.llm.exact_head import exact_head
 from kbtrain.training.lean_layers import lean_layers
 torch.set_num_threads(1)
-rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096
+of = lambda name: int(open('/proc/self/status').read().split(name)[1].split()[0]) * 1024
 warm = torch.nn.Linear(8, 8)
 warm(torch.ones(2, 8)).sum().backward()
 torch.optim.AdamW(warm.parameters()).step()
-before = rss()
+before = of('VmRSS:')
 config = LlamaConfig(**json.loads(sys.argv[1]))
-model = AutoModelForCausalLM.from_config(config).train()
-optimizer = torch.optim.AdamW(model.parameters())
+model = AutoModelForCausalLM.from_config(config)
+if sys.argv[2] == "lora":
+    from kbtrain.training.arguments import Adapter
+    model = Adapter(16, 64, 0.1, 0)(model.requires_grad_(False))
+model.train()
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
 for _ in range(2):
     ids = torch.zeros(8, 256, dtype=torch.long)
     with exact_head(model), lean_layers(model):
@@ -187,22 +193,31 @@ for _ in range(2):
     (logits.logsumexp(-1) - logits[..., 0]).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps(peak - before))
+print(json.dumps(of('VmHWM:') - before))
 """
 
 
-def test_a_real_process_takes_what_the_plan_says_within_a_quarter(tmp_path):
-    """Peak resident memory of two fp32 AdamW steps of a 36 M Llama on the CPU, over what the libraries take."""
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_real_process_takes_at_most_what_the_plan_says_and_no_fifth_less(tmp_path, method):
+    """Peak resident memory of two fp32 AdamW steps of a 36 M Llama on the CPU, over what the libraries take.
+
+    Every tensor is given back when it is freed: what a heap keeps beside depends on the order of its holes."""
     shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
     shape |= {"num_key_value_heads": 8, "vocab_size": 8000, "tie_word_embeddings": True}
     done = subprocess.run(
-        [sys.executable, "-c", _TRAIN, json.dumps(shape)], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", _TRAIN, json.dumps(shape), method],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     measured = float(done.stdout)
     from transformers import LlamaConfig
 
     LlamaConfig(**shape).save_pretrained(tmp_path)
-    (tmp_path / "c.yaml").write_text(f"model: {tmp_path}\nmax_length: 256\ndevice_batch_size: 8\ndtype: fp32\n")
+    (tmp_path / "c.yaml").write_text(
+        f"model: {tmp_path}\nmax_length: 256\ndevice_batch_size: 8\ndtype: fp32\nmethod: {method}\n"
+    )
     need = on_cpu(make_plan(read_planned(tmp_path / "c.yaml"), 1, layouts=["none"]), "none")
-    assert need.peak == pytest.approx(measured, rel=0.25)
+    assert measured <= need.peak <= 1.2 * measured

@@ -63,7 +63,7 @@ def test_dropout_zeroes_and_scales_and_its_gradients_are_right():
 
     assert torch.autograd.gradcheck(seeded, (x, weight))
     torch.manual_seed(7)
-    kept, scale = kept_places(x.shape, 0.3)
+    kept, scale = kept_places(x, 0.3)
     assert kept.any() and not kept.all() and scale == pytest.approx(1 / 0.7, rel=1e-4)
     torch.testing.assert_close(seeded(x, weight), (x * kept * scale) @ weight.T)
 
