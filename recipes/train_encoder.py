@@ -28,9 +28,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.gates.encoder_base import EncoderBase, turns_only
 from kbtrain.gates.encoder_input import EncoderInput, Feature
 from kbtrain.gates.folder import CARD
@@ -47,8 +47,10 @@ from kbtrain.training.classifier_run import (
 from kbtrain.training.identity import claim, finished, identity, settled
 
 
-class ProbeSettings(Config):
+class ProbeSettings(BaseModel):
     """What the probe beside a fine-tuned encoder does otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: Literal["dialogue_state"] | None = None
     max_length: int = Field(64, ge=16)
