@@ -11,11 +11,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import parse_args
@@ -74,6 +76,7 @@ def in_a_child(script, argv: list[str]) -> int:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     sys.argv = ["sample.py", *argv]
+    tqdm.set_lock(threading.RLock())  # its own lock is shared with the parent: a child killed with it would block all
     code = 1
     try:
         script.main(parse_args(script.SampleConfig, argv))
