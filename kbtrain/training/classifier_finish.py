@@ -12,7 +12,7 @@ from kbtrain.gates.folder import CARD
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.training.classifier_data import ClassifierData
 from kbtrain.training.classifier_metrics import classifier_metrics
-from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, held_out_examples, write_scores
+from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, score_held_out
 from kbtrain.training.classifier_save import save_classifier
 from kbtrain.training.data import label_rule
 from kbtrain.training.intervals import intervals_of_examples
@@ -61,9 +61,7 @@ def finish(
     worst = save_classifier(output, gate, card, dev, kept, figures)
     write_run_files(output, config, ("train", "dev", "test"), state.log_history if state else None)
     write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
-    test = held_out_examples(config.test)
-    inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
-    write_scores(output, gate.name, dev + test, kept + gate.score(test), inputs, seed=config.seed)
+    score_held_out(config, output, gate, dev, kept)
     if not config.keep_checkpoints:
         shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
     told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())

@@ -76,6 +76,14 @@ def held_out_examples(path: Path | None) -> list[Example]:
     return found
 
 
+def score_held_out(config: Any, output: Path, gate: Any, dev: Sequence[Example], kept: Sequence[float]) -> None:
+    """Scores of dev (``kept``) and of the test split, if ``config`` names one, into the folder."""
+    test = held_out_examples(config.test)
+    inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
+    scores = [*kept, *(gate.score(test) if test else [])]
+    write_scores(output, gate.name, [*dev, *test], scores, inputs, seed=config.seed)
+
+
 def write_scores(
     output: Path, gate: str, examples: Sequence[Example], scores: Sequence[float], inputs: Sequence[Path], **facts: Any
 ) -> None:

@@ -11,7 +11,7 @@ from kbtrain.gates.folder import CARD, set_threshold
 from kbtrain.provenance import write_meta
 from kbtrain.training.classifier_data import ClassifierData
 from kbtrain.training.classifier_metrics import classifier_metrics
-from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, held_out_examples, write_scores
+from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, score_held_out
 from kbtrain.training.intervals import intervals_of_examples
 from kbtrain.training.run_files import write_run_files
 
@@ -62,8 +62,6 @@ def finish_pair(
     (output / "README.md").write_text(text, encoding="utf-8")
     write_run_files(output, config, ("train", "dev", "test"), None)
     write_meta(output / CARD, stage="train", config=run, inputs=[config.train, config.dev], extra={"dev": found})
-    test = held_out_examples(config.test)
-    inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
-    write_scores(output, gate.name, dev + test, kept + gate.score(test), inputs, seed=config.seed)
+    score_held_out(config, output, gate, dev, kept)
     figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     return f"average of {' and '.join(member.name for member in members)}; dev: {figures} -> {output}"

@@ -17,7 +17,7 @@ from kbtrain.records import TurnExample
 from kbtrain.training.bases import adapters_in_fp32
 from kbtrain.training.classifier_data import ClassifierData
 from kbtrain.training.classifier_metrics import classifier_metrics
-from kbtrain.training.classifier_run import dev_threshold, held_out_examples, write_scores
+from kbtrain.training.classifier_run import dev_threshold, score_held_out
 from kbtrain.training.data import label_rule
 from kbtrain.training.intervals import intervals_of_examples
 from kbtrain.training.ragate_peft_save import save_peft
@@ -87,7 +87,7 @@ def finish_peft(
     worst = save_peft(output, gate, card, dev, kept, lambda worst: _card_text(card, need, figures, worst))
     write_run_files(output, config, ("train", "dev", "test"), state.log_history)
     write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
-    _score(config, output, gate, dev, kept)
+    score_held_out(config, output, gate, dev, kept)
     if not config.keep_checkpoints:
         shutil.rmtree(output / "checkpoints")
     told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
@@ -95,13 +95,6 @@ def finish_peft(
         f"{len(data.train)} turns, {state.global_step} steps in {run['seconds']} s ({run['compute']}); dev: {told}; "
         f"adapter saved, opened again, scores equal (to {worst:.0e}) -> {output}"
     )
-
-
-def _score(config: Any, output: Path, gate: RagatePeft, dev: Sequence[TurnExample], kept: Sequence[float]) -> None:
-    test: Any = held_out_examples(config.test)
-    inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
-    scores = [*kept, *(gate.score(test) if test else [])]
-    write_scores(output, gate.name, [*dev, *test], scores, inputs, seed=config.seed)
 
 
 def _card_text(card: RagatePeftCard, need: Sequence[float], metrics: str, worst: float) -> str:
