@@ -17,11 +17,11 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.metrics.agreement import Answers, answers, difference, same_greedy, shared_questions
+from kbtrain.labeling._part_metrics_agreement import Answers, answers, difference, same_greedy, shared_questions
 from kbtrain.metrics.significance import Delta
 from kbtrain.records import CONDITIONS, Question
-from kbtrain.report.text_table import aligned, number, signed
 from kbtrain.store import SampleStore
+from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("store", "questions", "mastery", "- first", "95 %", "log-prob.", "- first", "95 %", "tokens", "same greedy")
 

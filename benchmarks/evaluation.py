@@ -24,8 +24,8 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.metrics.end_to_end import Settings, evaluate
-from kbtrain.metrics.run_folder import gate_input, read_run
+from kbtrain.evaluation.end_to_end import Settings, evaluate
+from kbtrain.evaluation.run_folder import gate_input, read_run
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateScore, Question, Sample, SampleSet, Split
 from kbtrain.store import SampleStore

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate_mha_input import MHAInput, train_tokenizer
+from kbtrain.gates.ragate.ragate_mha_input import MHAInput, train_tokenizer
 from kbtrain.jsonl import read
 from kbtrain.records import TurnExample
 from kbtrain.training.order import epoch_order
@@ -46,7 +46,7 @@ def main(config: MHABenchmarkConfig) -> None:
     from mha_epochs import difference, epoch
     from mha_reference import ReferenceMHA, copy_weights
 
-    from kbtrain.gates.ragate_mha_model import RagateMHAConfig, RagateMHAModel
+    from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
     from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
 
     tokenizer: Any = train_tokenizer(turns, "contx", config.vocabulary)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from mha_reference import ReferenceMHA
 
-from kbtrain.gates.ragate_mha_model import RagateMHAModel
+from kbtrain.gates.ragate.mha_model import RagateMHAModel
 from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss
 
 Logits = Callable[[dict[str, torch.Tensor]], torch.Tensor]

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kbtrain.gates.ragate_mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
+from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
 
 
 class ReferenceMHA(nn.Module):
-    """The same numbers as :class:`~kbtrain.gates.ragate_mha_model.RagateMHAModel` for the same weights.
+    """The same numbers as :class:`~kbtrain.gates.ragate.mha_model.RagateMHAModel` for the same weights.
 
     Dropout is where ours is: not on the attention's weights.
     """

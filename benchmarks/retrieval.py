@@ -26,8 +26,8 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.records import Passage
-from kbtrain.report.text_table import aligned
 from kbtrain.retrieval.corpus import read_passages
+from kbtrain.text_table import aligned
 
 PEERS = Path(__file__).parent / "peers"
 Peer = Literal["ours", "bm25s", "rank_bm25"]

@@ -54,7 +54,7 @@ class SamplingBenchmarkConfig(Config):
 
 
 def main(config: SamplingBenchmarkConfig) -> None:
-    from kbtrain.llm.load import resolve
+    from kbtrain.models.load import resolve
 
     if config.quick:
         few: Any = {"rounds": 1, "n": 3, "long_prompt": 300, "vllm_env": Path("/nonexistent"),

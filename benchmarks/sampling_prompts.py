@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from kbtrain import jsonl
-from kbtrain.prompts import answer_prompt, encode
+from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.questions import atlas_passages, load_questions
 from kbtrain.records import Question
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from kbtrain.config import Config, run_script
 
 if TYPE_CHECKING:
-    from kbtrain.gates.kbm import KBM
+    from kbtrain.gates.kbm.gate import KBM
     from kbtrain.records import GateExample
 
 
@@ -43,9 +43,9 @@ class ScoringBenchmarkConfig(Config):
 def main(config: ScoringBenchmarkConfig) -> None:
     from training_data import long_and_short
 
-    from kbtrain.gates.kbm import KBM
-    from kbtrain.llm.load import load_model
-    from kbtrain.prompts import PAPER_KEYS
+    from kbtrain.gates.kbm.gate import KBM
+    from kbtrain.models.load import load_model
+    from kbtrain.prompts.kbm import PAPER_KEYS
 
     untrained = lambda: KBM(*load_model(config.model, config.dtype, "cpu"), PAPER_KEYS, 1580)  # noqa: E731
     kbm = KBM.load(config.gate, config.dtype, "cpu") if config.gate else untrained()

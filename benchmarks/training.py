@@ -27,7 +27,7 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.report.text_table import aligned
+from kbtrain.text_table import aligned
 
 PEER = Path(__file__).resolve().parent / "peers" / "train_once.py"
 NAMES = ("kbtrain", "trl_best", "trl_defaults")
@@ -91,7 +91,7 @@ def share(reply: dict[str, Any]) -> str:
 
 
 def figure(found: dict[str, dict[str, Any]]) -> str:
-    from kbtrain.report.svg import COLOURS, new_figure, render
+    from kbtrain.svg import COLOURS, new_figure, render
 
     figure, axes = new_figure(6.0, 3.6)
     for (name, reply), colour in zip(found.items(), ("blue", "orange", "red"), strict=False):

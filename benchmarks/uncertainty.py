@@ -50,8 +50,8 @@ class UncertaintyBenchmarkConfig(Config):
 def main(config: UncertaintyBenchmarkConfig) -> None:
     import torch
 
-    from kbtrain.llm.load import resolve
-    from kbtrain.llm.precision import choose_dtype, name_of
+    from kbtrain.models.load import resolve
+    from kbtrain.models.precision import choose_dtype, name_of
 
     if config.quick:
         few = dict.fromkeys(SETTINGS, 1)

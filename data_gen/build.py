@@ -27,7 +27,7 @@ from kbtrain.labeling.aligned import side_by_side
 from kbtrain.labeling.benefit_target import BenefitTarget
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.labeling.targets import Targets
-from kbtrain.prompts import Key, evidence_text
+from kbtrain.prompts.kbm import Key, evidence_text
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.leaks import find_leaks, refuse_leaks
 from kbtrain.records import GateExample, Label, Split

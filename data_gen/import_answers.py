@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.labeling.imported import Imported
 from kbtrain.provenance import file_sha256, made_before, write_meta
-from kbtrain.questions.answered import AnswerColumns, read_answered
-from kbtrain.questions.columns import ColumnMap, Columns, Language
-from kbtrain.questions.imported import Imported
+from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
+from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, Split
 from kbtrain.store import SampleStore
 

@@ -20,13 +20,14 @@ from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain import jsonl
+from kbtrain.answers import grading
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.labeling import certainty, grading
+from kbtrain.labeling import certainty
 from kbtrain.labeling.aligned import Aligned
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import LabelledBy, with_taus
-from kbtrain.labeling.stored import Tally, labels
+from kbtrain.labeling.label_stage import Tally, labels
 from kbtrain.labeling.tau import Quantile, Tau, choose_tau
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import read_meta, write_meta

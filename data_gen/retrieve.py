@@ -26,7 +26,7 @@ from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.retrieval.chunk import Chunking
 from kbtrain.retrieval.evidence_file import EvidenceFile
 from kbtrain.retrieval.fixed import context_hits, fixed_hits
-from kbtrain.retrieval.stage import Search, by_own, by_search, find_evidence, open_index, summary
+from kbtrain.retrieval.retrieve_stage import Search, by_own, by_search, find_evidence, open_index, summary
 from kbtrain.retrieval.tokens import Chinese, Tokens
 from kbtrain.retrieval.web import WebSearch, WebService
 

@@ -23,14 +23,14 @@ from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain.config import run_script
-from kbtrain.distributed.shards import Shard
 from kbtrain.llm.plan import Plan, check_files
 from kbtrain.llm.settings import LLMConfig
+from kbtrain.llm.shards import Shard
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
 if TYPE_CHECKING:
-    from kbtrain.llm.stage import Engine
+    from kbtrain.llm.sample_stage import Engine
 
 
 class SampleConfig(LLMConfig):
@@ -59,7 +59,7 @@ def main(config: SampleConfig) -> None:
     if config.dry_run:
         return
 
-    from kbtrain.llm.stage import SamplingJob
+    from kbtrain.llm.sample_stage import SamplingJob
     from kbtrain.store import SampleStore
     from kbtrain.store_lock import writing
 
@@ -82,10 +82,10 @@ def main(config: SampleConfig) -> None:
 
 def engine(config: SampleConfig) -> Engine:
     if config.engine == "ray":
-        from kbtrain.distributed.ray_engine import RayEngine
+        from kbtrain.distributed.sampling import RayEngine
 
         return RayEngine(config.ray_address, config.ray_actors, config.ray_cpus)
-    from kbtrain.llm.stage import local
+    from kbtrain.llm.sample_stage import local
 
     return local
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.dialogue.entities import Finder, with_entities
+from kbtrain.dialogue.features import Finder, with_entities
 from kbtrain.dialogue.knowledge import find_knowledge
 from kbtrain.dialogue.responses import all_responses
 from kbtrain.llm.backends import open_llm

@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from kbtrain.config import run_script
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr_config import SeakrMethodConfig
-from kbtrain.rag.seakr_run import SeakrRun
-from kbtrain.report.text_table import aligned, number
+from kbtrain.rag.seakr.run import SeakrRun
+from kbtrain.rag.seakr.seakr_config import SeakrMethodConfig
 from kbtrain.report.trace_page import Summary, render_traces, summarise
+from kbtrain.text_table import aligned, number
 
 Ablation = Literal["measure", "documents", "parts"]
 VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {

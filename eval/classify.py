@@ -19,13 +19,13 @@ from pydantic import Field, field_validator
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.metrics.classify_scores import GateClassification, classify_gates
-from kbtrain.metrics.gate_inputs import in_report_order, scored
-from kbtrain.metrics.stored import read_labels, read_scores
+from kbtrain.evaluation.classify import GateClassification, classify_gates
+from kbtrain.evaluation.gate_inputs import in_report_order, scored
+from kbtrain.evaluation.stored import read_labels, read_scores
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import read_meta, write_atomically, write_meta
 from kbtrain.records import Outcome
-from kbtrain.report.text_table import aligned, number
+from kbtrain.text_table import aligned, number
 
 
 class ClassifyConfig(Config):

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.metrics.turn_classification import classify_turns, compare
-from kbtrain.metrics.turn_runs import labelled_turns, run_of
+from kbtrain.evaluation.turns import labelled_turns, run_of
+from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.turn_tables import difference_table, gate_table
 

@@ -23,13 +23,13 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue.augmentations import NONE
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.metrics.dialogue_inputs import DialogueInputs, read_dialogue
+from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
+from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.metrics.text_generation import bert_parts
-from kbtrain.metrics.turn_runs import labelled_turns, run_of
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.dialogue_layout import BertScored, Draws, evaluate_dialogue
 from kbtrain.report.dialogue_page import dialogue_html, dialogue_markdown
-from kbtrain.report.table import as_text
+from kbtrain.report.tables import as_text
 
 
 class DialogueConfig(Config):

@@ -20,14 +20,14 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
+from kbtrain.distributed.score_settings import ScoringConfig
 from kbtrain.errors import UserError, at
+from kbtrain.evaluation.stored import first_ids
+from kbtrain.gates.registry import kbm_source
 from kbtrain.gates.score_chunks import chunks_left, score_chunks
-from kbtrain.gates.score_file import ScoreFile
-from kbtrain.gates.score_settings import ScoringConfig
-from kbtrain.gates.sources import kbm_source
+from kbtrain.gates.score_stage import ScoreFile
 from kbtrain.labeling.examples import reference_example
-from kbtrain.metrics.stored import first_ids
-from kbtrain.prompts import evidence_text
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Evidence, GateExample, Question, Split
 

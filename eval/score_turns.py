@@ -23,9 +23,9 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
+from kbtrain.folder import CARD, read_json
 from kbtrain.gates.average import AverageGate
-from kbtrain.gates.folder import CARD, read_json
-from kbtrain.gates.score_file import ScoreFile, Timing
+from kbtrain.gates.score_stage import ScoreFile, Timing
 from kbtrain.gates.turn_gates import fitted, keep_threshold
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, TurnExample
@@ -88,8 +88,8 @@ def opened(config: ScoreTurnsConfig, turns: Sequence[TurnExample], folder: Path)
         return AverageGate.of(folder, members(config), config.dtype, config.device)
     if not config.gate.startswith("ragate_prompt"):
         return fitted(config.gate, [turn for turn in turns if turn.split == "train"], folder)
-    from kbtrain.gates.ragate_prompt import RagatePrompt
-    from kbtrain.llm.load import load_model
+    from kbtrain.gates.ragate.prompt import RagatePrompt
+    from kbtrain.models.load import load_model
 
     shots: Any = config.gate.removeprefix("ragate_prompt_")
     return RagatePrompt(*load_model(config.model, config.dtype, config.device), shots, config.know)

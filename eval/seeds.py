@@ -20,12 +20,12 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.metrics.compare_runs import decisions_of
+from kbtrain.evaluation.compare_runs import decisions_of
 from kbtrain.metrics.seeds import SeedSummary, summarise_seeds
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.compare import Run, read_finished
 from kbtrain.report.summary import interval
-from kbtrain.report.text_table import aligned, number
+from kbtrain.text_table import aligned, number
 
 
 class SeedsConfig(Config):

@@ -20,14 +20,14 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from kbtrain.config import Config, run_script
-from kbtrain.metrics.judged import Cut, questions_of
-from kbtrain.metrics.outcomes import AccuracyKind
-from kbtrain.metrics.run_folder import read_run
+from kbtrain.evaluation.judged import Cut, questions_of
+from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.run_folder import read_run
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.kbm_layouts import Options, lay_out
 from kbtrain.report.kbm_tables import Layout
-from kbtrain.report.table import as_markdown, as_text
+from kbtrain.report.tables import as_markdown, as_text
 
 
 class TablesConfig(Config):

@@ -19,13 +19,13 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from kbtrain.config import Config, run_script
-from kbtrain.metrics.outcomes import AccuracyKind
-from kbtrain.metrics.run_folder import read_run
+from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.run_folder import read_run
+from kbtrain.evaluation.transfer import Carried, matrix
+from kbtrain.evaluation.transfer_parts import By, between_models, by_dataset
 from kbtrain.metrics.thresholds import Rule
-from kbtrain.metrics.transfer import Carried, matrix
-from kbtrain.metrics.transfer_parts import By, between_models, by_dataset
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.report.table import Column, Table, as_markdown, as_text
+from kbtrain.report.tables import Column, Table, as_markdown, as_text
 
 
 class TransferConfig(Config):

@@ -75,7 +75,7 @@ def _add_plan(commands: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> None:
-    from kbtrain.plan.command import plan_command
+    from kbtrain.command import plan_command
 
     sys.stdout.write(plan_command(args) + "\n")
 

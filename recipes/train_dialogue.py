@@ -26,8 +26,8 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.dialogue.responder import CARD, Reads
 from kbtrain.provenance import file_sha256
-from kbtrain.training.arguments import TrainingConfig, training_arguments
-from kbtrain.training.identity import claim, finished, identity, settled
+from kbtrain.training.config import TrainingConfig, training_arguments
+from kbtrain.training.run import claim, finished, identity, settled
 
 NOT_PART_OF_A_RUN = frozenset({"output", "snippets", "dry_run", "keep_checkpoints", "report_to"})
 
@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 def main(config: TrainDialogueConfig) -> None:
     started = time.time()
-    from kbtrain.training.dialogue_data import read_dialogue_data
+    from kbtrain.dialogue.train_responder import read_dialogue_data
 
     data = read_dialogue_data(config.train, config.dev, config.snippets, config.know, config.k)
     for what, count in data.lacking.items():
@@ -73,7 +73,7 @@ def main(config: TrainDialogueConfig) -> None:
     if config.dry_run:
         return say(dry_run(config, data))
 
-    from kbtrain.llm.load import choose_device
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -84,12 +84,12 @@ def main(config: TrainDialogueConfig) -> None:
     if finished(config.output, CARD):
         return say(f"train_dialogue: {config.output} is finished already; nothing to do")
     trainer, tokenizer, facts = train(config, data, device, processes)
-    from kbtrain.training.bases import open_base
+    from kbtrain.models.bases import open_base
 
     model = trainer.plain_model(lambda: open_base(config.model, "full", device, facts["compute"])[0])
     if trainer.args.should_save:
+        from kbtrain.dialogue.dialogue_finish import finish_dialogue
         from kbtrain.dialogue.responder import Responder
-        from kbtrain.training.dialogue_finish import finish_dialogue
 
         responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
         run |= {**facts, "device": device, "processes": processes, "seconds": round(time.time() - started)}
@@ -102,12 +102,12 @@ def train(config: TrainDialogueConfig, data: Any, device: str, processes: int) -
 
     from transformers.utils.logging import disable_progress_bar
 
+    from kbtrain.dialogue.dialogue_trainer import DialogueTrainer
     from kbtrain.dialogue.responder import ResponsePrompts
-    from kbtrain.plan.config import planned
-    from kbtrain.training.bases import compute_of, open_base, trainable
+    from kbtrain.dialogue.train_responder import lesson_rows
+    from kbtrain.models.bases import compute_of, open_base, trainable
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.dialogue_data import lesson_rows
-    from kbtrain.training.dialogue_trainer import DialogueTrainer
+    from kbtrain.training.plan.config import planned
     from kbtrain.training.processes import main_first
 
     disable_progress_bar()  # transformers' own, of loading and writing
@@ -122,17 +122,17 @@ def train(config: TrainDialogueConfig, data: Any, device: str, processes: int) -
     arguments = training_arguments(config, compute, device, has_dev=bool(data.dev))
     model, n = trainable(base, None, config.gradient_checkpointing), len(data.train)
     trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:], progress_bar())
-    from kbtrain.training.classifier_run import train_to_end
+    from kbtrain.training.finish import train_to_end
 
     train_to_end(trainer, config.output, say)
     return trainer, tokenizer, {"compute": compute, **asdict(cut)}
 
 
 def dry_run(config: TrainDialogueConfig, data: Any) -> str:
+    from kbtrain.dialogue.dialogue_trainer import answer_tokens
     from kbtrain.dialogue.responder import ResponsePrompts
+    from kbtrain.dialogue.train_responder import lesson_rows
     from kbtrain.training.checks import check_base
-    from kbtrain.training.dialogue_data import lesson_rows
-    from kbtrain.training.dialogue_trainer import answer_tokens
     from kbtrain.training.estimate import count_steps
 
     tokenizer = check_base(config.model, "full", config.dtype, "cpu" if config.device == "cpu" else "auto")

@@ -31,12 +31,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gates.encoder_base import EncoderBase, turns_only
-from kbtrain.gates.encoder_input import EncoderInput, Feature
-from kbtrain.gates.folder import CARD
+from kbtrain.folder import CARD
+from kbtrain.gates.encoder.input import EncoderInput, Feature
+from kbtrain.gates.encoder.offset import EncoderBase, turns_only
 from kbtrain.training.classifier_data import ClassifierData, act_targets, class_weights, common_acts
 from kbtrain.training.classifier_data import read_classifier_data as read_data
-from kbtrain.training.classifier_run import (
+from kbtrain.training.finish import (
     NOT_PART_OF_A_RUN,
     SCORES,
     ClassifierConfig,
@@ -44,7 +44,7 @@ from kbtrain.training.classifier_run import (
     held_out_examples,
     train_to_end,
 )
-from kbtrain.training.identity import claim, finished, identity, settled
+from kbtrain.training.run import claim, finished, identity, settled
 
 
 class ProbeSettings(BaseModel):
@@ -121,8 +121,8 @@ def main(config: TrainEncoderConfig) -> None:
     if not config.probe:
         return train_one(config, data, started)
 
-    from kbtrain.llm.load import choose_device
-    from kbtrain.training.pair_finish import finish_pair
+    from kbtrain.gates.encoder.pair import finish_pair
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -139,7 +139,7 @@ def main(config: TrainEncoderConfig) -> None:
 
 
 def train_one(config: TrainEncoderConfig, data: ClassifierData, started: float) -> None:
-    from kbtrain.llm.load import choose_device
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -169,8 +169,8 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData, started: float) 
 def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tuple[Any, Any, dict[str, Any]]:
     from transformers import set_seed
 
-    from kbtrain.gates.encoder import EncoderGate, has_segments, open_encoder
-    from kbtrain.training.classifier_metrics import classifier_metrics
+    from kbtrain.gates.encoder.gate import EncoderGate, has_segments, open_encoder
+    from kbtrain.metrics.dev import classifier_metrics
     from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
     from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
     from kbtrain.training.layer_rates import Rates, freeze
@@ -207,7 +207,7 @@ def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tupl
 
 
 def fitted_probe(config: TrainEncoderConfig, data: ClassifierData, device: str) -> Any:
-    from kbtrain.gates.encoder_probe import EncoderProbe, ProbeInput, open_body
+    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput, open_body
 
     model, tokenizer = open_body(config.model, config.dtype, device)
     reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")

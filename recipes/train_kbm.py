@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gates.folder import CARD, GateCard
-from kbtrain.prompts import ALL_KEYS, Key, kbm_fingerprint
+from kbtrain.folder import CARD, GateCard
+from kbtrain.prompts.kbm import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
-from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
-from kbtrain.training.identity import claim, finished, identity, settled
+from kbtrain.training.run import claim, finished, identity, settled
 
 if TYPE_CHECKING:
-    from kbtrain.training.trainer import KBMTrainer
+    from kbtrain.gates.kbm.train import KBMTrainer
 
 NOT_PART_OF_A_RUN = frozenset({"output", "dry_run", "keep_checkpoints", "report_to"})
 
@@ -70,13 +70,13 @@ def main(config: TrainKBMConfig) -> None:
     data = read_data(config.train, config.dev, config.keys, config.labels)
     check_dev(data, config.keys, config.labels, config.select, config.dev)
     if config.dry_run:
-        from kbtrain.training.dry_run import dry_run
+        from kbtrain.gates.kbm.dry_run import dry_run
 
         at_once = config.device_batch_size * config.gradient_accumulation_steps
         shape = (config.keys, config.labels, config.max_length, config.epochs, at_once)
         return say(dry_run(config.model, data, *shape, config.adapter()))
 
-    from kbtrain.llm.load import choose_device
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -94,7 +94,7 @@ def main(config: TrainKBMConfig) -> None:
 
 
 def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.training.bases import open_base, trainable
+    from kbtrain.models.bases import open_base, trainable
 
     base, tokenizer = open_base(config.model, config.method, device, compute)
     return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
@@ -103,15 +103,15 @@ def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]
 def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: int) -> tuple[KBMTrainer, str]:
     from transformers.utils.logging import disable_progress_bar
 
-    from kbtrain.gates.encoding import Encoder, kbm_form
-    from kbtrain.gates.kbm import KBM
-    from kbtrain.plan.config import planned
-    from kbtrain.training.bases import compute_of
+    from kbtrain.gates.kbm.gate import KBM
+    from kbtrain.gates.kbm.train import KBMTrainer
+    from kbtrain.gates.true_false.form import Encoder, kbm_form
+    from kbtrain.models.bases import compute_of
     from kbtrain.training.checkpoints import last_good
     from kbtrain.training.checks import check_base, check_fits, check_rows
+    from kbtrain.training.plan.config import planned
     from kbtrain.training.processes import main_first
     from kbtrain.training.rows import make_row
-    from kbtrain.training.trainer import KBMTrainer
 
     disable_progress_bar()  # transformers' own, of loading and writing
     tokenizer = check_base(config.model, config.method, config.dtype, device)
@@ -140,9 +140,9 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
 
 
 def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model: Any, run: dict[str, Any]) -> None:
-    from kbtrain.gates.base_model import base_fingerprint
+    from kbtrain.gates.kbm.save import save_checked
+    from kbtrain.models.adapters import base_fingerprint
     from kbtrain.training.run_files import write_run_files
-    from kbtrain.training.save import save_checked
 
     state, cut = trainer.state, sum(row.cut for row in trainer.rows)
     state.save_to_json(str(config.output / "trainer_state.json"))

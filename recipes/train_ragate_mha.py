@@ -26,13 +26,14 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from kbtrain.classifier_folder import read_classifier_card
 from kbtrain.config import run_script
-from kbtrain.gates.classifier_folder import read_classifier_card
-from kbtrain.gates.folder import CARD
-from kbtrain.gates.ragate_mha_input import Inputs, MHAInput, kept_tokenizer, train_tokenizer
+from kbtrain.folder import CARD
+from kbtrain.gates.ragate.ragate_mha_input import Inputs, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.provenance import write_atomically
+from kbtrain.report.mha_sweep import Shape, SweepRow, best, grid, sweep_figure, sweep_table
 from kbtrain.training.classifier_data import ClassifierData, class_weights, read_classifier_data
-from kbtrain.training.classifier_run import (
+from kbtrain.training.finish import (
     NOT_PART_OF_A_RUN,
     SCORES,
     ClassifierConfig,
@@ -40,8 +41,7 @@ from kbtrain.training.classifier_run import (
     held_out_examples,
     train_to_end,
 )
-from kbtrain.training.identity import claim, finished, identity
-from kbtrain.training.sweep import Shape, SweepRow, best, grid, sweep_figure, sweep_table
+from kbtrain.training.run import claim, finished, identity
 
 
 class TrainRagateMHAConfig(ClassifierConfig):
@@ -105,7 +105,7 @@ def main(config: TrainRagateMHAConfig) -> None:
 
 def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, output: Path) -> None:
     started = time.time()
-    from kbtrain.llm.load import choose_device
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -129,9 +129,9 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
 def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, output: Path, device: str) -> Any:
     from transformers import set_seed
 
-    from kbtrain.gates.ragate_mha import RagateMHA
-    from kbtrain.gates.ragate_mha_model import RagateMHAConfig, RagateMHAModel
-    from kbtrain.training.classifier_metrics import classifier_metrics
+    from kbtrain.gates.ragate.mha import RagateMHA
+    from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
+    from kbtrain.metrics.dev import classifier_metrics
     from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
     from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
     from kbtrain.training.processes import main_first

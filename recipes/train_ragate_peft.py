@@ -26,13 +26,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gates.folder import CARD
-from kbtrain.ragate_peft_prompts import PeftFeature
+from kbtrain.folder import CARD
+from kbtrain.prompts.ragate_peft_prompts import PeftFeature
 from kbtrain.records import TurnExample
-from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.classifier_data import ClassifierData
-from kbtrain.training.classifier_run import SCORES, held_out_examples, train_to_end
-from kbtrain.training.identity import claim, finished, identity, settled
+from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.finish import SCORES, held_out_examples, train_to_end
+from kbtrain.training.run import claim, finished, identity, settled
 
 NOT_PART_OF_A_RUN = frozenset({"output", "test", "dry_run", "keep_checkpoints", "report_to"})
 
@@ -71,14 +71,14 @@ def say(text: str) -> None:
 
 def main(config: TrainRagatePeftConfig) -> None:
     started = time.time()
-    from kbtrain.training.ragate_peft_data import read_turns
+    from kbtrain.gates.ragate.train_peft import read_turns
 
     data = read_turns(config.train, config.dev, config.features)
     test = turns_of_test(config)  # a wrong file is told before the training, not after it
     if config.dry_run:
         return say(dry_run(config, data))
 
-    from kbtrain.llm.load import choose_device
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -90,8 +90,8 @@ def main(config: TrainRagatePeftConfig) -> None:
     trainer, compute = train(config, data, test, device, processes)
     model = trainer.plain_model(lambda: opened(config, device, compute)[0])
     if trainer.args.should_save:
-        from kbtrain.gates.ragate_peft import RagatePeft
-        from kbtrain.training.ragate_peft_finish import finish_peft
+        from kbtrain.gates.ragate.peft import RagatePeft
+        from kbtrain.gates.ragate.ragate_peft_finish import finish_peft
 
         gate = RagatePeft(model, trainer.kbm.prompts.encoder.tokenizer, config.features, config.max_length)
         facts = {"compute": compute, "device": device, "processes": processes, "turns_cut": trainer.turns_cut}
@@ -101,14 +101,14 @@ def main(config: TrainRagatePeftConfig) -> None:
 
 
 def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.training.bases import open_base, trainable
+    from kbtrain.models.bases import open_base, trainable
 
     base, tokenizer = open_base(config.model, config.method, device, compute)
     return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
 
 
 def turns_of_test(config: TrainRagatePeftConfig) -> list[TurnExample]:
-    from kbtrain.training.ragate_peft_data import check_turns
+    from kbtrain.gates.ragate.train_peft import check_turns
 
     return check_turns(held_out_examples(config.test), config.test, config.features) if config.test else []
 
@@ -118,13 +118,13 @@ def train(
 ) -> tuple[Any, str]:
     from transformers.utils.logging import disable_progress_bar
 
-    from kbtrain.gates.ragate_peft import RagatePeft, TurnPrompts
-    from kbtrain.plan.config import planned
-    from kbtrain.training.bases import compute_of
+    from kbtrain.gates.ragate.peft import RagatePeft, TurnPrompts
+    from kbtrain.gates.ragate.ragate_peft_trainer import RagatePeftTrainer, peft_arguments
+    from kbtrain.gates.ragate.train_peft import turn_row, turns_of
+    from kbtrain.models.bases import compute_of
     from kbtrain.training.checks import check_base, check_fits, check_rows
+    from kbtrain.training.plan.config import planned
     from kbtrain.training.processes import main_first
-    from kbtrain.training.ragate_peft_data import turn_row, turns_of
-    from kbtrain.training.ragate_peft_trainer import RagatePeftTrainer, peft_arguments
 
     disable_progress_bar()  # transformers' own, of loading and writing
     tokenizer = check_base(config.model, config.method, config.dtype, device)
@@ -149,10 +149,10 @@ def train(
 
 
 def dry_run(config: TrainRagatePeftConfig, data: ClassifierData) -> str:
-    from kbtrain.gates.ragate_peft import TurnPrompts
+    from kbtrain.gates.ragate.peft import TurnPrompts
+    from kbtrain.gates.ragate.train_peft import turn_row, turns_of
     from kbtrain.training.checks import check_base
     from kbtrain.training.estimate import count_steps
-    from kbtrain.training.ragate_peft_data import turn_row, turns_of
 
     tokenizer = check_base(config.model, config.method, config.dtype, "cpu" if config.device == "cpu" else "auto")
     prompts = TurnPrompts(tokenizer, config.features, config.max_length)

@@ -30,8 +30,8 @@ from kbtrain.jsonl import read
 from kbtrain.provenance import file_sha256, package_versions, write_atomically, write_meta
 from kbtrain.records import Snippet, TurnExample
 from kbtrain.retrieval.ranker_data import Candidates, TfIdfRank, read_ranker_data, recall, training_pairs
-from kbtrain.training.arguments import TrainingConfig, training_arguments
-from kbtrain.training.identity import claim, finished, identity, settled
+from kbtrain.training.config import TrainingConfig, training_arguments
+from kbtrain.training.run import claim, finished, identity, settled
 
 RANKS = "ranks.json"
 NOT_PART_OF_A_RUN = frozenset({"output", "dry_run", "keep_checkpoints", "report_to"})
@@ -69,7 +69,7 @@ def main(config: TrainRankerConfig) -> None:
         steps = math.ceil(len(pairs) / (config.device_batch_size * config.gradient_accumulation_steps))
         return say(f"train_ranker: turns with gold snippets: {counts}; {len(pairs)} pairs, {steps} steps an epoch")
 
-    from kbtrain.llm.load import choose_device
+    from kbtrain.models.load import choose_device
     from kbtrain.training.processes import main_first, start_processes
 
     device = choose_device(config.device)
@@ -90,11 +90,11 @@ def train(
 ) -> Any:
     from transformers import set_seed
 
-    from kbtrain.gates.encoder import has_segments, open_encoder
+    from kbtrain.gates.encoder.gate import has_segments, open_encoder
     from kbtrain.retrieval.ranker import Ranker
     from kbtrain.training.classifier_rows import ClassifierCollator
-    from kbtrain.training.classifier_run import train_to_end
     from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
+    from kbtrain.training.finish import train_to_end
     from kbtrain.training.processes import compute_dtype, main_first
 
     set_seed(config.seed)

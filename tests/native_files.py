@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbtrain.questions import Reading
-from kbtrain.questions.columns import Columns
+from kbtrain.questions.data_sets.columns import Columns
 
 Record = Any  # an object, or a row of cells
 Path_ = tuple[str | int, ...]

@@ -13,8 +13,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from kbtrain import prompts
-from kbtrain.prompts import ALL_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt, query_text
+from kbtrain.prompts import kbm as prompts
+from kbtrain.prompts.kbm import ALL_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt, query_text
 from kbtrain.records import Hit, Question
 
 EN = Question("e", "Who wrote Faust?", ("Goethe",), "test", "d")

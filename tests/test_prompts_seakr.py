@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_kbm import make_tokenizer
 
-from kbtrain.labeling.grading import normalise
-from kbtrain.prompts_seakr import (
+from kbtrain.answers.grading import normalise
+from kbtrain.prompts.seakr import (
     ANSWER,
     clean_answer,
     demonstrations,

@@ -80,7 +80,7 @@ def test_the_code_block_uses_names_that_exist():
     (code,) = blocks("python")
     compile(code, "README.md", "exec")
     import kbtrain
-    from kbtrain.gates.kbm import KBM
+    from kbtrain.gates.kbm.gate import KBM
     from kbtrain.records import GateExample
 
     assert callable(kbtrain.load_gate) and callable(KBM.gate)

@@ -1,6 +1,6 @@
 """Tiny random models of real classes, tokenizers trained on a few lines, and examples: shared by tests of gates."""
 
-from kbtrain.prompts import kbm_answer, kbm_prompt, need_prompt
+from kbtrain.prompts.kbm import kbm_answer, kbm_prompt, need_prompt
 from kbtrain.records import GateExample
 
 CHAT = (

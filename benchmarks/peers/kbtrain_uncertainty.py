@@ -8,9 +8,9 @@ from typing import Any
 
 from loop import serve
 
-from kbtrain.gates.seakr_engine import SeakrSettings, Uncertainty
+from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.batching import BatchLimits
-from kbtrain.llm.load import load_model
+from kbtrain.models.load import load_model
 
 
 def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from training_limit import least_seconds
 
-from kbtrain.gates.encoding import Encoder, kbm_form
-from kbtrain.gates.kbm import KBM
+from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gates.true_false.form import Encoder, kbm_form
 from kbtrain.jsonl import read
-from kbtrain.prompts import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
+from kbtrain.models.bases import open_base
+from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateExample
-from kbtrain.training.arguments import Adapter, TrainingConfig, training_arguments
-from kbtrain.training.bases import open_base
+from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.data import target
 from kbtrain.training.order import LikeLengthSampler
 from kbtrain.training.rows import Collator, Row, answer_loss, make_row
@@ -73,7 +73,7 @@ def arguments(job: dict[str, Any]) -> Any:
 
 
 def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
-    from kbtrain.training.trainer import KBMTrainer
+    from kbtrain.gates.kbm.train import KBMTrainer
 
     model = Adapter(16, 64, 0.1, 0)(base) if job["method"] == "qlora" else base
     return KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, job["max_length"]), arguments(job), rows, [], "hard")

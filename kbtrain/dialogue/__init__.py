@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kbtrain.dialogue.dialogues import Dialogue, checked, domain_of, turn_examples
+from kbtrain.dialogue.base import Dialogue, checked, domain_of, turn_examples
 from kbtrain.dialogue.dstc import dstc_dialogues
 from kbtrain.dialogue.ketod import ketod_joined, ketod_lines, ketod_released
 from kbtrain.dialogue.sgd import sgd_dialogues

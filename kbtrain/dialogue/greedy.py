@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from kbtrain.dialogue.responder import Generated
-from kbtrain.llm.exact_head import exact_head
-from kbtrain.llm.stopping import eos_ids
+from kbtrain.kernels.exact_head import exact_head
+from kbtrain.llm.sampler.stopping import eos_ids
 
 
 class _Chosen(LogitsProcessor):

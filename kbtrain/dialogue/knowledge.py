@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from kbtrain.dialogue.context import context_text
 from kbtrain.jsonl import read, write
+from kbtrain.prompts.context import context_text
 from kbtrain.provenance import file_sha256, made_before, write_meta
 from kbtrain.records import Evidence, Hit, Snippet, TurnExample
 from kbtrain.retrieval.base import Searcher
@@ -32,7 +32,7 @@ def find_knowledge(
     """``tfidf`` and ``ranker`` (``source``: its folder) choose among the snippets of ``run``; ``bm25`` searches a
     corpus (``source``: its file), whose index is kept in the run. Raises :class:`~kbtrain.errors.UserError`."""
     if know == "bm25" and source:
-        from kbtrain.retrieval.stage import open_index
+        from kbtrain.retrieval.retrieve_stage import open_index
 
         return by_index(open_index("bm25", source, run / "bm25_turns"), examples, k)
     snippets = list(read(Snippet, run / "snippets.jsonl"))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kbtrain.dialogue.context import first_kept, turn_text
-from kbtrain.dialogue_prompts import CONTEXT, RESPONSE, act_text, dialogue_fingerprint, snippet_text
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import one_line
+from kbtrain.prompts.context import first_kept, turn_text
+from kbtrain.prompts.dialogue_prompts import CONTEXT, RESPONSE, act_text, dialogue_fingerprint, snippet_text
 from kbtrain.records import Hit, TurnExample
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Responder:
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Responder:
         """Open the folder of a finished training. Raises :class:`UserError`."""
-        from kbtrain.llm.load import load_model
+        from kbtrain.models.load import load_model
 
         card = read_responder_card(folder)
         model, tokenizer = load_model(str(folder), dtype, device)

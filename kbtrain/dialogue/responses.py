@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain import jsonl
-from kbtrain.dialogue.context import first_kept, turn_text
 from kbtrain.errors import UserError
 from kbtrain.llm.base import LLM, Ask
+from kbtrain.prompts.context import first_kept, turn_text
 from kbtrain.records import Question, TurnExample
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbtrain.distributed.shards import Shard
 from kbtrain.errors import UserError, at
 from kbtrain.llm.batching import windows
+from kbtrain.llm.shards import Shard
 from kbtrain.store import SampleStore
 
 BATCH = 200  # question-conditions in one transaction

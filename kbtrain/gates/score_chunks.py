@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbtrain.gates.score_file import ScoreFile, Timing
-from kbtrain.gates.sources import Score, Source
+from kbtrain.gates.registry import Score, Source
+from kbtrain.gates.score_stage import ScoreFile, Timing
 from kbtrain.provenance import device
 from kbtrain.records import GateExample, GateScore, Split
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain import jsonl
-from kbtrain.gates.folder import CARD, Threshold, set_threshold
+from kbtrain.folder import CARD, Threshold, set_threshold
 from kbtrain.provenance import file_sha256
 from kbtrain.records import GateScore, TurnExample
 
@@ -15,16 +15,16 @@ from kbtrain.records import GateScore, TurnExample
 def fitted(gate: Literal["always", "structural", "dialogue_state"], train: Sequence[TurnExample], folder: Path) -> Any:
     """Fit the gate to labelled turns and save it in ``folder``. Raises :class:`UserError` for a single class."""
     if gate == "always":
-        from kbtrain.gates.always import Always
+        from kbtrain.gates.simple import Always
 
         return Always()
     if gate == "structural":
-        from kbtrain.gates.structural import StructuralGate
+        from kbtrain.gates.turns.structural import StructuralGate
 
         ten_numbers = StructuralGate.fit(train)
         ten_numbers.save(folder / "structural.json")
         return ten_numbers
-    from kbtrain.gates.dialogue_state import DialogueStateGate
+    from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
     state = DialogueStateGate.fit(train)
     state.save(folder)
@@ -36,7 +36,7 @@ def keep_threshold(folder: Path, dev: Sequence[TurnExample], dev_file: Path) -> 
     known = [turn for turn in dev if turn.label is not None]
     if not known or not (folder / CARD).exists():
         return
-    from kbtrain.training.classifier_metrics import best_f1_threshold
+    from kbtrain.metrics.dev import best_f1_threshold
 
     scores = {score.question_id: score.score for score in jsonl.read(GateScore, folder / "scores.jsonl")}
     need = [float(bool(turn.label)) for turn in known]

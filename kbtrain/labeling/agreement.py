@@ -9,8 +9,8 @@ from typing import Literal
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.labeling.intervals import wilson
 from kbtrain.labeling.judges import Judge
+from kbtrain.metrics.intervals import wilson
 from kbtrain.records import Grading, Question
 
 

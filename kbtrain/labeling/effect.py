@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.labeling.intervals import Interval, newcombe
+from kbtrain.metrics.intervals import Interval, newcombe
 from kbtrain.records import Effect, Indicators
 
 _SAME = 1e-9  # equal entropies of different groupings, e.g. 4+1+1+1+1 and 2+2+2+2, differ in the last digit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.labeling.benefit_target import PLAIN, BenefitTarget
-from kbtrain.prompts import query_text
+from kbtrain.prompts.kbm import query_text
 from kbtrain.records import GateExample, Label, Question
 
 

@@ -1,4 +1,4 @@
-"""Who says whether an answer is right: the rules of :mod:`kbtrain.labeling.grading`, or a language model.
+"""Who says whether an answer is right: the rules of :mod:`kbtrain.answers.grading`, or a language model.
 
 A judge gives True, False, or None: it abstains, which is counted and never becomes a number.
 """
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kbtrain.labeling import grading
+from kbtrain.answers import grading
+from kbtrain.answers.mask import gold_texts
 from kbtrain.llm.base import LLM, Ask
-from kbtrain.prompts import Judgement
+from kbtrain.prompts.kbm import Judgement
 from kbtrain.records import Grading, Question
-from kbtrain.retrieval.mask import gold_texts
 
 _REPLY = re.compile(r"^\W*([01])(?!\d|\.\d)")
 

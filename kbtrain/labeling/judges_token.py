@@ -9,10 +9,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
+from kbtrain.kernels.exact_head import exact_head
 from kbtrain.labeling.judges import Opinion, judgement
-from kbtrain.llm.exact_head import exact_head
-from kbtrain.llm.prefill import prefill
-from kbtrain.prompts import answer_prompt, judge_fingerprint, judge_reply, render_chat
+from kbtrain.llm.sampler.prefill import prefill
+from kbtrain.prompts.kbm import answer_prompt, judge_fingerprint, judge_reply, render_chat
 from kbtrain.records import Question
 
 TOKENS_PER_BATCH = 8192  # padding counted
@@ -36,13 +36,13 @@ class TokenJudge:
     @classmethod
     def load(cls, name: str, dtype: str = "auto", device: str = "auto", margin: float = 0.0) -> TokenJudge:
         """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
-        from kbtrain.llm.load import load_model
+        from kbtrain.models.load import load_model
 
         return cls(name, *load_model(name, dtype, device), margin)
 
     def facts(self) -> dict[str, Any]:
         """What its opinions depend on."""
-        from kbtrain.llm.precision import name_of
+        from kbtrain.models.precision import name_of
 
         chat = "chat template" if self.tokenizer.chat_template else "plain"
         prompts = {"prompts": judge_fingerprint(self.tokenizer), "rendering": chat}

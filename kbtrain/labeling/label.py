@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from kbtrain.labeling import grading
+from kbtrain.answers import grading
 from kbtrain.labeling.certainty import certainty, certainty_interval
 from kbtrain.labeling.effect import benefit, effect
-from kbtrain.labeling.intervals import wilson
 from kbtrain.labeling.mastery import Graded, grade
+from kbtrain.metrics.intervals import wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, SampleSet
 
 MIN_SAMPLES = 2  # one answer has no entropy

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kbtrain.labeling import grading
+from kbtrain.answers import grading
 from kbtrain.records import Question
 
 

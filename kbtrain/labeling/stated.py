@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kbtrain.labeling.grading import is_correct
+from kbtrain.answers.grading import is_correct
 from kbtrain.records import Condition, Question
 
 SHOWN = 5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kbtrain.errors import UserError
-from kbtrain.prompts import Key
+from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kbtrain.labeling import grading
+from kbtrain.answers import grading
 from kbtrain.labeling.judges import Judge
 from kbtrain.records import CONDITIONS, Question
 from kbtrain.store import SampleStore

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from kbtrain.llm.sampler import PromptRows
+    from kbtrain.llm.sampler.sampler import PromptRows
 
 T = TypeVar("T")
 

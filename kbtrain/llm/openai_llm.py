@@ -18,7 +18,7 @@ from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.seeds import request_seed
 from kbtrain.llm.server_reply import samples
 from kbtrain.llm.server_requests import Retry, message, post
-from kbtrain.prompts import answer_fingerprint, answer_prompt
+from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GREEDY, Sample, SampleSet
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class OpenAILLM:
         kind = _server_kind(server)
         tokenizer = None
         if not server.chat:
-            from kbtrain.llm.load import load_tokenizer
+            from kbtrain.models.load import load_tokenizer
 
             tokenizer = load_tokenizer(name)
         return cls(name, tokenizer, sampling, replace(server, neutral=NEUTRAL.get(kind, {})))

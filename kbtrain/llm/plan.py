@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
+from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.llm.base import Ask
-from kbtrain.prompts import evidence_text
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Condition, Evidence, Question, Split
-from kbtrain.retrieval.mask import mask_answers
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask
-from kbtrain.prompts import answer_prompt, encode
+from kbtrain.prompts.kbm import answer_prompt, encode
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, ask: Ask, room: int) -> tuple[list[int], int]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.uniforms import UniformRow
-from kbtrain.prompts import answer_fingerprint, answer_prompt
+from kbtrain.llm.sampler.uniforms import UniformRow
+from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GREEDY, Sample, SampleSet
 
 Reply = Callable[[Ask, int], str]  # an ask and a sample index -> the text of that answer

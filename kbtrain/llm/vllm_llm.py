@@ -9,11 +9,11 @@ from typing import Any
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.batching import windows
-from kbtrain.llm.load import load_tokenizer, resolve
-from kbtrain.llm.precision import name_of
 from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.seeds import request_seed
-from kbtrain.prompts import answer_fingerprint
+from kbtrain.models.load import load_tokenizer, resolve
+from kbtrain.models.precision import name_of
+from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
 
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "fp16": "float16", "fp16-anyway": "float16"}

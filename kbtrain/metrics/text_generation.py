@@ -153,7 +153,7 @@ def bert_parts(
 
 def _encoder(model: str, layers: int | None) -> tuple[str, str]:
     """What to open, and its name in the code: a folder's path says nothing elsewhere, the hash of its weights does."""
-    from kbtrain.llm.load import resolve
+    from kbtrain.models.load import resolve
 
     where = resolve(model)
     if not Path(where).is_dir():

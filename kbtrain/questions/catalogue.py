@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import read_questions
-from kbtrain.questions.commonsense import commonsense
-from kbtrain.questions.csv_file import csv_questions
 from kbtrain.questions.data_set import DataSet, Reading, any_table, native
-from kbtrain.questions.files import FEW_SHOT_SPLITS
-from kbtrain.questions.freshqa import freshqa
-from kbtrain.questions.hotpotqa import hotpotqa
-from kbtrain.questions.hub import hub_questions
-from kbtrain.questions.iirc import iirc
-from kbtrain.questions.iirc_steps import iirc_steps
-from kbtrain.questions.jsonl_file import jsonl_questions
-from kbtrain.questions.loaded import Loaded
-from kbtrain.questions.mlec_qa import mlec_qa
-from kbtrain.questions.mmlu import ceval, cmmlu, mmlu
-from kbtrain.questions.musique import musique
-from kbtrain.questions.nq_open import nq_open
-from kbtrain.questions.openbookqa import openbookqa
-from kbtrain.questions.popqa import popqa
-from kbtrain.questions.squad import squad, squad_zh
-from kbtrain.questions.triviaqa import triviaqa
-from kbtrain.questions.two_wiki import two_wiki
-from kbtrain.questions.webqa import sogouqa, webqa
-from kbtrain.questions.xiezhi import xiezhi, xiezhi_en
+from kbtrain.questions.data_sets.commonsense import commonsense
+from kbtrain.questions.data_sets.csv_file import csv_questions
+from kbtrain.questions.data_sets.freshqa import freshqa
+from kbtrain.questions.data_sets.hotpotqa import hotpotqa
+from kbtrain.questions.data_sets.hub import hub_questions
+from kbtrain.questions.data_sets.iirc import iirc
+from kbtrain.questions.data_sets.iirc_steps import iirc_steps
+from kbtrain.questions.data_sets.jsonl_file import jsonl_questions
+from kbtrain.questions.data_sets.mlec_qa import mlec_qa
+from kbtrain.questions.data_sets.mmlu import ceval, cmmlu, mmlu
+from kbtrain.questions.data_sets.musique import musique
+from kbtrain.questions.data_sets.nq_open import nq_open
+from kbtrain.questions.data_sets.openbookqa import openbookqa
+from kbtrain.questions.data_sets.popqa import popqa
+from kbtrain.questions.data_sets.squad import squad, squad_zh
+from kbtrain.questions.data_sets.triviaqa import triviaqa
+from kbtrain.questions.data_sets.two_wiki import two_wiki
+from kbtrain.questions.data_sets.webqa import sogouqa, webqa
+from kbtrain.questions.data_sets.xiezhi import xiezhi, xiezhi_en
+from kbtrain.questions.reading.files import FEW_SHOT_SPLITS
 
 
 def _atlas(path: Path, reading: Reading) -> Iterator[Loaded]:

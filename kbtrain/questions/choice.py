@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbtrain.questions.rows import Row, shown
+from kbtrain.questions.reading.rows import Row, shown
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

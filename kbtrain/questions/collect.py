@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.base import Loaded
 from kbtrain.questions.passage_file import PassageFile
 from kbtrain.questions.pick import Tally
 from kbtrain.records import Passage

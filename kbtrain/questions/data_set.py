@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kbtrain.questions.columns import Columns
-from kbtrain.questions.files import SPLITS, DataFile, data_files
-from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.base import Loaded
+from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.reading.files import SPLITS, DataFile, data_files
 from kbtrain.records import Split
 
 

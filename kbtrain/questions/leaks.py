@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.labeling.grading import normalise
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.first_seen import FirstSeen
 from kbtrain.records import Question

@@ -10,8 +10,8 @@ from typing import Self
 
 from kbtrain import jsonl
 from kbtrain.provenance import meta_path, read_meta
+from kbtrain.questions.base import Loaded
 from kbtrain.questions.first_seen import FirstSeen
-from kbtrain.questions.loaded import Loaded
 from kbtrain.records import Passage, Question
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.base import Loaded
 from kbtrain.records import Gold, Question
 
 Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together

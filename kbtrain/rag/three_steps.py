@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbtrain.errors import UserError
-from kbtrain.gates.base import Gate
+from kbtrain.gate_folder import Gate
 from kbtrain.labeling.examples import example
 from kbtrain.llm.base import LLM, Ask
-from kbtrain.prompts import evidence_text
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Condition, Hit, Question, SampleSet
 from kbtrain.retrieval.base import Searcher
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.metrics.cost import GateBill, Prices
+from kbtrain.evaluation.cost import GateBill, Prices
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.metrics.compare_runs import Decided, Difference, compare_runs
-from kbtrain.metrics.stored import first_ids, read_scores
+from kbtrain.evaluation._part_report_results import Results, load
+from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs
+from kbtrain.evaluation.stored import first_ids, read_scores
 from kbtrain.records import Outcome
 from kbtrain.report import figures, summary
 from kbtrain.report.rendering import page
-from kbtrain.report.results import Results, load
-from kbtrain.report.text_table import aligned, number, signed
+from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
         "95 % interval")  # fmt: skip

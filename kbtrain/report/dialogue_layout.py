@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.dialogue.augmentations import NONE
-from kbtrain.metrics.augmentation import Row, block, figures, parts_of
-from kbtrain.metrics.dialogue_inputs import DialogueInputs
+from kbtrain.evaluation.augmentation import Row, block, figures, parts_of
+from kbtrain.evaluation.dialogue import DialogueInputs
 from kbtrain.metrics.text_generation import bleu_signature
-from kbtrain.metrics.turn_classification import GateTurns, Run, classify_turns
-from kbtrain.report.dialogue_tables import figure_3, figure_4, table_1, table_2, table_3, table_4
-from kbtrain.report.table import Table
+from kbtrain.metrics.turns import GateTurns, Run, classify_turns
+from kbtrain.report.ragate_tables import figure_3, figure_4, table_1, table_2, table_3, table_4
+from kbtrain.report.tables import Table
 
 _NOTE = "ROUGE: F by rouge-score, with stemming. BLEU: 0 to 100. A gate of several seeds decides as its first."
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.report.dialogue_layout import DialogueResult
 from kbtrain.report.filters import escape_markdown
 from kbtrain.report.rendering import page
-from kbtrain.report.svg import COLOURS, new_figure, render
-from kbtrain.report.table import Table, as_markdown, cells
+from kbtrain.report.tables import Table, as_markdown, cells
+from kbtrain.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

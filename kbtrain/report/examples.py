@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.metrics.results import GateResult
-from kbtrain.prompts import query_text
+from kbtrain.evaluation.results import GateResult
+from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Condition, Outcome, Question
 from kbtrain.store import SampleStore
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from kbtrain.metrics.results import GateResult
+from kbtrain.evaluation.results import GateResult
 from kbtrain.records import CONDITIONS, Condition, Effect
 from kbtrain.report.label_statistics import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
-from kbtrain.report.svg import COLOURS, new_figure, render
+from kbtrain.svg import COLOURS, new_figure, render
 
 _LINES = {
     "kbm_benefit": ("blue", "-"),

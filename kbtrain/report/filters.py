@@ -6,7 +6,7 @@ import html
 import json
 import re
 
-from kbtrain.report.text_table import number, signed
+from kbtrain.text_table import number, signed
 
 
 def escape_markdown(text: object) -> str:

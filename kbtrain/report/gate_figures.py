@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
+from kbtrain.evaluation.results import GateResult
 from kbtrain.metrics.calibration import Calibrated, Calibration
-from kbtrain.metrics.results import GateResult
 from kbtrain.records import Outcome
-from kbtrain.report.svg import COLOURS, new_figure, render
+from kbtrain.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.metrics.double_judgement import DoubleJudgement
-from kbtrain.metrics.grouped import quantile_groups, rows
-from kbtrain.metrics.judged import Cut, judge, judge_double, questions_of
-from kbtrain.metrics.knowledge_frequency import answer_counts
-from kbtrain.metrics.run_folder import RunFolder
-from kbtrain.metrics.stored import read_scores
+from kbtrain.evaluation.double_judgement import DoubleJudgement
+from kbtrain.evaluation.groups import quantile_groups, rows
+from kbtrain.evaluation.judged import Cut, judge, judge_double, questions_of
+from kbtrain.evaluation.knowledge_frequency import answer_counts
+from kbtrain.evaluation.run_folder import RunFolder
+from kbtrain.evaluation.stored import read_scores
 from kbtrain.records import Passage, Question
 from kbtrain.report.kbm_tables import Layout, double_judgement_table, gate_table, known_table, with_paper
-from kbtrain.report.table import Table
+from kbtrain.report.tables import Table
 
 HEADS: dict[Layout, str] = {"table2": "change", "figure6": "frequency", "table4": "answers of"}
 _CHANGES = ("fast-changing", "slow-changing", "never-changing")

@@ -1,4 +1,4 @@
-"""The layouts of the KBM paper's tables 1 to 4 and figures 5, 6 and 8, filled from :mod:`kbtrain.metrics.grouped`."""
+"""The layouts of the KBM paper's tables 1 to 4 and figures 5, 6 and 8, filled from :mod:`kbtrain.evaluation.groups`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain.metrics.double_judgement import DoubleJudgement
-from kbtrain.metrics.grouped import Cell, Row
-from kbtrain.report.table import Column, Table, Value, beside
+from kbtrain.evaluation.double_judgement import DoubleJudgement
+from kbtrain.evaluation.groups import Cell, Row
+from kbtrain.report.tables import Column, Table, Value, beside
 
 Layout = Literal["table1", "figure5", "table2", "table3", "figure6", "table4", "figure8"]
 PAPER_FILE = Path(__file__).with_name("kbm_paper.json")

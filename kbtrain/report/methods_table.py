@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbtrain.metrics.methods import COSTS, MethodResult, MethodRow
+from kbtrain.evaluation.pipelines import COSTS, MethodResult, MethodRow
 from kbtrain.metrics.significance import Delta
-from kbtrain.report.text_table import aligned, number, signed
+from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("answers", "n", "right", "EM", "F1", "searched", *COSTS, "right: method minus this", "F1: method minus this")
 

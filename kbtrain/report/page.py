@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from kbtrain.metrics.results import GateResult
+from kbtrain.evaluation._part_report_results import Results
+from kbtrain.evaluation.results import GateResult
 from kbtrain.records import CONDITIONS
 from kbtrain.report import figures, summary
 from kbtrain.report.bills import Bills
@@ -18,10 +19,9 @@ from kbtrain.report.filters import escape_markdown as escape_markdown
 from kbtrain.report.label_statistics import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.report.parts import parts
 from kbtrain.report.rendering import page, render
-from kbtrain.report.results import Results
 from kbtrain.report.selection import Selection
-from kbtrain.report.text_table import number, signed
 from kbtrain.report.worst_errors import TEXT, Errors
+from kbtrain.text_table import number, signed
 
 
 @dataclass(frozen=True)

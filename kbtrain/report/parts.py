@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.metrics.grouped import Judged, Row, rows
+from kbtrain.evaluation.groups import Judged, Row, rows
 from kbtrain.report.selection import Selection
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.metrics.grouped import quantile_groups
-from kbtrain.metrics.results import GateResult
-from kbtrain.metrics.stored import first_ids
+from kbtrain.evaluation.groups import quantile_groups
+from kbtrain.evaluation.results import GateResult
+from kbtrain.evaluation.stored import first_ids
 from kbtrain.records import Outcome, Question
 
 POPULARITY_GROUPS = 4

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kbtrain.metrics.auroc import Separation
+from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.significance import Delta
-from kbtrain.report.text_table import aligned, number, signed
+from kbtrain.text_table import aligned, number, signed
 
 Areas = tuple[Delta | None, Delta | None]
 

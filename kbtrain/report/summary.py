@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbtrain.metrics.results import GateResult
+from kbtrain.evaluation._part_report_results import Results
+from kbtrain.evaluation.results import GateResult
 from kbtrain.metrics.significance import Delta
-from kbtrain.report.results import Results
-from kbtrain.report.text_table import aligned, number, signed
+from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 KIND = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from kbtrain.rag.trace import Spent, Trace
+from kbtrain.rag.seakr.trace import Spent, Trace
 
 _HERE = Path(__file__).parent
 SHOWN = 200  # characters of a document that are not folded away

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbtrain.metrics.turn_classification import METRICS, Comparison, GateTurns
-from kbtrain.report.text_table import aligned
+from kbtrain.metrics.turns import METRICS, Comparison, GateTurns
+from kbtrain.text_table import aligned
 
 
 def gate_table(found: Sequence[GateTurns]) -> str:

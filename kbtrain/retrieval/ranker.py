@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.dialogue.context import first_kept, turn_text
 from kbtrain.errors import UserError, at
-from kbtrain.gates.encoder import has_segments, like_length, open_encoder
+from kbtrain.gates.encoder.gate import has_segments, like_length, open_encoder
+from kbtrain.prompts.context import first_kept, turn_text
 from kbtrain.records import Hit, Utterance
 from kbtrain.retrieval.base import Searcher
 

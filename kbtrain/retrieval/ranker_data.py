@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbtrain.dialogue.context import context_text
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read
+from kbtrain.prompts.context import context_text
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.retrieval.tokens import Tokens
 

@@ -9,11 +9,11 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
-from kbtrain.llm.exact_head import exact_head
-from kbtrain.training.attention import attention_for_training
-from kbtrain.training.lean_layers import lean_layers
+from kbtrain.kernels.attention import attention_for_training
+from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.lean_training import lean_layers
+from kbtrain.training.base_trainer import WatchedTrainer
 from kbtrain.training.rows import Collator, Row, answer_loss
-from kbtrain.training.watched_trainer import WatchedTrainer
 from kbtrain.training.zero3 import gathered, is_zero3, put_into
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
-from kbtrain.gates.base_model import folder_of, weight_files
-from kbtrain.machine_memory import machine_memory
+from kbtrain.kernels.machine_memory import machine_memory
+from kbtrain.models.adapters import folder_of, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kbtrain.plan.config import PlannedTraining
+    from kbtrain.training.plan.config import PlannedTraining
     from kbtrain.training.rows import Row
 
 _HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
@@ -28,9 +28,9 @@ def check_base(model: str, method: str, dtype: str, device: str) -> PreTrainedTo
     - a padding or end token that the model has no row for;
     - adapters on a model whose files hold no output layer: a new one would be random and never saved.
     """
-    from kbtrain.llm.load import load_tokenizer
-    from kbtrain.llm.precision import choose_dtype
-    from kbtrain.plan.shapes import config_of
+    from kbtrain.models.load import load_tokenizer
+    from kbtrain.models.precision import choose_dtype
+    from kbtrain.models.shapes import config_of
 
     if dtype.startswith("fp16") and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
@@ -79,8 +79,8 @@ def check_rows(rows: Sequence[Row], ids: Sequence[str]) -> None:
 
 def check_fits(config: PlannedTraining, device: str, longest: int, processes: int) -> None:
     """Raises :class:`UserError` if a batch of the longest rows cannot fit into the device's memory, by the plan."""
-    from kbtrain.plan.memory import CONTEXT
-    from kbtrain.plan.plan import make_plan
+    from kbtrain.training.plan.memory import CONTEXT
+    from kbtrain.training.plan.plan import make_plan
 
     layout: Any = launched_layout() if processes > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true" else "none"
     there, context = device_memory(device), CONTEXT if device.startswith("cuda") else 0.5e9
@@ -97,7 +97,7 @@ def check_fits(config: PlannedTraining, device: str, longest: int, processes: in
 
 def _at_most(config: PlannedTraining, longest: int) -> float:
     """More bytes than any training of this model takes: fp32 everywhere, nothing split, attention kept in full."""
-    from kbtrain.plan.shapes import config_of
+    from kbtrain.models.shapes import config_of
 
     text = config_of(config.model).get_text_config()
     wide, inner = text.hidden_size, getattr(text, "intermediate_size", None) or 4 * text.hidden_size

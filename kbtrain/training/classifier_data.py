@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from kbtrain.errors import UserError, at
-from kbtrain.gates.encoder_input import Example
+from kbtrain.gates.encoder.input import Example
 from kbtrain.jsonl import lines, read
-from kbtrain.prompts import Key
+from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample, Split, TurnExample
 from kbtrain.training.data import check_disjoint
 

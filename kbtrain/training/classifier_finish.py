@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbtrain.gates.classifier_folder import ClassifierCard, Kind
-from kbtrain.gates.folder import CARD
+from kbtrain.classifier_folder import ClassifierCard, Kind
+from kbtrain.folder import CARD
+from kbtrain.metrics._part_training_intervals import intervals_of_examples
+from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.training.classifier_data import ClassifierData
-from kbtrain.training.classifier_metrics import classifier_metrics
-from kbtrain.training.classifier_run import ClassifierConfig, dev_threshold, score_held_out
 from kbtrain.training.classifier_save import save_classifier
 from kbtrain.training.data import label_rule
-from kbtrain.training.intervals import intervals_of_examples
+from kbtrain.training.finish import ClassifierConfig, dev_threshold, score_held_out
 from kbtrain.training.run_files import write_run_files
 
 

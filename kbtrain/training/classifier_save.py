@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kbtrain.classifier_folder import ClassifierCard, write_classifier_card
 from kbtrain.errors import UserError
-from kbtrain.gates.classifier_folder import ClassifierCard, write_classifier_card
-from kbtrain.gates.encoder_input import Example
-from kbtrain.gates.folder import CARD
+from kbtrain.folder import CARD
+from kbtrain.gates.encoder.input import Example
 
 TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
+from kbtrain.training.base_trainer import Watch, WatchedTrainer
 from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss
 from kbtrain.training.layer_rates import Rates, parameter_groups
-from kbtrain.training.watched_trainer import Watch, WatchedTrainer
 
 
 @dataclass(frozen=True)

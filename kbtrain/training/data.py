@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read
-from kbtrain.labeling.grading import normalise
-from kbtrain.prompts import Key
+from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateExample, Split
 

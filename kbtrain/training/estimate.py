@@ -56,7 +56,7 @@ def open_without_weights(model: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    from kbtrain.llm.load import resolve
+    from kbtrain.models.load import resolve
 
     where = resolve(model)
     try:

@@ -71,6 +71,6 @@ def under_deepspeed() -> bool:
 
 def compute_dtype(name: str, device: str, model: PreTrainedModel) -> str:
     """fp32, bf16 or fp16; ``auto`` measures, so ask once for all ranks and for every resume."""
-    from kbtrain.llm.precision import choose_dtype, name_of
+    from kbtrain.models.precision import choose_dtype, name_of
 
     return name_of(choose_dtype(name, device, model.config.model_type))

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from kbtrain.gates.encoding import Encoded
+from kbtrain.gates.true_false.form import Encoded
 
 IGNORE = -100
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Collator:
         self.pad_id = pad_id
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        """A batch for :class:`~kbtrain.training.trainer.KBMTrainer`."""
+        """A batch for :class:`~kbtrain.gates.kbm.train.KBMTrainer`."""
         width = max(len(row.ids) for row in rows) - 1
         answer = max(len(row.labels) for row in rows)
         lengths = torch.tensor([len(row.ids) - 1 for row in rows])[:, None]

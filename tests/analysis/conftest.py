@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kbtrain.analysis.answers import GradedAnswers
 from kbtrain.records import Condition, Question, Sample, SampleSet
+from kbtrain.report.analysis.graded import GradedAnswers
 
 
 @pytest.fixture

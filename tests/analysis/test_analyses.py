@@ -9,14 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kbtrain.analysis.answers import GradedAnswers, graded_answers
-from kbtrain.analysis.conditions import Accuracies, Copying
-from kbtrain.analysis.least_certain import Group, LeastCertain
-from kbtrain.analysis.mean import RunningMean
-from kbtrain.analysis.stability import Stability
-from kbtrain.analysis.tau_sweep import TAUS, SweepRow, TauSweep
-from kbtrain.labeling.intervals import newcombe, wilson
+from kbtrain.metrics.intervals import newcombe, wilson
 from kbtrain.records import Question, SampleSet
+from kbtrain.report.analysis.conditions import Accuracies, Copying
+from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
+from kbtrain.report.analysis.least_certain import Group, LeastCertain
+from kbtrain.report.analysis.mean import RunningMean
+from kbtrain.report.analysis.stability import Stability
+from kbtrain.report.analysis.tau_sweep import TAUS, SweepRow, TauSweep
 
 Build = Callable[[str], GradedAnswers]
 

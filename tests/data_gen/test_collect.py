@@ -13,7 +13,7 @@ from native_files import NATIVE
 from kbtrain import jsonl
 from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.questions import DATA_SETS
-from kbtrain.questions.atlas import atlas_file
+from kbtrain.questions.data_sets.atlas import atlas_file
 from kbtrain.records import Evidence, Passage, Question
 
 ROOT = Path(__file__).parents[2]

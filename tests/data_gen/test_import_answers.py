@@ -17,8 +17,8 @@ import yaml
 from kbtrain import jsonl
 from kbtrain.config import build as build_config
 from kbtrain.errors import UserError
+from kbtrain.labeling.imported import Imported
 from kbtrain.provenance import file_sha256, read_meta
-from kbtrain.questions.imported import Imported
 from kbtrain.records import GateScore, Question
 from kbtrain.store import SampleStore
 
@@ -108,7 +108,7 @@ def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Ru
 def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     answers: Path, imports: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbtrain.questions.imported.BATCH", 20)
+    monkeypatch.setattr("kbtrain.labeling.imported.BATCH", 20)
     count = Imported._count
 
     def stop(self: Imported, row: Any) -> None:

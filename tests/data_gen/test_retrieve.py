@@ -12,7 +12,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.provenance import read_meta
 from kbtrain.questions import load_questions
-from kbtrain.questions.atlas import atlas_file, atlas_passages
+from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.records import Evidence, Question
 from kbtrain.retrieval.bm25 import BM25
 

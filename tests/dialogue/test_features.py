@@ -3,13 +3,13 @@
 import pytest
 from tiny_turns import snippets, turn
 
-from kbtrain.dialogue.entities import annotated, gliner_finder, read_text, spacy_finder, with_entities
+from kbtrain.dialogue.features import annotated, gliner_finder, read_text, spacy_finder, with_entities
 from kbtrain.dialogue.knowledge import by_rank
 from kbtrain.dialogue.responses import all_responses, asked, generated
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
-from kbtrain.prompts import answer_prompt
+from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Entity, Utterance
 from kbtrain.retrieval.ranker_data import Candidates, TfIdfRank
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from kbtrain.distributed.ray_engine import RayEngine, Worker
-from kbtrain.distributed.shards import Shard
+from kbtrain.distributed.sampling import RayEngine, Worker
 from kbtrain.errors import UserError
 from kbtrain.llm.plan import Plan
+from kbtrain.llm.sample_stage import SamplingJob
 from kbtrain.llm.settings import LLMConfig
-from kbtrain.llm.stage import SamplingJob
+from kbtrain.llm.shards import Shard
 from kbtrain.store import SampleStore
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")

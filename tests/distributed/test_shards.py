@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbtrain.distributed.shards import Shard
 from kbtrain.errors import UserError
+from kbtrain.llm.shards import Shard
 
 
 @given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 8))

@@ -6,10 +6,10 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.gates.folder import read_json
-from kbtrain.gates.seakr import Scale
-from kbtrain.gates.seakr_engine import SeakrSettings
-from kbtrain.gates.seakr_folder import MeasuredScale, SeakrCard, write_seakr_card
+from kbtrain.folder import read_json
+from kbtrain.gates.seakr.engine import SeakrSettings
+from kbtrain.gates.seakr.seakr_folder import MeasuredScale, SeakrCard, write_seakr_card
+from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.records import GateScore, Outcome
 
 

@@ -18,7 +18,7 @@ from kbtrain import jsonl
 from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.metrics.compare_runs import compare_runs
+from kbtrain.evaluation.compare_runs import compare_runs
 from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.compare import read_finished
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.folder import GateCard, read_card, write_card
-from kbtrain.labeling.grading import is_correct
+from kbtrain.evaluation._part_report_results import check, load
+from kbtrain.folder import GateCard, read_card, write_card
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question
-from kbtrain.report.results import check, load
 from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]

@@ -6,9 +6,9 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.evaluation._part_report_results import load
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.rag.trace import Spent, Trace
-from kbtrain.report.results import load
+from kbtrain.rag.seakr.trace import Spent, Trace
 
 
 def trace(i):

@@ -9,12 +9,12 @@ from tiny_kbm import make_folder
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.gates.folder import read_json
-from kbtrain.gates.score_file import ScoreFile
-from kbtrain.gates.signals import SIGNALS
+from kbtrain.folder import read_json
+from kbtrain.gates.score_stage import ScoreFile
+from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.labeling.examples import example
 from kbtrain.provenance import read_meta
-from kbtrain.rag.trace import Trace
+from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Passage, Question
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_every_signal_is_scored_once_with_its_cost(script, run_folder):
     meta = read_meta(run_folder / "scores.jsonl")
     assert meta["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
     assert meta["spent_per_question"]["perplexity"]["dev"]["requests"] == 1.0
-    from kbtrain.metrics.stored import read_scores
+    from kbtrain.evaluation.stored import read_scores
 
     scores = read_scores(run_folder / "scores.jsonl")
     assert set(scores) == set(SIGNALS) and all(len(found) == 9 for found in scores.values())
@@ -102,7 +102,7 @@ def test_a_method_answers_every_question_and_leaves_a_page(script, run_folder, m
 
 def test_an_interrupted_run_goes_on_at_the_next_question(script, run_folder, monkeypatch):
     module, config = configured(script, run_folder, method="multi_hop", name="cut", at_once=1)
-    import kbtrain.rag.seakr_run as library
+    import kbtrain.rag.seakr.run as library
 
     whole = library.answer_all
 

@@ -12,11 +12,11 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.folder import GateCard, Threshold, set_threshold, write_card
-from kbtrain.gates.kbm import KBM
-from kbtrain.gates.prompt import Prompt
-from kbtrain.gates.sources import Source
-from kbtrain.prompts import kbm_fingerprint
+from kbtrain.folder import GateCard, Threshold, set_threshold, write_card
+from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gates.kbm.prompt import Prompt
+from kbtrain.gates.registry import Source
+from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
 

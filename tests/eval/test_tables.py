@@ -15,7 +15,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.metrics.run_folder import read_run
+from kbtrain.evaluation.run_folder import read_run
 from kbtrain.records import GateExample, GateScore, Passage, Question
 from kbtrain.report.kbm_tables import Layout, gate_table, with_paper
 from kbtrain.store import SampleStore
@@ -129,7 +129,7 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
 def test_figure_8_reads_the_second_scores(
     script: Script, varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kbtrain.gates.sources import Source
+    from kbtrain.gates.registry import Source
 
     def opened() -> Callable[[Sequence[GateExample]], dict[str, list[float]]]:
         def score(examples: Sequence[GateExample]) -> dict[str, list[float]]:

@@ -8,7 +8,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.average import AverageGate, mean_log_odds
-from kbtrain.gates.dialogue_state import DialogueStateGate
+from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
 
 @pytest.fixture

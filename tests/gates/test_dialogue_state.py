@@ -11,9 +11,9 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.dialogue_features import dialogue_features
-from kbtrain.gates.dialogue_state import DialogueStateGate
-from kbtrain.gates.folder import Threshold, set_threshold
+from kbtrain.folder import Threshold, set_threshold
+from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.records import Entity, Utterance
 
 CONTEXT = (

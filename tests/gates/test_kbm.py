@@ -10,16 +10,16 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.encoding import Encoded
-from kbtrain.gates.folder import GateCard, Threshold, read_card, set_threshold, write_card
-from kbtrain.gates.kbm import KBM
-from kbtrain.gates.prompt import Prompt
-from kbtrain.gates.scoring import like_length, marginals
-from kbtrain.gates.tree_forward import tree_mask, tree_positions, value_probabilities
-from kbtrain.gates.value_tokens import build_tree
-from kbtrain.llm.causal_blocks import NAME as blocks_name
-from kbtrain.llm.causal_blocks import causal_blocks_attention
-from kbtrain.prompts import kbm_fingerprint
+from kbtrain.folder import GateCard, Threshold, read_card, set_threshold, write_card
+from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gates.kbm.prompt import Prompt
+from kbtrain.gates.true_false.form import Encoded
+from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
+from kbtrain.gates.true_false.scorer import like_length, marginals
+from kbtrain.gates.true_false.value_tokens import build_tree
+from kbtrain.kernels.causal_blocks import NAME as blocks_name
+from kbtrain.kernels.causal_blocks import causal_blocks_attention
+from kbtrain.prompts.kbm import kbm_fingerprint
 
 KEYS = ("mastery", "certainty", "benefit")
 EXAMPLES = [example(i, reference=None if i % 3 else "It lies in the north. " * (i + 1)) for i in range(12)]
@@ -73,8 +73,8 @@ def test_attention_in_blocks_gives_the_same_scores(kind, head, tokenizer, monkey
     real = causal_blocks_attention
     counted = lambda *a, **k: calls.append(1) or real(*a, **k)  # noqa: E731
     monkeypatch.setitem(AttentionInterface._global_mapping, blocks_name, counted)
-    monkeypatch.setattr("kbtrain.llm.causal_blocks.BLOCK", 32)
-    monkeypatch.setattr("kbtrain.gates.tree_forward.pays", lambda model, length, least: True)
+    monkeypatch.setattr("kbtrain.kernels.causal_blocks.BLOCK", 32)
+    monkeypatch.setattr("kbtrain.gates.true_false.forward.pays", lambda model, length, least: True)
     found = value_probabilities(model, rows, 0, start)
     assert calls and model.config._attn_implementation == "sdpa"
     for a, b in zip(found, plain, strict=True):
@@ -202,7 +202,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved(tokenizer, monkeypatch)
             raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
         return value_probabilities(model, rows, pad, head)
 
-    monkeypatch.setattr("kbtrain.gates.tree_forward.value_probabilities", small_memory)
+    monkeypatch.setattr("kbtrain.gates.true_false.forward.value_probabilities", small_memory)
     assert kbm.probabilities(EXAMPLES)["mastery"] == pytest.approx(expected["mastery"], abs=1e-5)
     assert sizes == [12, 6, 3, 3, 6, 3, 3]
 

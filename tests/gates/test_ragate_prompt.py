@@ -7,9 +7,9 @@ from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate_prompt import RagatePrompt
-from kbtrain.prompts import render_chat
-from kbtrain.ragate_prompts import ragate_fingerprint, ragate_prompt
+from kbtrain.gates.ragate.prompt import RagatePrompt
+from kbtrain.prompts.kbm import render_chat
+from kbtrain.prompts.ragate import ragate_fingerprint, ragate_prompt
 from kbtrain.records import Hit, TurnExample, Utterance
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbtrain.errors import UserError
-from kbtrain.gates import seakr
+from kbtrain.gates.seakr import uncertainty as seakr
 
 
 def unit(k: int, d: int = 8) -> np.ndarray:

@@ -9,14 +9,14 @@ from tiny_kbm import example, make_folder, make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.folder import Threshold, read_card, read_json, set_threshold
-from kbtrain.gates.seakr import floor
-from kbtrain.gates.seakr_engine import SeakrSettings, Uncertainty
-from kbtrain.gates.seakr_folder import SeakrCard, measured_scale, read_seakr_card, scale_of, write_seakr_card
-from kbtrain.gates.seakr_gate import SeaKR, prompt_text
-from kbtrain.gates.signals import SIGNALS
+from kbtrain.folder import Threshold, read_card, read_json, set_threshold
+from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
+from kbtrain.gates.seakr.gate import SeaKR, prompt_text
+from kbtrain.gates.seakr.seakr_folder import SeakrCard, measured_scale, read_seakr_card, scale_of, write_seakr_card
+from kbtrain.gates.seakr.signals import SIGNALS
+from kbtrain.gates.seakr.uncertainty import floor
 from kbtrain.llm.batching import BatchLimits
-from kbtrain.prompts import answer_fingerprint, answer_prompt
+from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GateExample, Question
 
 SETTINGS = SeakrSettings(k=4, max_new_tokens=4, max_prompt_tokens=512)
@@ -110,7 +110,7 @@ def test_states_that_are_no_numbers_name_the_question_in_one_line(parts):
 def folder(tmp_path_factory):
     base = tmp_path_factory.mktemp("seakr")
     model = make_folder(base / "model")
-    from kbtrain.llm.load import load_model
+    from kbtrain.models.load import load_model
 
     gate = SeaKR(*load_model(str(model), "fp32"), SETTINGS)
     measured = measured_scale(gate.think([example(i) for i in range(4)]), gate.engine.settings)

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.gates.signals import SIGNALS, measure, n_empty
-from kbtrain.gates.signals_text import answer_groups, laplacian_sum, lexical_disagreement, similarities
-from kbtrain.llm.closed_answers import ClosedAnswer
+from kbtrain.gates.seakr.signals import SIGNALS, measure, n_empty
+from kbtrain.gates.seakr.signals_text import answer_groups, laplacian_sum, lexical_disagreement, similarities
+from kbtrain.llm.sampler.state_sampler import ClosedAnswer
 from kbtrain.records import Sample
 
 

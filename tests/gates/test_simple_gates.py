@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gates.always import Always, Never
-from kbtrain.gates.base import Gate
+from kbtrain.gate_folder import Gate
 from kbtrain.gates.oracle import Oracle
 from kbtrain.gates.random import Random
 from kbtrain.gates.relation_only import RelationOnly
+from kbtrain.gates.simple import Always, Never
 from kbtrain.records import GateExample, Indicators, Label, Outcome, Split
 
 

@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.structural import FEATURES, StructuralGate, structure
+from kbtrain.gates.turns.structural import FEATURES, StructuralGate, structure
 from kbtrain.records import Utterance
 
 

@@ -4,9 +4,9 @@ import pytest
 from tiny_kbm import example, make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.encoding import NEED_FORM, Encoder, kbm_form
-from kbtrain.gates.value_tokens import build_tree
-from kbtrain.prompts import encode, kbm_prompt, render_chat
+from kbtrain.gates.true_false.form import NEED_FORM, Encoder, kbm_form
+from kbtrain.gates.true_false.value_tokens import build_tree
+from kbtrain.prompts.kbm import encode, kbm_prompt, render_chat
 
 KEYS = ("mastery", "certainty", "benefit")
 

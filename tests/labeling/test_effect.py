@@ -8,8 +8,8 @@ import pytest
 
 from kbtrain.labeling.certainty import certainty
 from kbtrain.labeling.effect import benefit, effect
-from kbtrain.labeling.intervals import newcombe
 from kbtrain.labeling.label import indicators
+from kbtrain.metrics.intervals import newcombe
 from kbtrain.records import Question, SampleSet
 
 

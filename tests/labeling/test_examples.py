@@ -11,7 +11,7 @@ from kbtrain.labeling.benefit_target import BenefitTarget
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.targets import Targets
-from kbtrain.prompts import ALL_KEYS, PAPER_KEYS, query_text
+from kbtrain.prompts.kbm import ALL_KEYS, PAPER_KEYS, query_text
 from kbtrain.records import Label, Question, SampleSet
 
 Answered = Callable[..., SampleSet]

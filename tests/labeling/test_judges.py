@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain.answers import grading
 from kbtrain.errors import UserError
-from kbtrain.labeling import grading
 from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
 from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
@@ -20,7 +20,7 @@ from kbtrain.labeling.mastery import grade
 from kbtrain.labeling.verdicts import QuestionVerdicts, judged
 from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.scripted import ScriptedLLM
-from kbtrain.prompts import answer_prompt
+from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Question, SampleSet
 from kbtrain.store import SampleStore
 

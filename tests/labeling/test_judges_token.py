@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from kbtrain.errors import UserError
 from kbtrain.labeling.judges import judgement
 from kbtrain.labeling.judges_token import TokenJudge
-from kbtrain.prompts import answer_prompt, render_chat
+from kbtrain.prompts.kbm import answer_prompt, render_chat
 from kbtrain.records import Question
 
 Tiny = tuple[PreTrainedModel, PreTrainedTokenizerFast]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kbtrain.llm.causal_blocks import causal_blocks, causal_blocks_attention, pays
-from kbtrain.llm.prefill import prefill
+from kbtrain.kernels.causal_blocks import causal_blocks, causal_blocks_attention, pays
+from kbtrain.llm.sampler.prefill import prefill
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
@@ -85,8 +85,8 @@ def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
 def test_long_prompts_go_through_the_model_one_by_one_and_come_back_as_one_padded_cache(
     model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbtrain.llm.prefill.pays", lambda model, length: True)
-    monkeypatch.setattr("kbtrain.llm.prefill._ALONE", 280)
+    monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
+    monkeypatch.setattr("kbtrain.llm.sampler.prefill._ALONE", 280)
     prompts = [[(3 * i) % 64 for i in range(290)], [(5 * i) % 64 for i in range(270)]]
     plain, theirs = prefill(model, prompts)
     shapes: list[torch.Size] = []

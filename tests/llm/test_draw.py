@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from kbtrain.llm.draw import draw, filtered
-from kbtrain.llm.uniforms import UniformRow
+from kbtrain.llm.sampler.draw import draw, filtered
+from kbtrain.llm.sampler.uniforms import UniformRow
 
 
 def drawn(logits, uniforms, source=None):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from tiny_kbm import KINDS, make_model
 
-from kbtrain.llm.exact_head import exact_head
+from kbtrain.kernels.exact_head import exact_head
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "gemma2"])

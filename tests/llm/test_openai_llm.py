@@ -12,7 +12,7 @@ from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.openai_llm import OpenAILLM, Server
 from kbtrain.llm.seeds import request_seed
 from kbtrain.llm.server_requests import Retry, retry_after
-from kbtrain.prompts import answer_prompt, encode
+from kbtrain.prompts.kbm import answer_prompt, encode
 
 QUICK = Retry(tries=4, first=0.01, longest=0.02)
 PATIENT = Retry(tries=40, first=0.01, longest=0.02)

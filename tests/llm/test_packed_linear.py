@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kbtrain.freed_memory import keep_freed_memory
-from kbtrain.llm import packed_linear
-from kbtrain.llm.exact_head import exact_head
-from kbtrain.llm.packed_linear import PackedLinears
+from kbtrain.kernels import packed_linear
+from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.memory import keep_freed_memory
+from kbtrain.kernels.packed_linear import PackedLinears
 
 bf16 = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported(),

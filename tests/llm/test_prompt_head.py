@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.prefill import prefill
-from kbtrain.llm.prompt_head import PromptHead, common_start
-from kbtrain.llm.sampler import BatchSampler, PromptRows
+from kbtrain.llm.sampler.prefill import prefill
+from kbtrain.llm.sampler.prompt_head import PromptHead, common_start
+from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 
 HEAD = [(7 * i) % 90 for i in range(40)]
 
@@ -33,8 +33,8 @@ def test_the_common_start_is_the_longest_after_which_every_prompt_goes_on(prompt
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma", "gemma2", "mistral"])
 def test_keys_values_and_logits_are_those_of_the_whole_prompts(blocks, kind, make_model, monkeypatch):
     if blocks:  # as on a CPU where blocks pay, whatever this one is; the longer prompts one by one
-        monkeypatch.setattr("kbtrain.llm.prefill.pays", lambda model, length: True)
-        monkeypatch.setattr("kbtrain.llm.prefill._ALONE", 100)
+        monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
+        monkeypatch.setattr("kbtrain.llm.sampler.prefill._ALONE", 100)
     if blocks and kind == "gemma2":
         pytest.skip("soft caps: blocks are not used")
     model = make_model(kind)

@@ -7,10 +7,10 @@ import itertools
 from kbtrain.labeling.mastery import grade
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.sampler.uniforms import UniformRow
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.llm.seeds import request_seed
 from kbtrain.llm.settings import LLMConfig
-from kbtrain.llm.uniforms import UniformRow
 
 
 def answered(llm, asks, done=frozenset()):

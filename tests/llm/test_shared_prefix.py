@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import kbtrain.llm.shared_prefix as shared_prefix
+import kbtrain.llm.sampler.shared_prefix as shared_prefix
 from kbtrain.llm.base import Ask, Sampling
 from kbtrain.llm.batching import BatchLimits
-from kbtrain.llm.shared_prefix_check import prefix_problem
+from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.llm.transformers_llm import TransformersLLM
 
 SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]

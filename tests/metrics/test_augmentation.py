@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kbtrain.dialogue.augmentations import AugmentedResponse
-from kbtrain.metrics.augmentation import Figures, block, drawn, figures, mixed, parts_of, summary
+from kbtrain.evaluation.augmentation import Figures, block, drawn, figures, mixed, parts_of, summary
 from kbtrain.metrics.text_generation import scores_of, text_parts, text_scores
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")

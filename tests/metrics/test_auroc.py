@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from kbtrain.metrics.auroc import separations
+from kbtrain.metrics.ranking import separations
 
 
 def test_the_value_is_scikit_learn_s_with_ties_too():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.calibrate_gate import Wanted, calibrate
+from kbtrain.evaluation.calibrate import Wanted, calibrate
 from kbtrain.metrics.calibrate_shift import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
 

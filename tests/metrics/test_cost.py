@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.metrics.cost import Prices, Usage, bill, gate_bill
+from kbtrain.evaluation.cost import Prices, Usage, bill, gate_bill
 
 PRICES = Prices(
     search=0.01,

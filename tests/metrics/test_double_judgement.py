@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.metrics.double_judgement import Read, judge_twice, second_threshold
+from kbtrain.evaluation.double_judgement import Read, judge_twice, second_threshold
 
 READ = Read(
     llm=np.array([1.0, 0, 1, 0]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.metrics.grouped import Judged, quantile_groups, rows
+from kbtrain.evaluation.groups import Judged, quantile_groups, rows
 
 LLM = np.array([1.0, 0, 0, 1, 1, 0])
 RAG = np.array([1.0, 1, 0, 0, 1, 1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kbtrain.labeling.grading import contains
-from kbtrain.metrics.knowledge_frequency import answer_counts
+from kbtrain.answers.grading import contains
+from kbtrain.evaluation.knowledge_frequency import answer_counts
 from kbtrain.records import Passage, Question
 
 

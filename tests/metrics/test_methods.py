@@ -2,8 +2,8 @@
 
 import pytest
 
-from kbtrain.metrics.methods import measure_method
-from kbtrain.rag.trace import Spent, Trace
+from kbtrain.evaluation.pipelines import measure_method
+from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.report.methods_table import methods_text
 from kbtrain.store import SampleStore

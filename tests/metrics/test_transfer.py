@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.metrics.transfer import Part, carry, matrix
+from kbtrain.evaluation.transfer import Part, carry, matrix
 
 
 def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> Part:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
-from kbtrain.metrics.turn_classification import Run, classify_turns, compare, dialogue_draws, weighted_metrics
+from kbtrain.metrics.turns import Run, classify_turns, compare, dialogue_draws, weighted_metrics
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.random(60) < 0.3

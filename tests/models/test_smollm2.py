@@ -2,8 +2,8 @@
 
 import pytest
 
-from kbtrain import prompts
 from kbtrain.models import embedded
+from kbtrain.prompts import kbm as prompts
 
 NAME = "smollm2-135m-instruct"
 pytestmark = pytest.mark.skipif(not embedded.is_ready(NAME), reason=f"kbtrain models get {NAME}")

@@ -14,13 +14,13 @@ from tiny_kbm import labelled, make_folder, make_model
 from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
-from kbtrain.plan.activations import Batch, activations
-from kbtrain.plan.config import read_planned
-from kbtrain.plan.memory import Weights, needs
-from kbtrain.plan.plan import make_plan, on_cpu, ways_to_fit
-from kbtrain.plan.shapes import config_of, parameters_of
-from kbtrain.plan.work import work
-from kbtrain.training.arguments import Adapter
+from kbtrain.models.shapes import config_of, parameters_of
+from kbtrain.training.config import Adapter
+from kbtrain.training.plan.activations import Batch, activations
+from kbtrain.training.plan.config import read_planned
+from kbtrain.training.plan.memory import Weights, needs
+from kbtrain.training.plan.plan import make_plan, on_cpu, ways_to_fit
+from kbtrain.training.plan.work import work
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "recipes" / "configs"
@@ -75,8 +75,8 @@ def test_kept_bytes_are_those_of_real_tensors(kind, adapter, lean):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    from kbtrain.llm.exact_head import exact_head
-    from kbtrain.training.lean_layers import lean_layers
+    from kbtrain.kernels.exact_head import exact_head
+    from kbtrain.kernels.lean_training import lean_layers
 
     layers = lean_layers(model) if lean else nullcontext()
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -170,8 +170,8 @@ import json, sys
 import bitsandbytes, peft  # adapters import them
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
-from kbtrain.llm.exact_head import exact_head
-from kbtrain.training.lean_layers import lean_layers
+from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.lean_training import lean_layers
 torch.set_num_threads(1)
 of = lambda name: int(open('/proc/self/status').read().split(name)[1].split()[0]) * 1024
 warm = torch.nn.Linear(8, 8)
@@ -181,7 +181,7 @@ before = of('VmRSS:')
 config = LlamaConfig(**json.loads(sys.argv[1]))
 model = AutoModelForCausalLM.from_config(config)
 if sys.argv[2] == "lora":
-    from kbtrain.training.arguments import Adapter
+    from kbtrain.training.config import Adapter
     model = Adapter(16, 64, 0.1, 0)(model.requires_grad_(False))
 model.train()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])

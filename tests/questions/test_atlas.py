@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from kbtrain.labeling.grading import contains, is_correct, normalise, option_letter
+from kbtrain.answers.grading import contains, is_correct, normalise, option_letter
 from kbtrain.questions import atlas_passages, load_questions
 from kbtrain.records import Passage, Question
 

@@ -13,7 +13,7 @@ from native_files import ALIASES, NATIVE
 
 from kbtrain.errors import UserError
 from kbtrain.questions import Reading, load
-from kbtrain.questions.files import FEW_SHOT_SPLITS, SPLITS, data_files, split_word
+from kbtrain.questions.reading.files import FEW_SHOT_SPLITS, SPLITS, data_files, split_word
 
 MMLU = {
     "data/README.txt": "not a table",

@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.questions import Reading, load
-from kbtrain.questions.columns import Columns
+from kbtrain.questions.data_sets.columns import Columns
 
 ROWS = {
     "question": ["What is it?", "Where is it?"], "answers": [{"text": ["a", "b"]}, {"text": ["c"]}], "views": [3, 5]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions import text
-from kbtrain.questions.files import DataFile, data_files
-from kbtrain.questions.json_stream import json_rows, rows_by_key, rows_under
-from kbtrain.questions.rows import Row
+from kbtrain.questions.reading import text
+from kbtrain.questions.reading.files import DataFile, data_files
+from kbtrain.questions.reading.json_stream import json_rows, rows_by_key, rows_under
+from kbtrain.questions.reading.rows import Row
 
 
 def file_of(tmp_path: Path, content: str, name: str = "x.json") -> DataFile:
@@ -94,7 +94,7 @@ def test_an_object_without_its_list_is_refused(tmp_path: Path, content: str, mes
 
 
 def test_a_record_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbtrain.questions.json_stream.MAX_RECORD", 1 << 18)
+    monkeypatch.setattr("kbtrain.questions.reading.json_stream.MAX_RECORD", 1 << 18)
     with pytest.raises(UserError, match="a record of more than"):
         list(json_rows(file_of(tmp_path, '[{"a": "' + "x" * (1 << 20) + '"}]')))
 

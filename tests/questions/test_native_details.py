@@ -9,7 +9,7 @@ from native_files import ALIASES, NATIVE, as_lines, as_list
 
 from kbtrain.errors import UserError
 from kbtrain.questions import load
-from kbtrain.questions.loaded import Loaded
+from kbtrain.questions.base import Loaded
 
 
 def from_native(tmp_path: Path, name: str) -> list[Loaded]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from kbtrain import jsonl
-from kbtrain.questions.loaded import Loaded, context
+from kbtrain.questions.base import Loaded, context
 from kbtrain.questions.passage_file import PassageFile
 from kbtrain.questions.pick import Tally, Wanted, picked
 from kbtrain.records import Passage, Question, Split

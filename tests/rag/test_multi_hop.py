@@ -4,9 +4,9 @@ import pytest
 from seakr_stand_ins import Script, Shelf, question
 
 from kbtrain.errors import UserError
-from kbtrain.rag.lockstep import answer_all
-from kbtrain.rag.multi_hop import multi_hop
-from kbtrain.rag.self_aware import SelfAwareSettings
+from kbtrain.rag.seakr.lockstep import answer_all
+from kbtrain.rag.seakr.loops import multi_hop
+from kbtrain.rag.seakr.self_aware import SelfAwareSettings
 
 SETTINGS = SelfAwareSettings(threshold=0.0)
 

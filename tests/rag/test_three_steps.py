@@ -1,7 +1,7 @@
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gates.always import Always, Never
+from kbtrain.gates.simple import Always, Never
 from kbtrain.rag.three_steps import answer
 from kbtrain.records import Hit, Question, Sample, SampleSet
 

@@ -8,13 +8,13 @@ from seakr_stand_ins import Script, Shelf, question
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.rag.lockstep import answer_all
-from kbtrain.rag.multi_hop import multi_hop
-from kbtrain.rag.seakr_run import chosen
-from kbtrain.rag.self_aware import SelfAwareSettings
-from kbtrain.rag.step_threshold import first_thoughts, for_ratio
-from kbtrain.rag.trace import Trace
-from kbtrain.rag.trace_file import TraceFile
+from kbtrain.rag.seakr.lockstep import answer_all
+from kbtrain.rag.seakr.loops import multi_hop
+from kbtrain.rag.seakr.run import chosen
+from kbtrain.rag.seakr.self_aware import SelfAwareSettings
+from kbtrain.rag.seakr.step_threshold import first_thoughts, for_ratio
+from kbtrain.rag.seakr.trace import Trace
+from kbtrain.rag.seakr.trace_file import TraceFile
 from kbtrain.report.trace_page import render_traces, summarise
 
 EVIL = "<script>alert('x')</script>"

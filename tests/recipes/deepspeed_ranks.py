@@ -36,7 +36,7 @@ def run(recipe, job):
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     from kbtrain.config import parse_args
-    from kbtrain.training.trainer import KBMTrainer
+    from kbtrain.gates.kbm.train import KBMTrainer
 
     os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = job["zero"]
     for state in (AcceleratorState, GradientState, PartialState):

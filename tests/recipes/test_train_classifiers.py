@@ -23,10 +23,10 @@ from tiny_turns import bert_folder, snippets, turn
 import kbtrain
 from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.encoder import EncoderGate
-from kbtrain.gates.encoder_probe import EncoderProbe
-from kbtrain.gates.ragate_mha import RagateMHA
-from kbtrain.gates.sources import encoder_source, ragate_mha_source
+from kbtrain.gates.encoder.gate import EncoderGate
+from kbtrain.gates.encoder.probe import EncoderProbe
+from kbtrain.gates.ragate.mha import RagateMHA
+from kbtrain.gates.registry import encoder_source, ragate_mha_source
 from kbtrain.jsonl import read, write
 from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.retrieval.ranker import Ranker
@@ -157,8 +157,8 @@ def test_ragate_mha_is_a_question_gate_for_the_label_that_is_named(recipe, data,
 
 
 def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
-    from kbtrain.gates.encoder import open_encoder
-    from kbtrain.gates.encoder_input import EncoderInput
+    from kbtrain.gates.encoder.gate import open_encoder
+    from kbtrain.gates.encoder.input import EncoderInput
 
     model, tokenizer = open_encoder(str(data / "bert"), "fp32", "cpu", n_logits=3)
     gate, test = EncoderGate(model, EncoderInput(tokenizer, 64, ["structure"])), turns(data, "test")
@@ -246,7 +246,7 @@ def test_a_pair_is_a_fine_tuned_encoder_and_a_probe_averaged_in_one_folder(recip
 def test_a_pair_killed_between_its_members_trains_none_of_them_twice(recipe, data, tmp_path, monkeypatch, capsys):
     given = arguments(data, tmp_path / "g", "encoder", **PAIR)
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.gates.encoder_probe.EncoderProbe.fit", stopped)
+        patched.setattr("kbtrain.gates.encoder.probe.EncoderProbe.fit", stopped)
         with pytest.raises(KeyboardInterrupt):
             recipe("encoder", given)
     left = (tmp_path / "g" / "tuned" / "model.safetensors").stat().st_mtime_ns
@@ -284,7 +284,7 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(
 ):
     given = arguments(data, tmp_path / "g", name, **changes)
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.classifier_run.write_scores", stopped)
+        patched.setattr("kbtrain.training.finish.write_scores", stopped)
         with pytest.raises(KeyboardInterrupt):
             recipe(name, given)
     left = (tmp_path / "g" / "model.safetensors").read_bytes()

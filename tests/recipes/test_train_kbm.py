@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.kbm import KBM
+from kbtrain.gates.kbm.dev_metrics import dev_metrics
+from kbtrain.gates.kbm.gate import KBM
 from kbtrain.jsonl import write
-from kbtrain.prompts import encode, kbm_prompt
-from kbtrain.training.dev_metrics import dev_metrics
+from kbtrain.prompts.kbm import encode, kbm_prompt
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
@@ -204,7 +204,7 @@ def test_a_loss_that_is_no_number_stops_the_training(recipe, arguments, tmp_path
 
 
 def test_a_gate_that_does_not_survive_saving_is_refused(recipe, arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr("kbtrain.training.save.reload_difference", lambda *_: 0.1)
+    monkeypatch.setattr("kbtrain.gates.kbm.save.reload_difference", lambda *_: 0.1)
     with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to 0\.1\)"):
         recipe(arguments(epochs=1))
     assert not (tmp_path / "kbm" / "gate.json").exists()

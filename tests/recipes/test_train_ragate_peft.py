@@ -18,10 +18,10 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate_peft import RagatePeft, TurnPrompts
+from kbtrain.gates.ragate.peft import RagatePeft, TurnPrompts
+from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.jsonl import read, write
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
-from kbtrain.training.ragate_peft_data import turn_row
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "train_ragate_peft.py"
@@ -175,7 +175,7 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(recipe, d
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.classifier_run.write_scores", killed)
+        patched.setattr("kbtrain.training.finish.write_scores", killed)
         with pytest.raises(KeyboardInterrupt):
             recipe(arguments(data, tmp_path / "g"))
     left = adapter(tmp_path / "g")
@@ -224,7 +224,7 @@ def test_nf4_weights_train_are_saved_as_adapter_and_merge_into_16_bits(recipe, d
 def test_nf4_training_killed_and_resumed_ends_with_the_same_adapter(recipe, data, tmp_path, monkeypatch):
     changes = {"method": "qlora", "save_steps": 2, "epochs": 1}
     recipe(arguments(data, tmp_path / "whole", **changes))
-    from kbtrain.training.trainer import KBMTrainer
+    from kbtrain.gates.kbm.train import KBMTrainer
 
     log = KBMTrainer.log
 
@@ -312,7 +312,7 @@ def test_the_papers_values_stand_in_the_llama_config_and_both_configs_are_short(
 def test_adamw_is_paged_on_a_gpu_and_plain_on_a_cpu(tmp_path):
     from transformers import TrainingArguments
 
-    from kbtrain.training.ragate_peft_trainer import peft_arguments
+    from kbtrain.gates.ragate.ragate_peft_trainer import peft_arguments
 
     for device, optimizer in (("cuda", "paged_adamw_32bit"), ("cpu", "adamw_torch")):
         made = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", optim="adamw_torch")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.conditions import summarise
-from kbtrain.metrics.decisions import GateInput
-from kbtrain.metrics.end_to_end import Settings, evaluate
-from kbtrain.metrics.outcomes import ConditionOutcome
+from kbtrain.evaluation._part_report_results import Results, check, load, save, to_json
+from kbtrain.evaluation.conditions import summarise
+from kbtrain.evaluation.decisions import GateInput
+from kbtrain.evaluation.end_to_end import Settings, evaluate
+from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.records import Outcome
-from kbtrain.report.results import Results, check, load, save, to_json
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.report.table import Column, Table, as_markdown, as_text, beside, shown
+from kbtrain.report.tables import Column, Table, as_markdown, as_text, beside, shown
 
 COLUMNS = [Column("set", "text"), Column("n", "count"), Column("A/E"), Column("gain", "points"), Column("p", "decimal")]
 TABLE = Table(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kbtrain.answers import number_forms
+from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.records import Question
-from kbtrain.retrieval import number_forms
-from kbtrain.retrieval.mask import is_mask, mask_answers, mask_leak
 
 
 def asked(*answers: str, **more: object) -> Question:

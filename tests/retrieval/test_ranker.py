@@ -5,7 +5,7 @@ import torch
 from tiny_turns import bert_folder, snippets, turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.encoder import open_encoder
+from kbtrain.gates.encoder.gate import open_encoder
 from kbtrain.jsonl import write
 from kbtrain.records import Hit, Snippet, Utterance
 from kbtrain.retrieval.ranker import RankedSearch, Ranker

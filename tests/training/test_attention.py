@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kbtrain.training.attention import attention_for_training
-from kbtrain.training.block_attention import NAME, BlockAttention
+from kbtrain.kernels.attention import attention_for_training
+from kbtrain.kernels.training_attention import NAME, BlockAttention
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.training.checkpoints import MARK, all_checkpoints, is_complete, last_good, mark_complete, rotate
-from kbtrain.training.identity import claim, settled
+from kbtrain.training.run import claim, settled
 
 
 def make(run, step, complete=True):

@@ -3,10 +3,10 @@ from tiny_kbm import labelled, make_folder, make_model, make_tokenizer
 from transformers import AutoTokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.base_model import base_fingerprint, check_base_of_adapter
-from kbtrain.gates.encoding import Encoder, kbm_form
-from kbtrain.plan.config import PlannedTraining
+from kbtrain.gates.true_false.form import Encoder, kbm_form
+from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
 from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout
+from kbtrain.training.plan.config import PlannedTraining
 from kbtrain.training.rows import IGNORE, Collator, Row, make_row
 
 

@@ -10,6 +10,7 @@ from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
+from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics
 from kbtrain.training.classifier_data import (
     Labelled,
     act_targets,
@@ -18,7 +19,6 @@ from kbtrain.training.classifier_data import (
     need,
     read_classifier_data,
 )
-from kbtrain.training.classifier_metrics import best_f1_threshold, classifier_metrics
 from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss, need_logit
 from kbtrain.training.layer_rates import Rates, freeze, parameter_groups
 

@@ -3,7 +3,7 @@ import math
 import pytest
 from tiny_kbm import example, labelled
 
-from kbtrain.training.dev_metrics import dev_metrics
+from kbtrain.gates.kbm.dev_metrics import dev_metrics
 from kbtrain.training.estimate import estimate
 
 

@@ -8,8 +8,8 @@ from peft import LoraConfig, get_peft_model
 from tiny_kbm import make_model
 from torch import nn
 
-from kbtrain.gates.dropout import kept_places
-from kbtrain.training.lean_adapters import DroppedProduct, lean_adapters
+from kbtrain.kernels.dropout import kept_places
+from kbtrain.kernels.lean_adapters import DroppedProduct, lean_adapters
 
 
 def adapted(dropout, seed=0):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from kbtrain.training.lean_layers import RMSNorm, SiluTimes, lean_layers
+from kbtrain.kernels.lean_training import RMSNorm, SiluTimes, lean_layers
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

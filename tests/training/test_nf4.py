@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny_kbm import make_folder
 
-from kbtrain.training.arguments import Adapter
-from kbtrain.training.nf4 import load_nf4
+from kbtrain.models.nf4 import load_nf4
+from kbtrain.training.config import Adapter
 
 pytest.importorskip("bitsandbytes", reason='bitsandbytes is not installed: pip install "kbtrain[train]"')
 

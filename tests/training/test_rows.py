@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
 
-from kbtrain.gates.encoding import Encoder, kbm_form
+from kbtrain.gates.true_false.form import Encoder, kbm_form
 from kbtrain.training.rows import IGNORE, Collator, answer_loss, make_row
 
 KEYS = ("mastery", "certainty")

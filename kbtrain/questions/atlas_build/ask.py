@@ -6,9 +6,9 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from kbtrain.labeling.grading import normalise
+from kbtrain.answers.grading import normalise
+from kbtrain.questions.atlas_build.chance import share, shuffled
 from kbtrain.questions.atlas_build.facts import Fact
-from kbtrain.questions.atlas_build.hashing import share, shuffled
 from kbtrain.questions.atlas_build.wording import WORDINGS, wanted
 from kbtrain.records import Question
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from kbtrain.questions.atlas_build import chemistry, geonames
+from kbtrain.questions.atlas_build import elements as chemistry
+from kbtrain.questions.atlas_build import geonames
 from kbtrain.questions.atlas_build.ask import balanced, choice_questions, open_questions
+from kbtrain.questions.atlas_build.chance import share
 from kbtrain.questions.atlas_build.compare import comparisons
 from kbtrain.questions.atlas_build.entities import Country
 from kbtrain.questions.atlas_build.facts import all_facts
-from kbtrain.questions.atlas_build.hashing import share
 from kbtrain.questions.atlas_build.passages import city_passage, country_passages, element_passage, state_passage
 from kbtrain.records import Passage, Question
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbtrain.questions.atlas_build.ask import DATASET, as_choice
+from kbtrain.questions.atlas_build.chance import shuffled
 from kbtrain.questions.atlas_build.entities import City, Country
-from kbtrain.questions.atlas_build.hashing import shuffled
 from kbtrain.questions.atlas_build.wording import COMPARISONS, SPLIT_SHARES
 from kbtrain.records import Question, Split
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kbtrain.labeling.grading import contains
+from kbtrain.answers.grading import contains
 from kbtrain.questions.atlas_build.entities import City, Country, Element, State
 from kbtrain.questions.atlas_build.tables import NAME_WITHIN_OTHER, WORDS
 from kbtrain.records import Split

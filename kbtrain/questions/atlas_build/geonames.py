@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbtrain.questions.atlas_build import languages, tables
+from kbtrain.questions.atlas_build.chance import shuffled
 from kbtrain.questions.atlas_build.currencies import CURRENCIES
 from kbtrain.questions.atlas_build.entities import City, Country, State
-from kbtrain.questions.atlas_build.hashing import shuffled
 from kbtrain.questions.atlas_build.splits import assign, ranks
 from kbtrain.questions.atlas_build.us_states import STATE_CAPITALS
 

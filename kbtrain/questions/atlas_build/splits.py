@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbtrain.questions.atlas_build.hashing import shuffled
+from kbtrain.questions.atlas_build.chance import shuffled
 from kbtrain.records import Split
 
 _BLOCK: tuple[Split, ...] = ("train",) * 15 + ("dev",) * 3 + ("test",) * 7

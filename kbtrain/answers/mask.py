@@ -1,0 +1,203 @@
+"""Evidence without the answer: what a model still says then comes from itself (KBM, section 3.3 and figure 2).
+
+Answers are found in any case, spacing, punctuation, accents, full or half width, simplified or traditional characters,
+and numbers in any form; :func:`mask_leak` looks at the result again, with other eyes, and names what is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import regex  # compiles a pattern per question: re takes 5 ms for a set with the Chinese characters, this 0.3
+
+from kbtrain.answers import number_forms
+from kbtrain.answers.fold import fold, is_mark
+from kbtrain.answers.grading import contains
+from kbtrain.records import Question
+from kbtrain.retrieval.tokens import CJK
+
+MASK = "MASK"
+_LETTER = rf"[^\W_{CJK}]"
+_OPENING, _CLOSING = "\"'“”‘’「『《〈([<（", "\"'“”‘’」』》〉)]>）.,;:!?。，；：！？"
+_ARTICLE = r"(?:(?:an?|the)[\W_]{1,3})?"
+_CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
+_PIECE = re.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|{_LETTER}+|[^\w\s]|_")
+_DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
+_IN_WORD_FROM = 4  # letters; shorter answers stand at the beginning of too many words
+_CJK_CHAR = re.compile(rf"[{CJK}]")
+_HANZI_NUMBER = re.compile("[零一二两三四五六七八九十百千万]{2,}")
+
+
+def mask_answers(text: str, question: Question) -> str:
+    """``text`` with every gold answer replaced by ``MASK``: all aliases, whole words.
+
+    For multiple choice the text of the gold option is masked. Longer aliases go first, so that "US dollar" leaves no
+    "MASK dollar". Chinese has no word boundaries: there an alias is masked wherever it stands.
+    """
+    gold = gold_texts(question)
+    if not gold:
+        return text
+    folded, origin = fold(text)
+    parts, after = [], 0
+    for found in _pattern(gold).finditer(folded):
+        begin, end = origin[found.start()], origin[found.end() - 1] + 1
+        while end < len(text) and is_mark(text[end]):
+            end += 1
+        if begin >= after:
+            parts += [text[after:begin], MASK]
+            after = end
+    return "".join(parts) + text[after:]
+
+
+def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
+    """The gold answers that a masked text still shows, longest first: as words, at the beginning of a longer word
+    (from four letters on: Paris in "Parisian"), spelled with spaces inside, or as a number in another form.
+
+    A Chinese numeral of one character ("七") is no leak of "7": it stands in too many words.
+    """
+    folded, _ = fold(masked)
+    return tuple(gold for gold in gold_texts(question) if _leaks(gold, masked, folded))
+
+
+def is_mask(answer: str) -> bool:
+    """Whether an answer is ``MASK``, copied from the evidence (figure 2): the word as it stands there, also with others
+    around it ("the MASK", "MASK市"), or nothing but "mask"."""
+    copied = re.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
+    return copied or re.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
+
+
+def gold_texts(question: Question) -> tuple[str, ...]:
+    """The gold answers as texts, longest first."""
+    texts = question.answers
+    if question.grading == "option":
+        texts = tuple(question.options[ord(letter) - 65] for letter in question.answers)
+    return tuple(sorted({text.strip() for text in texts if text.strip()}, key=lambda text: (-len(text), text)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(gold: tuple[str, ...]) -> regex.Pattern[str]:
+    return regex.compile("|".join(_alias(fold(text)[0]) for text in gold))
+
+
+def _alias(text: str) -> str:
+    """A pattern for one folded alias."""
+    inner = _without_article(text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip())
+    pieces = _PIECE.findall(inner)
+    groups = _numbers_joined(pieces)
+    words = [i for i, group in enumerate(groups) if re.match(r"\w", group[0])]
+    if not words:
+        return re.escape(text.strip())
+    pattern, before, skipped = "", "", 0
+    for i, group in enumerate(groups):
+        if words[0] < i < words[-1] and i not in words:
+            skipped += 1  # signs inside an answer are optional
+            continue
+        both_chinese = _is_chinese(before) and _is_chinese(group[0]) and not skipped
+        gap = _CHINESE_SPACED if both_chinese else rf"[\W_]{{0,{3 + 2 * skipped}}}{_ARTICLE}"
+        pattern += (gap if pattern else "") + _form(group, i == 0, i == len(groups) - 1)
+        before, skipped = group[-1], 0
+    return pattern
+
+
+def _without_article(text: str) -> str:
+    """An answer counts as right without its article ("the President"), so it must not be shown without it."""
+    return re.sub(r"^(?:an?|the)\s+(?=\S)", "", text)
+
+
+def _is_chinese(piece: str) -> bool:
+    return _CJK_CHAR.match(piece) is not None
+
+
+def _edged(pattern: str, sample: str, first: bool, last: bool) -> str:
+    """A pattern at the ends of an alias: there may stand no more of the same word or number (Chinese has no ends)."""
+    if first and re.fullmatch(r"\d[\d.]*", sample):
+        pattern = rf"(?<!\d)(?<!\d[.,])(?<!{_LETTER})" + pattern
+    elif first and re.match(_LETTER, sample):
+        pattern = rf"(?<!{_LETTER})" + pattern
+    if last and re.fullmatch(r"\d[\d.]*", sample):
+        return pattern + rf"(?![,'’.]?\d)(?!{_LETTER})"
+    return pattern + rf"(?!{_LETTER})" if last and re.match(_LETTER, sample[-1]) else pattern
+
+
+def _numbers_joined(pieces: list[str]) -> list[list[str]]:
+    """Pieces in groups: the words (or characters) of one number together, hyphens between them dropped."""
+    groups: list[list[str]] = []
+    i = 0
+    while i < len(pieces):
+        size = next((n for n in range(min(12, len(pieces) - i), 0, -1) if _value(pieces[i : i + n]) is not None), 1)
+        groups.append(pieces[i : i + size])
+        i += size
+    return groups
+
+
+def _value(pieces: list[str]) -> int | None:
+    """The number that pieces say, or None."""
+    if len(pieces) == 1 and re.fullmatch(r"\d[\d,'’]*", pieces[0]):
+        return int(re.sub(r"\D", "", pieces[0]))
+    if all(_CJK_CHAR.match(piece) for piece in pieces):
+        return number_forms.from_chinese("".join(pieces)) if pieces[-1] != "-" else None
+    if pieces[0] == "-" or pieces[-1] == "-":
+        return None
+    return number_forms.from_english([piece for piece in pieces if piece != "-"])
+
+
+def _form(group: list[str], first: bool, last: bool) -> str:
+    """A pattern for one group: the piece itself, or a number in all its forms."""
+    value = _value(group)
+    if value is None or value > number_forms.LARGEST:
+        sample = "".join(group)
+        return _edged(re.escape(sample), sample, first, last)
+    digits = str(value)
+    head = len(digits) % 3 or 3
+    thousands = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
+    zeros = "0*" if group[0].startswith("0") else ""  # 007
+    said = r"[\s\-]*(?:and\s+)?".join(number_forms.english(value))
+    forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(said, said, first, last)]
+    numeral = number_forms.chinese(value) if value < 10**8 else ""
+    if len(numeral) > 1 or (numeral and _is_chinese(group[0])):
+        forms.append(numeral.replace("二", "[二两]"))
+    return f"(?:{'|'.join(forms)})"
+
+
+def _leaks(gold: str, masked: str, folded: str) -> bool:
+    short = _without_article(fold(gold)[0].strip())
+    plain = re.sub(r"[\W_]", "", short)
+    if not plain:
+        return gold in masked
+    pieces = [piece for piece in _PIECE.findall(short) if piece not in _OPENING + _CLOSING]
+    value = _value(pieces) if pieces else None
+    if value is not None and len(plain) > 1 - plain.isdecimal():
+        return value in _numbers(folded)
+    bare = re.sub(r"[\W_]", "", folded)  # most texts are done with this, and need no pattern
+    if _CJK_CHAR.search(plain):
+        return plain in bare and regex.search(r"[\W_]{0,2}".join(map(re.escape, plain)), folded) is not None
+    special = not re.match(r"\w", gold.strip()[0]) or not re.match(r"[\w.,;:!?\"')\]]", gold.strip()[-1])
+    if special:  # "C++", ".bo": without their signs they are other words
+        return contains(masked, gold) and gold.strip().casefold() in masked.casefold()
+    if plain not in bare:
+        return False
+    spaced = rf"(?<!{_LETTER})" + r"[\W_]{0,2}".join(map(re.escape, plain)) + rf"(?!{_LETTER})"
+    prefix = rf"|(?<!{_LETTER}){re.escape(plain)}" if len(plain) >= _IN_WORD_FROM else ""
+    return regex.search(spaced + prefix, folded) is not None
+
+
+def _numbers(folded: str) -> set[int]:
+    """All whole numbers that stand in a folded text, in digits, English words or Chinese numerals."""
+    found = {int(re.sub(r"\D", "", digits)) for digits in _DIGITS.findall(folded)}
+    words = re.findall(r"[a-z]+|[^\w\s-]", folded)
+    i = 0
+    while i < len(words):
+        size = next((n for n in range(min(12, len(words) - i), 0, -1) if _words_value(words[i : i + n])), 0)
+        if size:
+            value = number_forms.from_english(words[i : i + size])
+            found.add(value if value is not None else -1)
+        i += size or 1
+    for numeral in _HANZI_NUMBER.findall(folded):
+        value = number_forms.from_chinese(numeral)
+        found |= {value} if value is not None else set()
+    return found
+
+
+def _words_value(words: list[str]) -> bool:
+    return number_forms.is_number_word(words[0]) and number_forms.from_english(words) is not None

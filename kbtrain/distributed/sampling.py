@@ -1,0 +1,65 @@
+"""Sampling on a Ray cluster: actors on many machines draw the answers, this process alone writes them.
+
+A row of the job is one window of asks, so the answers are those of a run on one machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter
+
+from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
+from kbtrain.llm.backends import open_llm
+from kbtrain.llm.base import Ask
+from kbtrain.llm.sample_stage import Answered
+from kbtrain.llm.settings import LLMConfig
+from kbtrain.records import SampleSet
+
+_ASKS = TypeAdapter(list[Ask])
+_SETS = TypeAdapter(list[SampleSet])
+
+
+class Worker(RowWorker):
+    """Answers windows."""
+
+    def open(self, config: str) -> None:
+        """``config``: an :class:`LLMConfig` as JSON."""
+        self._llm = open_llm(LLMConfig.model_validate_json(config))
+
+    def do(self, row: str) -> str:
+        """A window of :func:`_row` -> facts of the model and the sets of answers."""
+        window = json.loads(row)
+        asks = _ASKS.validate_python(window["asks"])
+        done = {(question, condition) for question, condition in window["done"]}
+        sets = [asdict(made) for group in self._llm.answer(asks, done) for made in group]
+        return json.dumps({"facts": self._llm.facts(), "sets": sets})
+
+
+@dataclass(frozen=True)
+class RayEngine(RayCluster):
+    """An :data:`~kbtrain.llm.sample_stage.Engine`; an actor takes ``tensor_parallel`` GPUs."""
+
+    worker: type[RowWorker] = Worker
+
+    def __call__(
+        self, config: LLMConfig, windows: Iterator[list[Ask]], done: Collection[tuple[str, str]]
+    ) -> Iterator[Answered]:
+        self.connect()  # before the questions are read: what is wrong with the cluster is said at once
+        rows = {number: row for number, row in enumerate(_row(window, done) for window in windows) if row}
+        plain = LLMConfig(**config.model_dump(include=set(LLMConfig.model_fields)))
+        made = self.map_rows(self.worker, plain.model_dump_json(), rows, "window", config.tensor_parallel)
+        for _, text in made:
+            answered = json.loads(text)
+            yield answered["facts"], _SETS.validate_python(answered["sets"])
+
+
+def _row(window: list[Ask], done: Collection[tuple[str, str]]) -> str | None:
+    """A window as JSON, or None if nothing of it is missing."""
+    keys = [(ask.question.id, ask.condition) for ask in window]
+    stored = [key for key in keys if key in done]
+    if len(stored) == len(keys):
+        return None
+    return json.dumps({"asks": [asdict(ask) for ask in window], "done": stored})

@@ -1,0 +1,124 @@
+"""A gate's threshold for a goal, chosen on dev questions, with the evidence to be kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import answers, needed
+from kbtrain.evaluation.stored import in_order
+from kbtrain.metrics.calibrate_shift import kept_scores
+from kbtrain.metrics.risk_control import control
+from kbtrain.metrics.significance import delta, resampled_means
+from kbtrain.metrics.thresholds import Dev, choose
+from kbtrain.records import Outcome
+
+Goal = Literal["ratio", "best_accuracy", "max_loss", "given"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+DRAWS = 2000
+SEED = 20_242
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a threshold is for: ``ratio`` of retrievals, best accuracy, at most ``max_loss`` of All-RAG's accuracy lost
+    (with probability 1 - ``delta`` over the dev questions), or the one ``given``."""
+
+    goal: Goal
+    ratio: float = 0.5
+    max_loss: float = 0.05
+    delta: float = 0.1
+    given: float | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A threshold and what it does on the dev questions."""
+
+    threshold: float
+    rule: str
+    evidence: dict[str, Any]
+
+    def line(self) -> str:
+        """The threshold, and what it does on dev."""
+        e, kept = self.evidence, self.evidence["guarantee"]
+        promise = f"; promised: at most {kept['limit']:g} lost" if kept else ""
+        return (
+            f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
+            f"{e['retrieval_ratio']:.1%} retrieved, accuracy {e['accuracy']:.3f} (LLM only {e['llm_only']:.3f}, "
+            f"All-RAG {e['all_rag']:.3f}, random {e['random_at_that_ratio']:.3f}){promise}"
+        )
+
+
+def dev_table(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> Dev:
+    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score."""
+    dev = [outcome for outcome in outcomes if outcome.split == "dev"]
+    known = answers(dev, "greedy")
+    return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, needed(dev).astype(np.float64))
+
+
+def calibrate(dev: Dev, wanted: Wanted, floor: float | None = None) -> Chosen:
+    """Choose the threshold. ``floor``: the lowest score that the gate can give; none is chosen below it.
+
+    Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
+    """
+    if not len(dev.scores):
+        raise UserError("no dev question with a score and an outcome to choose a threshold on")
+    value, guarantee = _value(dev, wanted)
+    if floor is not None:
+        value = max(value, floor)  # "retrieve everything" lies 1 below the lowest dev score
+    return Chosen(value, _rule(wanted), _evidence(dev, value) | {"guarantee": guarantee})
+
+
+def _value(dev: Dev, wanted: Wanted) -> tuple[float, dict[str, Any] | None]:
+    if wanted.goal == "given":
+        if wanted.given is None:
+            raise UserError("goal 'given': name the threshold")
+        return wanted.given, None
+    if wanted.goal == "max_loss":
+        found = control("accuracy_lost", dev, wanted.max_loss, wanted.delta)
+        return found.threshold, asdict(found)
+    return choose(wanted.goal, dev, wanted.ratio).value, None
+
+
+def _rule(wanted: Wanted) -> str:
+    """As it is noted in ``gate.json``."""
+    if wanted.goal == "ratio":
+        return f"ratio {wanted.ratio:g}"
+    if wanted.goal == "max_loss":
+        return f"max_loss {wanted.max_loss:g} with probability {1 - wanted.delta:g}"
+    return wanted.goal
+
+
+def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
+    """What retrieving above the threshold gives on dev, with 95 % paired bootstrap intervals of the differences."""
+    retrieve = (dev.scores > threshold).astype(np.float64)
+    gated = np.where(retrieve > 0, dev.rag, dev.llm)
+    table = np.stack([gated, dev.llm, dev.rag, retrieve], axis=1)
+    means = table.mean(axis=0)
+    drawn = resampled_means(table, DRAWS, SEED)
+
+    chance, chances = _random(means[None])[0], _random(drawn)
+    differences = {
+        "vs_llm_only": delta(means[0] - means[1], drawn[:, 0] - drawn[:, 1]),
+        "vs_all_rag": delta(means[0] - means[2], drawn[:, 0] - drawn[:, 2]),
+        "vs_random": delta(means[0] - chance, drawn[:, 0] - chances),
+    }
+    names = ("accuracy", "llm_only", "all_rag", "retrieval_ratio")
+    return {
+        "n_dev": len(dev.scores),
+        **{name: float(value) for name, value in zip(names, means, strict=True)},
+        "random_at_that_ratio": float(chance),
+        **{name: asdict(found) for name, found in differences.items()},
+        "dev_scores": kept_scores(dev.scores),
+    }
+
+
+def _random(means: Any) -> Any:
+    """Expected accuracy of a random gate with the same ratio, from rows of (accuracy, llm, rag, ratio)."""
+    return (1 - means[:, 3]) * means[:, 1] + means[:, 3] * means[:, 2]

@@ -1,0 +1,101 @@
+"""Two finished evaluations side by side: each gate they share, paired over the questions they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.evaluation.results import GateResult
+from kbtrain.metrics.hypothesis_tests import McNemar, holm, mcnemar
+from kbtrain.metrics.significance import Delta, delta, resampled_means
+from kbtrain.records import Outcome
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A finished evaluation: its greedy outcomes, gates, and scores by gate and question id."""
+
+    name: str
+    outcomes: Sequence[Outcome]
+    gates: Sequence[GateResult]
+    scores: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One gate in both evaluations on the ``n`` questions they share: second minus first, with 95 % intervals.
+
+    ``correct`` of a gate whose decisions are not stored (random, relation-only) is unknown, so it has no row here.
+    """
+
+    gate: str
+    n: int
+    first: float
+    second: float
+    first_ratio: float
+    second_ratio: float
+    accuracy: Delta
+    ratio: Delta
+    mcnemar: McNemar | None
+
+
+def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int = 0) -> list[Difference]:
+    """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates."""
+    places = [{o.question_id: i for i, o in enumerate(run.outcomes)} for run in (first, second)]
+    shared = [i for i in places[0] if i in places[1]]
+    if not shared:
+        return []
+    at = [np.array([place[i] for i in shared]) for place in places]
+    found = []
+    for gate in (g.gate for g in first.gates):
+        decided = [decisions_of(run, gate) for run in (first, second)]
+        if decided[0] is None or decided[1] is None:
+            continue
+        a, b = (columns[index] for columns, index in zip(decided, at, strict=True) if columns is not None)
+        found.append(_difference(gate, a, b, draws, seed))
+    adjusted = iter(holm([d.mcnemar.p for d in found if d.mcnemar is not None]))
+    return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in found]
+
+
+def _difference(gate: str, a: Floats, b: Floats, draws: int, seed: int) -> Difference:
+    """``a``, ``b``: (n, 2), correctness and decision of each question."""
+    change = b - a
+    means, drawn = change.mean(axis=0), resampled_means(change, draws, seed)
+    return Difference(
+        gate=gate,
+        n=len(a),
+        first=float(a[:, 0].mean()),
+        second=float(b[:, 0].mean()),
+        first_ratio=float(a[:, 1].mean()),
+        second_ratio=float(b[:, 1].mean()),
+        accuracy=delta(float(means[0]), drawn[:, 0]),
+        ratio=delta(float(means[1]), drawn[:, 1]),
+        mcnemar=mcnemar(a[:, 0], b[:, 0]),
+    )
+
+
+def _adjusted(found: Difference, p: float) -> Difference:
+    return found if found.mcnemar is None else replace(found, mcnemar=replace(found.mcnemar, p_holm=p))
+
+
+def decisions_of(run: Decided, gate: str) -> Floats | None:
+    """Correctness and decision of each question; None if the decisions are not known."""
+    llm = np.array([o.llm_correct for o in run.outcomes], dtype=np.float64)
+    rag = np.array([o.rag_correct for o in run.outcomes], dtype=np.float64)
+    result = next((g for g in run.gates if g.gate == gate), None)
+    if result is None:
+        return None
+    fixed = {"llm_only": np.zeros_like(llm), "all_rag": np.ones_like(llm), "oracle": (rag > llm).astype(np.float64)}
+    if gate in fixed:
+        retrieve = fixed[gate]
+    elif gate in run.scores and result.threshold is not None:
+        of = run.scores[gate]
+        retrieve = np.array([of[o.question_id] > result.threshold for o in run.outcomes], dtype=np.float64)
+    else:
+        return None
+    return np.stack([np.where(retrieve > 0.5, rag, llm), retrieve], axis=1)

@@ -1,0 +1,122 @@
+"""What a gate costs and saves: searches, tokens and its own seconds, in money and in time, and where it breaks even."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from kbtrain.config import Config
+from kbtrain.evaluation.outcomes import ConditionOutcome
+
+Floats = NDArray[np.float64]
+_MILLION = 1e6
+
+
+class Prices(Config):
+    """What things cost where the system will run: assumptions, to be set by whoever runs it."""
+
+    currency: str = Field("USD", description="of all prices")
+    search: float = Field(ge=0, description="price of one search")
+    million_tokens_in: float = Field(ge=0, description="price of a million prompt tokens")
+    million_tokens_out: float = Field(ge=0, description="price of a million generated tokens")
+    machine_hour: float = Field(ge=0, description="price of an hour of the machine that runs the gate")
+    search_seconds: float = Field(ge=0, description="one search takes so long")
+    seconds_per_1000_tokens_in: float = Field(ge=0, description="reading a thousand prompt tokens takes so long")
+    seconds_per_1000_tokens_out: float = Field(ge=0, description="generating a thousand tokens takes so long")
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Mean cost of one question. ``money`` = ``searches`` + ``tokens`` + ``gate``; ``seconds`` one after the other."""
+
+    money: float
+    searches: float
+    tokens: float
+    gate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GateBill:
+    """One gate: its bill, and against All-RAG what share of money and time it saves (negative: costs more).
+
+    ``break_even``: the retrieval ratio below which the gate is cheaper than All-RAG, if the questions it retrieves
+    for are of mean length; ``break_even_seconds``: below which it is faster. Below 0: never; None with the reason.
+    """
+
+    gate: str
+    accuracy: float
+    ratio: float
+    bill: Bill
+    saved: float | None
+    saved_seconds: float | None
+    break_even: float | None
+    break_even_seconds: float | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Prompt and generated tokens of each question's two answers, in one order."""
+
+    llm_in: Floats
+    llm_out: Floats
+    rag_in: Floats
+    rag_out: Floats
+
+
+def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> Usage:
+    """Tokens of stored answers."""
+    columns = [[one.prompt_tokens for one in llm], [one.tokens for one in llm]]
+    columns += [[one.prompt_tokens for one in rag], [one.tokens for one in rag]]
+    return Usage(*(np.array(column, dtype=np.float64) for column in columns))
+
+
+def bill(used: Usage, retrieve: Floats, gate_seconds: float, prices: Prices) -> Bill:
+    """``retrieve``: probability of retrieving each question; ``gate_seconds``: the gate's own, per question."""
+    read = ((1 - retrieve) * used.llm_in + retrieve * used.rag_in).mean()
+    made = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
+    searches = float(retrieve.mean())
+    tokens = (read * prices.million_tokens_in + made * prices.million_tokens_out) / _MILLION
+    gate = gate_seconds * prices.machine_hour / 3600
+    reading = (read * prices.seconds_per_1000_tokens_in + made * prices.seconds_per_1000_tokens_out) / 1000
+    return Bill(
+        money=searches * prices.search + float(tokens) + gate,
+        searches=searches * prices.search,
+        tokens=float(tokens),
+        gate=gate,
+        seconds=searches * prices.search_seconds + float(reading) + gate_seconds,
+    )
+
+
+def gate_bill(
+    name: str, used: Usage, retrieve: Floats, accuracy: float, gate_seconds: float, prices: Prices
+) -> GateBill:
+    """A gate's bill beside that of retrieving always."""
+    own = bill(used, retrieve, gate_seconds, prices)
+    never, always = (bill(used, np.full_like(retrieve, p), 0.0, prices) for p in (0.0, 1.0))
+    even, why = _break_even(own.gate, never.money, always.money)
+    even_seconds, why_seconds = _break_even(gate_seconds, never.seconds, always.seconds)
+    reasons = {"break_even": why} if why else {}
+    return GateBill(
+        gate=name,
+        accuracy=accuracy,
+        ratio=float(retrieve.mean()),
+        bill=own,
+        saved=1 - own.money / always.money if always.money else None,
+        saved_seconds=1 - own.seconds / always.seconds if always.seconds else None,
+        break_even=even,
+        break_even_seconds=even_seconds,
+        reasons=reasons | ({"break_even_seconds": why_seconds} if why_seconds else {}),
+    )
+
+
+def _break_even(gate: float, never: float, always: float) -> tuple[float | None, str]:
+    """gate + never + r (always - never) = always, solved for r."""
+    if always <= never:
+        return None, "a retrieval costs nothing here: there is nothing to save"
+    return 1 - gate / (always - never), ""

@@ -1,0 +1,166 @@
+"""Gates end to end, from stored outcomes alone: accuracy, retrieval ratio, random at that ratio, oracle, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kbtrain.errors import UserError
+from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.decisions import Decision, GateInput, by_all_rules, decide
+from kbtrain.evaluation.outcomes import AccuracyKind, Answers
+from kbtrain.evaluation.points import Measured, areas, compare, correct_families, interval, measure
+from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
+from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
+from kbtrain.metrics.curves import Floats, retrieval_curve
+from kbtrain.metrics.hypothesis_tests import holm
+from kbtrain.metrics.thresholds import Rule, Threshold
+from kbtrain.records import Outcome
+
+GRID = np.linspace(0.0, 1.0, 101)
+AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
+BASELINES = ("relation_only", "prompt")  # what a learnt gate is compared with
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``kind``: the accuracy of the flat figures; ``tau_mastery``: mastery above it is known (see ``Label``)."""
+
+    tau_mastery: float
+    rule: Rule = "ratio"
+    target_ratio: float = 0.5
+    kind: AccuracyKind = "greedy"
+    bootstrap_draws: int = 10_000
+    random_draws: int = 1_000
+    seed: int = 0
+
+
+def evaluate(
+    dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], settings: Settings
+) -> tuple[list[GateResult], list[Comparison]]:
+    """All gates on the ``test`` outcomes, thresholds chosen on ``dev``. Raises :class:`UserError` (see ``choose``)."""
+    if not test:
+        raise UserError("no question with stored answers to evaluate")
+    s = settings
+    chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind) for gate in gates]
+    others = [by_all_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
+    flat = chosen + [decision for group in others for decision in group]
+    kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
+    kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first
+    tables = [oc.answers(test, kind) for kind in kinds]
+    measured = [
+        measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
+    ]
+    drawn = [areas(table, chosen, draws=min(AREA_DRAWS, s.bootstrap_draws), seed=s.seed) for table in tables]
+    results, rest = [], iter(measured[0][len(chosen) :])
+    for i, (decision, group) in enumerate(zip(chosen, others, strict=True)):
+        rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
+        points = [kind[i].point for kind in measured]
+        rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
+        results.append(replace(_result(decision, points, rankings, tables[0], test, s.tau_mastery), rules=rules))
+    return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))
+
+
+def _one_family(results: Sequence[GateResult]) -> list[GateResult]:
+    """Holm's correction of the gates' p-values against random."""
+    tested = {r.gate: r.p_vs_random for r in results if r.p_vs_random is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return [replace(r, p_vs_random_holm=adjusted.get(r.gate)) for r in results]
+
+
+def _result(
+    decision: Decision,
+    points: Sequence[Point],
+    rankings: Sequence[Ranking],
+    answers: Answers,
+    test: Sequence[Outcome],
+    tau: float,
+) -> GateResult:
+    main, area, threshold = points[0], rankings[0].area, decision.threshold
+    needed = _classify("needed", oc.needed(test), decision, answers)
+    no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
+    return GateResult(
+        gate=decision.gate.name,
+        n=len(test),
+        threshold=threshold.value if threshold else decision.gate.fixed,
+        threshold_rule=threshold.rule if threshold else None,
+        n_dev=threshold.n_dev if threshold else 0,
+        accuracy_kind=main.accuracy_kind,
+        accuracy=main.accuracy,
+        retrieval_ratio=main.retrieval_ratio,
+        random_accuracy=main.random_accuracy,
+        delta_vs_random=main.delta_vs_random,
+        delta_vs_llm_only=main.delta_vs_llm_only,
+        delta_vs_all_rag=main.delta_vs_all_rag,
+        random_draws=main.random_draws,
+        beats_random=main.delta_vs_random.above_zero,
+        p_vs_random=main.p_vs_random,
+        auroc=needed.auroc,
+        average_precision=needed.average_precision,
+        precision=needed.precision,
+        recall=needed.recall,
+        f1=needed.f1,
+        fdr=needed.fdr,
+        oracle_normalised_area=area.mean if area else None,
+        cost=_cost(decision, answers, test),
+        needed=needed,
+        unmastered=_classify(*oc.unmastered(test, tau), decision, answers),
+        curve=rankings[0],
+        other_accuracy=list(points[1:]),
+        other_area=list(rankings[1:]),
+        reasons=needed.reasons | ({} if area else no_area),
+    )
+
+
+def _classify(positive: str, truth: Bools, decision: Decision, answers: Answers) -> Classification:
+    retrieve = decision.under(answers)
+    if decision.gate.name == "random":
+        return expected_at_random(positive, truth, float(retrieve[0]))
+    return classify(positive, truth, decision.scores(answers), retrieve > 0.5)
+
+
+def _ranking(decision: Decision, answers: Answers, area: Floats | None) -> Ranking:
+    curve = retrieval_curve(decision.scores(answers), answers.llm, answers.rag)
+    accuracy = [round(float(a), 6) for a in curve.at(GRID)]
+    return Ranking(None if area is None else interval(area), [round(float(r), 2) for r in GRID], accuracy)
+
+
+def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost:
+    retrieve = decision.under(answers)
+    tokens = np.array([(o.llm_tokens, o.rag_tokens) for o in test], dtype=np.float64)
+    used = float(((1 - retrieve) * tokens[:, 0] + retrieve * tokens[:, 1]).sum())
+    return Cost(
+        searches=round(float(retrieve.sum())),
+        llm_requests=len(test) + decision.gate.gate_requests,
+        gate_requests=decision.gate.gate_requests,
+        generated_tokens=round(used),
+        gate_seconds=round(decision.gate.gate_seconds, 3),
+        gate_samples=decision.gate.gate_samples,
+        gate_tokens=decision.gate.gate_tokens,
+    )
+
+
+def _rule_point(threshold: Threshold, point: Point) -> RulePoint:
+    return RulePoint(
+        rule=threshold.rule,
+        threshold=threshold.value,
+        accuracy=point.accuracy,
+        retrieval_ratio=point.retrieval_ratio,
+        random_accuracy=point.random_accuracy,
+        delta_vs_random=point.delta_vs_random,
+    )
+
+
+def _comparisons(
+    chosen: Sequence[Decision], measured: Sequence[Measured], drawn: Sequence[Floats | None]
+) -> list[Comparison]:
+    """Every scored gate against each baseline that is there."""
+    index = {decision.gate.name: i for i, decision in enumerate(chosen) if decision.gate.learnt}
+    return [
+        compare(name, other, measured[i], measured[index[other]], drawn[i], drawn[index[other]])
+        for name, i in index.items()
+        for other in BASELINES
+        if other in index and name not in BASELINES
+    ]

@@ -1,0 +1,82 @@
+"""The gates of an evaluation in their order: the baselines that need no model, then those that were scored."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbtrain.evaluation.decisions import GateInput
+from kbtrain.evaluation.stored import Stored, in_order
+from kbtrain.gate_folder import Gate
+from kbtrain.gates.oracle import Oracle
+from kbtrain.gates.random import Random
+from kbtrain.gates.relation_only import NEUTRAL, RelationOnly
+from kbtrain.gates.simple import Always, Never
+from kbtrain.labeling.examples import example
+from kbtrain.records import Label, Outcome
+
+ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "kbm_mastery", "kbm_certainty",
+         "kbm_benefit")  # fmt: skip
+
+
+def baselines(dev: Stored, test: Stored, labels: Iterable[Label], seed: int) -> list[GateInput]:
+    """LLM-only, All-RAG, random, oracle and relation-only. Raises :class:`UserError` (see :class:`RelationOnly`).
+
+    Without any training question there is no relation-only: it knows what training questions gained, nothing else.
+    """
+    oracle = Oracle([*dev.outcomes, *test.outcomes])
+    trained = (label for label in labels if label.split == "train")
+    first = next(trained, None)
+    relations = [] if first is None else [RelationOnly(itertools.chain([first], trained))]
+    return [
+        _input(Never(), dev, test, fixed=0.5),
+        _input(Always(), dev, test, fixed=0.5),
+        _input(Random(seed), dev, test),
+        _input(oracle, dev, test, fixed=0.0),
+        *(_input(relation, dev, test, midpoint=NEUTRAL) for relation in relations),
+    ]
+
+
+def _input(gate: Gate, dev: Stored, test: Stored, midpoint: float = 0.5, fixed: float | None = None) -> GateInput:
+    plain = [[example(question, None) for question in part.questions] for part in (dev, test)]
+    begin = time.perf_counter()
+    scores = np.array(gate.score(plain[1]), dtype=np.float64)
+    seconds = time.perf_counter() - begin
+    return GateInput(gate.name, np.array(gate.score(plain[0])), scores, seconds, midpoint=midpoint, fixed=fixed)
+
+
+def scored(
+    scores: Mapping[str, Mapping[str, float]],
+    meta: Mapping[str, Any],
+    dev: Sequence[Outcome],
+    test: Sequence[Outcome],
+    path: Path,
+) -> list[GateInput]:
+    """The gates of ``scores.jsonl``; ``meta`` is its meta data. Raises :class:`UserError` for a missing score."""
+    seconds, spent = meta.get("seconds_per_question", {}), meta.get("spent_per_question", {})
+
+    def total(name: str, what: str, default: float = 0.0) -> int:
+        return round(sum(float(spent.get(name, {}).get(o.split, {}).get(what, default)) for o in test))
+
+    return [
+        GateInput(
+            name,
+            np.array(in_order(name, by_question, dev, path)),
+            np.array(in_order(name, by_question, test, path)),
+            gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test),
+            gate_requests=total(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
+            gate_samples=total(name, "samples"),
+            gate_tokens=total(name, "tokens"),
+        )
+        for name, by_question in scores.items()
+    ]
+
+
+def in_report_order(gates: Sequence[GateInput]) -> list[GateInput]:
+    """As in :data:`ORDER`, further gates behind them by name."""
+    return sorted(gates, key=lambda gate: (ORDER.index(gate.name) if gate.name in ORDER else len(ORDER), gate.name))

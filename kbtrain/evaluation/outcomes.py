@@ -1,0 +1,118 @@
+"""From stored answers to outcomes, and from outcomes to the arrays that metrics work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.answers.grading import Verdicts, graded, is_empty
+from kbtrain.labeling import mastery
+from kbtrain.records import Outcome, Question, SampleSet
+
+Floats = NDArray[np.float64]
+AccuracyKind = Literal["greedy", "expected"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Correctness of each question without (``llm``) and with retrieval (``rag``), in [0, 1].
+
+    ``greedy``: 1 if the greedy answer is right; ``expected``: share of the sampled answers that are right.
+    """
+
+    kind: AccuracyKind
+    llm: Floats
+    rag: Floats
+
+
+@dataclass(frozen=True)
+class ConditionOutcome:
+    """One question under one condition: is the greedy answer right, and which share of the sampled ones (mastery)?
+
+    None where there is no such answer, or a judge abstained from it. ``empty`` and ``cut_off`` (token limit) are of
+    the greedy answer; ``prompt_tokens`` is what the model reads for it.
+    """
+
+    correct: bool | None
+    mastery: float | None
+    tokens: int
+    empty: bool
+    cut_off: bool
+    prompt_tokens: int = 0
+
+
+def grade(question: Question, stored: SampleSet, verdicts: Verdicts | None = None) -> ConditionOutcome:
+    """Grade stored answers: by the question's rule, or by a judge's verdicts on them."""
+    greedy = stored.greedy
+    sampled = mastery.grade(question, (sample.text for sample in stored.samples), verdicts)
+    return ConditionOutcome(
+        correct=None if greedy is None else graded(question, greedy.text, verdicts),
+        mastery=sampled.n_correct / sampled.n_graded if sampled.n_graded else None,
+        tokens=0 if greedy is None else greedy.n_tokens,
+        empty=greedy is not None and is_empty(greedy.text),
+        cut_off=greedy is not None and greedy.finish == "length",
+        prompt_tokens=stored.prompt_tokens,
+    )
+
+
+def outcome(question: Question, llm: ConditionOutcome, rag: ConditionOutcome) -> Outcome:
+    """Raises ValueError if a greedy answer is missing."""
+    if llm.correct is None or rag.correct is None:
+        raise ValueError(f"question {question.id!r} has no greedy answer")
+    return Outcome(
+        question_id=question.id,
+        split=question.split,
+        relation=question.relation,
+        llm_correct=llm.correct,
+        rag_correct=rag.correct,
+        llm_expected=llm.mastery,
+        rag_expected=rag.mastery,
+        llm_tokens=llm.tokens,
+        rag_tokens=rag.tokens,
+    )
+
+
+def has_expected(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every question was sampled under both conditions."""
+    return all(o.llm_expected is not None and o.rag_expected is not None for o in outcomes) and len(outcomes) > 0
+
+
+def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Answers:
+    """Arrays in the order of the outcomes."""
+    if kind == "greedy":
+        pairs = [(float(o.llm_correct), float(o.rag_correct)) for o in outcomes]
+    else:
+        pairs = [(_sampled(o, o.llm_expected), _sampled(o, o.rag_expected)) for o in outcomes]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return Answers(kind, table[:, 0], table[:, 1])
+
+
+def _sampled(outcome: Outcome, value: float | None) -> float:
+    if value is None:
+        raise ValueError(f"question {outcome.question_id!r} has no samples, so no expected accuracy")
+    return value
+
+
+def needed(outcomes: Sequence[Outcome]) -> NDArray[np.bool_]:
+    """Retrieval is needed: right with it and wrong without (greedy answers)."""
+    return np.array([o.rag_correct and not o.llm_correct for o in outcomes], dtype=bool)
+
+
+def greedy_wrong(outcomes: Sequence[Outcome]) -> tuple[str, NDArray[np.bool_]]:
+    """The definition's name and its truth values: the greedy answer without retrieval is wrong."""
+    return "llm_greedy_wrong", np.array([not o.llm_correct for o in outcomes], dtype=bool)
+
+
+def unmastered(outcomes: Sequence[Outcome], tau_mastery: float) -> tuple[str, NDArray[np.bool_]]:
+    """Retrieval is needed by the KBM paper's definition: mastery without retrieval is not above tau.
+
+    Without samples for every question: :func:`greedy_wrong`, and the name says so.
+    """
+    masteries = [o.llm_expected for o in outcomes]
+    if any(m is None for m in masteries) or not outcomes:
+        return greedy_wrong(outcomes)
+    return "unmastered", np.array([m is not None and m <= tau_mastery for m in masteries], dtype=bool)

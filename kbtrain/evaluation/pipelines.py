@@ -1,0 +1,170 @@
+"""Whole methods (SeaKR's loops) beside stored answers, on the same questions: accuracy, EM, F1, and each cost.
+
+A gate only chooses between two stored answers; a method writes its own and searches as often as it likes. So every
+gate is cut to as many searches as the method made, at most one a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain import jsonl
+from kbtrain.answers.answer_overlap import exact_match, token_f1
+from kbtrain.answers.grading import is_correct
+from kbtrain.metrics.significance import Delta, delta, resampled_means
+from kbtrain.rag.pipelines import stored_methods
+from kbtrain.rag.seakr.trace import Trace
+from kbtrain.records import Condition, Evidence, Question, Sample
+from kbtrain.store import SampleStore
+
+Floats = NDArray[np.float64]
+Scores = Mapping[str, Mapping[str, float]]  # gate -> question id -> score
+COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
+DRAWS = 5_000
+SEED = 20_243
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One way to answer the method's questions. ``spent``: totals; seconds only where they were measured.
+
+    ``f1_minus`` and ``accuracy_minus``: the method's figure minus this row's, paired 95 % bootstrap interval; None
+    for the method itself.
+    """
+
+    name: str
+    n: int
+    accuracy: float
+    exact_match: float
+    f1: float
+    searched: float
+    spent: dict[str, float]
+    accuracy_minus: Delta | None = None
+    f1_minus: Delta | None = None
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """A method and what stands beside it; ``left_out`` of its questions have no stored answers in this evaluation
+    (all of them: there are no rows)."""
+
+    method: str
+    left_out: int
+    rows: list[MethodRow]
+
+
+@dataclass
+class _Way:
+    """Figures of each question: correct, exact match, F1, searched; and totals of costs."""
+
+    name: str
+    table: Floats  # (n, 4)
+    spent: dict[str, float] = field(default_factory=dict)
+
+
+def measure_method(
+    name: str, traces: Sequence[Trace], questions: Mapping[str, Question], store: SampleStore, run: str, scores: Scores,
+    spent: Mapping[str, Mapping[str, float]], hits: Mapping[str, int],
+) -> MethodResult:  # fmt: skip
+    """The method, LLM only, one-step RAG, and every gate with a score for all of its questions.
+
+    ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
+    stand in a question's ``rag`` prompt.
+    """
+    pairs = [(t, _greedy(store, run, t.question_id, "llm"), _greedy(store, run, t.question_id, "rag")) for t in traces]
+    both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
+    if not both:
+        return MethodResult(name, len(traces), [])
+    kept = [t for t, _, _ in both]
+    asked = [questions[t.question_id] for t in kept]
+    llm = _stored("llm_only", asked, [one for _, one, _ in both], None)
+    rag = _stored("one_step_rag", asked, [one for _, _, one in both], hits)
+    own = _Way(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in kept], dtype=np.float64))
+    own.spent = {cost: float(sum(getattr(t.spent, cost) for t in kept)) for cost in COSTS}
+    searches = min(len(kept), round(own.spent["searches"]))
+    gated = [
+        _gated(gate, [found[q.id] for q in asked], searches, llm, rag, spent.get(gate, {}))
+        for gate, found in scores.items()
+        if all(q.id in found for q in asked)
+    ]
+    return MethodResult(name, len(traces) - len(kept), _rows(own, [llm, rag, *gated]))
+
+
+def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> Sample | None:
+    made = store.get(run, question_id, condition)
+    return None if made is None else made.greedy
+
+
+def _stored(
+    name: str, questions: Sequence[Question], answers: Sequence[Sample], hits: Mapping[str, int] | None
+) -> _Way:
+    """Stored greedy answers of one condition; ``hits`` None: without retrieval."""
+    rows = [
+        (is_correct(q, a.text), exact_match(a.text, q.answers), token_f1(a.text, q.answers), hits is not None)
+        for q, a in zip(questions, answers, strict=True)
+    ]
+    n = len(rows)
+    read = 0 if hits is None else sum(hits.get(question.id, 0) for question in questions)
+    tokens = sum(answer.n_tokens for answer in answers)
+    spent = {"searches": 0 if hits is None else n, "passages": read, "requests": n, "samples": 0, "tokens": tokens}
+    return _Way(name, np.array(rows, dtype=np.float64), {cost: float(value) for cost, value in spent.items()})
+
+
+def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _Way, own: Mapping[str, float]) -> _Way:
+    """RAG for the ``searches`` questions of the highest score (of equal ones the first), else the plain answer."""
+    n = len(scores)
+    retrieve = np.zeros(n, dtype=bool)
+    retrieve[np.argsort(-np.asarray(scores), kind="stable")[:searches]] = True
+    share = searches / n
+    spent = {cost: (1 - share) * llm.spent[cost] + share * rag.spent[cost] for cost in llm.spent}
+    for cost, each in ({"requests": 1.0} | dict(own)).items():
+        if cost in COSTS:
+            spent[cost] = spent.get(cost, 0.0) + n * each
+    return _Way(name, np.where(retrieve[:, None], rag.table, llm.table), spent)
+
+
+def _rows(own: _Way, others: Sequence[_Way]) -> list[MethodRow]:
+    tables = np.concatenate([way.table[:, [0, 2]] for way in (own, *others)], axis=1)
+    means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED)
+
+    def minus(i: int, column: int) -> Delta:
+        at = 2 * i + column
+        return delta(float(means[column] - means[at]), drawn[:, column] - drawn[:, at])
+
+    return [_row(own), *(_row(way, minus(i, 0), minus(i, 1)) for i, way in enumerate(others, 1))]
+
+
+def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> MethodRow:
+    right, exact, overlap, searched = (float(value) for value in way.table.mean(axis=0))
+    return MethodRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)
+
+
+def methods_of_run(
+    run: Path, sampling_run: str, questions: Sequence[Question], scores: Scores, meta: Mapping[str, Any]
+) -> list[MethodResult]:
+    """Every method whose traces stand in a run folder; ``meta`` is that of its scores. None: an empty list."""
+    found = stored_methods(run)
+    if not found:
+        return []
+    asked = {question.id: question for question in questions}
+    hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
+    spent = {gate: _own_cost(gate, meta) for gate in scores}
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        return [
+            measure_method(one.name, one.traces, asked, store, sampling_run, scores, spent, hits)
+            for one in found
+            if one.traces
+        ]
+
+
+def _own_cost(gate: str, meta: Mapping[str, Any]) -> dict[str, float]:
+    """A gate's requests, samples, tokens and seconds per test question, as measured while scoring."""
+    each = dict(meta.get("spent_per_question", {}).get(gate, {}).get("test", {}))
+    seconds = meta.get("seconds_per_question", {}).get(gate, {}).get("test")
+    return each | ({} if seconds is None else {"seconds": seconds})

@@ -1,0 +1,96 @@
+"""All that a result must carry: gathered from the meta data that every stage left in the run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kbtrain import folder as gate_folder
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation.end_to_end import Settings
+from kbtrain.evaluation.outcomes import unmastered
+from kbtrain.evaluation.results import GateResult
+from kbtrain.evaluation.stored import Stored
+from kbtrain.provenance import device, file_sha256, git_state, meta_path, package_versions, peak_rss_mb, read_meta
+
+STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
+          "examples/dev.jsonl", "examples/test.jsonl", "kbm", "scores.jsonl")  # fmt: skip
+POSITIVES = {
+    "needed": "right with retrieval and wrong without (greedy answers)",
+    "unmastered": "mastery without retrieval not above tau_mastery",
+    "llm_greedy_wrong": "wrong without retrieval (greedy answer; there are no samples for a mastery)",
+}
+
+
+def result_meta(
+    run: Path,
+    settings: Settings,
+    dev: Stored,
+    test: Stored,
+    sampling: Mapping[str, Any],
+    started: float,
+) -> dict[str, Any]:
+    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before."""
+    second, _ = unmastered(test.outcomes, settings.tau_mastery)
+    card = run / "kbm" / gate_folder.CARD
+    return {
+        "split": "test",
+        "n": len(test.outcomes),
+        "n_dev": len(dev.outcomes),
+        "excluded": {
+            "without_stored_answers": len(dev.missing) + len(test.missing),
+            "judge_abstained": len(dev.abstained) + len(test.abstained),
+        },
+        "accuracy_kind": settings.kind,
+        "threshold_rule": settings.rule,
+        "positives": {name: POSITIVES[name] for name in ("needed", second)},
+        **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
+        "sampling": dict(sampling),
+        "gate": gate_folder.read_card(card.parent).model_dump(mode="json") if card.exists() else None,
+        "stages": stages(run),
+        "packages": package_versions(),
+        **git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device(),
+        "wall_seconds": round(time.time() - started, 3),
+        "peak_rss_mb": peak_rss_mb(),
+    }
+
+
+def stages(run: Path) -> dict[str, dict[str, Any]]:
+    """The meta data of each file of a run, as far as it is there; package versions stand once in the result."""
+    found = {}
+    for name in STAGES:
+        if meta_path(run / name).exists():
+            meta = read_meta(run / name)
+            found[name] = {key: value for key, value in meta.items() if key != "packages"}
+    return found
+
+
+def check_fresh(path: Path, *inputs: Path) -> None:
+    """Raise :class:`UserError` if a result was made from other inputs than those that stand there now."""
+    made_from = read_meta(path)["inputs"]
+    for source in inputs:
+        if made_from.get(source.name) != file_sha256(source):
+            raise UserError(f"{at(path)}: made from another {source.name}; make it again, or remove it")
+
+
+def note_thresholds(folder: Path, dev_file: Path, gates: Iterable[GateResult]) -> None:
+    """Note the thresholds of a KBM's gates in its ``gate.json``, with the hash of the dev examples; if it is there."""
+    if not (folder / gate_folder.CARD).exists():
+        return
+    names = [f"kbm_{key}" for key in gate_folder.read_card(folder).keys]
+    for gate in gates:
+        if gate.gate in names and gate.threshold is not None and gate.threshold_rule is not None:
+            chosen = gate_folder.Threshold(
+                threshold=gate.threshold,
+                rule=gate.threshold_rule,
+                dev_file_sha256=file_sha256(dev_file),
+                n_dev=gate.n_dev,
+            )
+            gate_folder.set_threshold(folder, gate.gate, chosen)

@@ -1,0 +1,35 @@
+"""From a run folder's turns and a gate's scores.jsonl to decisions: the cut is the best F1 on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation.stored import first_ids
+from kbtrain.metrics.dev import best_f1_threshold
+from kbtrain.metrics.turns import Run
+from kbtrain.records import GateScore, Split, TurnExample
+
+
+def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
+    """The labelled turns of a split. Raises :class:`UserError` if there is none."""
+    found = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
+    if not found:
+        raise UserError(f"{source}: no {split} turn with a label")
+    return found
+
+
+def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> Run:
+    """Dev scores choose the cut, test scores are kept. Raises :class:`UserError` for turns without a score."""
+    scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
+    missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
+    if missing:
+        told = first_ids(missing).replace("question", "turn")
+        raise UserError(f"{at(path)}: no score for {told}; score dev and test of the same turns.jsonl")
+    dev, test = ([scores[turn.id] for turn in turns[split]] for split in ("dev", "test"))
+    cut = best_f1_threshold([float(bool(turn.label)) for turn in turns["dev"]], dev)
+    return Run(np.array(test), cut.value)

@@ -1,0 +1,135 @@
+"""A pretrained encoder (BERT, DeBERTa, MiniLM, ...) fine-tuned to say whether a turn or question needs retrieval.
+
+Its logits are the decision's, then those of auxiliary targets (what the turn will do), which only training reads.
+It may start from another gate's log odds (:mod:`kbtrain.gates.encoder.offset`), to which the decision's logit is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.classifier_folder import ClassifierCard, read_classifier_card
+from kbtrain.errors import UserError
+from kbtrain.gates.encoder.input import EncoderInput, Example, Segments
+from kbtrain.gates.encoder.offset import EncoderBase
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+TOKENS_PER_BATCH = 8192  # rows x longest: bounds memory
+
+
+class EncoderGate:
+    """Score = p(retrieval needed) in [0, 1]; one forward pass. ``cut`` counts turns or tokens left out so far."""
+
+    name = "encoder"
+    needs_samples = False
+    needs_evidence = False
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        reader: EncoderInput,
+        card: ClassifierCard | None = None,
+        base: EncoderBase | None = None,
+    ) -> None:
+        self.model = model
+        self.reader = reader
+        self.card = card
+        self.base = base
+        self.cut = 0
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderGate:
+        """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
+        card = read_classifier_card(folder, "encoder")
+        base = EncoderBase.load(Path(folder)) if card.base else None
+        model, tokenizer = open_encoder(str(folder), dtype, device)
+        return cls(model, EncoderInput(tokenizer, **card.reads), card, base)
+
+    def score(self, examples: Sequence[Example]) -> list[float]:
+        """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
+        where there is a base."""
+        offsets = self.base.offsets(examples) if self.base else [0.0] * len(examples)
+        rows = [self.reader.encode(example) for example in examples]
+        self.cut += sum(row.cut for row in rows)
+        scores = [0.0] * len(rows)
+        was_training = self.model.training
+        self.model.train(False)
+        for batch in like_length([len(row.ids) for row in rows], TOKENS_PER_BATCH):
+            found = self._probabilities([rows[i] for i in batch], [offsets[i] for i in batch])
+            for i, p in zip(batch, found, strict=True):
+                scores[i] = p
+        self.model.train(was_training)
+        bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
+        if bad:
+            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+        return scores
+
+    def save_beside(self, folder: Path) -> None:
+        """Write what the folder needs beside weights and tokenizer."""
+        if self.base:
+            self.base.save(folder)
+
+    def _probabilities(self, rows: Sequence[Segments], offsets: Sequence[float]) -> list[float]:
+        import torch
+
+        from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
+
+        collator = ClassifierCollator(self.reader.pad_id, has_segments(self.model))
+        batch = collator.inputs([ClassifierRow(row.ids, row.segments) for row in rows])
+        with torch.no_grad():
+            logits: torch.Tensor = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
+        log_odds = logits[:, 0].double().cpu() + torch.tensor(offsets, dtype=torch.double)
+        return [float(p) for p in torch.sigmoid(log_odds)]
+
+
+def like_length(lengths: Sequence[int], tokens_per_batch: int) -> list[list[int]]:
+    """Indices in batches of like length, longest first, each of at most so many tokens padding included."""
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= tokens_per_batch:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def has_segments(model: Any) -> bool:
+    """Whether the model tells the two segments apart."""
+    return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+
+
+def open_encoder(name: str, dtype: str, device: str, n_logits: int | None = None, dropout: float | None = None) -> Any:
+    """(model, tokenizer) by embedded name, folder or hub id; with ``n_logits`` a new classifier is put on it.
+
+    One-line :class:`UserError` where it cannot be opened.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    given = {"num_labels": n_logits, "classifier_dropout": dropout}
+    changes = {key: value for key, value in given.items() if value is not None}
+    return open_as(AutoModelForSequenceClassification, name, dtype, device, **changes)
+
+
+def open_as(kind: Any, name: str, dtype: str, device: str, **changes: Any) -> Any:
+    """As :func:`open_encoder`, by one of transformers' Auto classes; ``changes`` are of the model's config."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from kbtrain.models.load import choose_device, resolve
+    from kbtrain.models.precision import choose_dtype
+
+    where, place = resolve(name), choose_device(device)
+    try:
+        config: Any = AutoConfig.from_pretrained(where)
+        for key, value in changes.items():
+            setattr(config, key, value)
+        chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
+        model: Any = kind.from_pretrained(where, config=config, dtype=chosen)
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model '{name}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
+    return model.to(place).eval(), tokenizer

@@ -1,0 +1,141 @@
+"""What an encoder reads of an example: two segments of tokens, first what is asked now, then what came before.
+
+Turns: a line of structure and the user's last utterance; then the earlier turns, the oldest cut away whole.
+Questions: the question; then the reference, its tail cut away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kbtrain.dialogue.base import domain_of
+from kbtrain.errors import UserError
+from kbtrain.prompts.context import first_kept, turn_text
+from kbtrain.records import GateExample, TurnExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Feature = Literal["structure", "acts", "resp", "syn-resp", "ner", "know", "source"]
+Example = GateExample | TurnExample
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Token ids of one example, special tokens among them; ``segments``: 0 or 1 each; ``cut``: turns or tokens lost."""
+
+    ids: tuple[int, ...]
+    segments: tuple[int, ...]
+    cut: int
+
+
+class EncoderInput:
+    """Encodes examples for one tokenizer, at most ``max_length`` tokens, with these features of turns."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, features: Sequence[Feature] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.features = tuple(features)
+        self._separators = len(self._assembled([], []).ids)
+        self._turns: dict[str, list[int]] = {}
+
+    @property
+    def pad_id(self) -> int:
+        """What fills a batch's shorter rows; masked, so any token will do."""
+        pad = self.tokenizer.pad_token_id
+        return pad if isinstance(pad, int) else 0
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a gate must keep to read examples the same way."""
+        return {"max_length": self.max_length, "features": list(self.features)}
+
+    def encode(self, example: Example) -> Segments:
+        """Raises :class:`UserError` if a feature that is asked for was never made for the example."""
+        if isinstance(example, GateExample):
+            return self._question(example)
+        return self._turn(example)
+
+    def _question(self, example: GateExample) -> Segments:
+        asked = self._ids(example.question)[: self.max_length - self._separators]
+        reference = self._ids(example.reference or "")
+        room = self.max_length - self._separators - len(asked)
+        return self._assembled(asked, reference[:room], max(0, len(reference) - room))
+
+    def _turn(self, example: TurnExample) -> Segments:
+        limit = self.max_length - self._separators
+        last = self._ids(example.context[-1].text)
+        extra = self._ids(feature_text(example, self.features))
+        asked = [*extra[: limit // 2], *last[-(limit - min(len(extra), limit // 2)) :]]
+        earlier = [self._known(turn_text(utterance)) for utterance in example.context[:-1]]
+        kept = first_kept([len(ids) for ids in earlier], limit - len(asked))
+        return self._assembled(asked, [token for ids in earlier[kept:] for token in ids], kept)
+
+    def _known(self, text: str) -> list[int]:
+        """A turn stands in the context of all later ones: tokenise it once."""
+        if text not in self._turns:
+            self._turns[text] = self._ids(text)
+        return self._turns[text]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        return ids
+
+    def _assembled(self, first: list[int], second: list[int], cut: int = 0) -> Segments:
+        """``[CLS] first [SEP] second [SEP]`` with the tokenizer's own special tokens."""
+        cls, sep = self._special("cls", "bos"), self._special("sep", "eos")
+        ids = (cls, *first, sep, *second, sep)
+        return Segments(ids, (0,) * (len(first) + 2) + (1,) * (len(second) + 1), cut)
+
+    def _special(self, name: str, other: str) -> int:
+        for found in (getattr(self.tokenizer, f"{name}_token_id"), getattr(self.tokenizer, f"{other}_token_id")):
+            if found is not None:
+                return int(found)
+        raise UserError(f"tokenizer: neither a {name} nor a {other} token; it is not an encoder's")
+
+
+def feature_text(example: TurnExample, features: Sequence[Feature]) -> str:
+    """The features as one line before the last utterance, in the order asked for."""
+    return " ".join(f"{_TEXTS[feature](example)} ." for feature in features)
+
+
+def _structure(example: TurnExample) -> str:
+    """How far the dialogue is, and its domains so far, the latest first."""
+    domains = dict.fromkeys(domain_of(service) for service in reversed(example.services))
+    return f"turn {example.turn} {' '.join(domains)}"
+
+
+def _acts(example: TurnExample) -> str:
+    """What the last two turns did, as the data set annotates them; "inform intent" for INFORM_INTENT."""
+    latest = [act for utterance in example.context[-2:] for act in utterance.acts]
+    return " , ".join(act.lower().replace("_", " ") for act in latest)
+
+
+def made(value: str | None, example: TurnExample, feature: Feature) -> str:
+    """A feature's text. Raises :class:`UserError` if the example has none."""
+    if value is None:
+        raise UserError(f"example '{example.id}': no '{feature}' there; make it first (data_gen/turn_features.py)")
+    return value
+
+
+def _entities(example: TurnExample) -> str:
+    found = None if example.entities is None else ", ".join(entity.text for entity in example.entities)
+    return made(found, example, "ner")
+
+
+def _knowledge(example: TurnExample) -> str:
+    found = None if example.knowledge is None else " ".join(f"{hit.title} {hit.text}" for hit in example.knowledge)
+    return made(found, example, "know")
+
+
+_TEXTS: dict[Feature, Callable[[TurnExample], str]] = {
+    "structure": _structure,
+    "acts": _acts,
+    "resp": lambda example: f"SYSTEM: {made(example.response, example, 'resp')}",
+    "syn-resp": lambda example: f"SYSTEM: {made(example.synthetic_response, example, 'syn-resp')}",
+    "ner": _entities,
+    "know": _knowledge,
+    "source": lambda example: made(example.source, example, "source"),
+}

@@ -1,0 +1,181 @@
+"""A pretrained encoder left as it is, and a logistic regression on its embedding of what is asked now.
+
+For turns the regression may read what a dialogue system tracks beside it (:mod:`kbtrain.gates.turns.features`). With
+few labels its F1 is above that of fine-tuning (KETOD: docs/evaluation.md); it is fitted in a minute, and has no seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kbtrain.classifier_folder import ClassifierCard, read_classifier_card
+from kbtrain.errors import UserError, at
+from kbtrain.gates.encoder.input import Example
+from kbtrain.gates.encoder.offset import turns_only
+from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C
+from kbtrain.gates.turns.features import dialogue_features
+from kbtrain.gates.turns.logistic_turns import feature_table, probability
+from kbtrain.jsonl import one_line
+from kbtrain.provenance import write_atomically
+from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+HEAD = "probe.json"
+SPREAD = 0.6  # standard deviation of an embedding's number beside 1 of the others (cross-validated: .3 to .8 are alike)
+ROWS_PER_BATCH = 64
+
+
+class ProbeHead(BaseModel):
+    """Log odds: ``intercept`` + ``embedding`` . (mean-pooled embedding) + the weights in ``state`` by feature name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    intercept: float
+    embedding: tuple[float, ...]
+    state: dict[str, float] = {}
+
+
+class ProbeInput:
+    """Reads the user's last utterance of a turn, or a question; at most ``max_length`` tokens of it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, dialogue_state: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.dialogue_state = dialogue_state
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a gate must keep to read examples the same way."""
+        return {"max_length": self.max_length, "dialogue_state": self.dialogue_state}
+
+    def encode(self, examples: Sequence[Example]) -> list[list[int]]:
+        """Token ids, special tokens among them."""
+        texts = [e.question if isinstance(e, GateExample) else e.context[-1].text for e in examples]
+        ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self.max_length)["input_ids"]
+        return ids
+
+    def state(self, examples: Sequence[Example]) -> list[dict[str, float]]:
+        """Features of the dialogue so far, none where they are not read. Raises :class:`UserError` for questions."""
+        if not self.dialogue_state:
+            return [{} for _ in examples]
+        return [dialogue_features(turn) for turn in turns_only(examples)]
+
+
+class EncoderProbe:
+    """Score = p(retrieval needed) in [0, 1], at the shares of the classes it was fitted to."""
+
+    name = "encoder_probe"
+    needs_samples = False
+    needs_evidence = False
+    cut = 0  # what is asked now is short: nothing is left out that would be worth counting
+
+    def __init__(
+        self, model: PreTrainedModel, reader: ProbeInput, head: ProbeHead, card: ClassifierCard | None = None
+    ) -> None:
+        self.model = model
+        self.reader = reader
+        self.head = head
+        self.card = card
+
+    @classmethod
+    def fit(
+        cls,
+        model: PreTrainedModel,
+        reader: ProbeInput,
+        examples: Sequence[Example],
+        need: Sequence[float],
+        weights: tuple[float, float] = (0.5, 0.5),
+    ) -> EncoderProbe:
+        """``need``: probability of each example that retrieval is needed; ``weights`` of (negative, positive) ones.
+
+        Raises :class:`UserError` for questions where dialogue features shall be read.
+        """
+        import numpy as np
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import StandardScaler
+
+        vectors = embeddings(model, reader, examples)
+        names, table = feature_table(reader.state(examples), LEAST_TURNS)
+        n, scaler = vectors.shape[1], StandardScaler()
+        scaled = scaler.fit_transform(np.hstack([vectors, table]))
+        scaled[:, :n] *= SPREAD
+        # a soft label is both labels, each with its share; weights around 1, so that the penalty keeps its meaning
+        shares = np.concatenate([np.asarray(need) * weights[1], (1 - np.asarray(need)) * weights[0]])
+        labels = np.repeat([1, 0], len(need))
+        line = LogisticRegression(C=C, max_iter=2000)
+        line.fit(np.vstack([scaled, scaled]), labels, sample_weight=shares * len(need) / shares.sum())
+        slopes = line.coef_[0] / scaler.scale_
+        slopes[:n] *= SPREAD
+        head = ProbeHead(
+            intercept=float(line.intercept_[0] - slopes @ scaler.mean_),
+            embedding=tuple(slopes[:n].tolist()),
+            state=dict(zip(names, slopes[n:].tolist(), strict=True)),
+        )
+        return cls(model, reader, head)
+
+    def score(self, examples: Sequence[Example]) -> list[float]:
+        """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
+        where dialogue features are read."""
+        from_text = embeddings(self.model, self.reader, examples) @ list(self.head.embedding)
+        weight = self.head.state
+        from_state = [sum(weight.get(k, 0.0) * v for k, v in row.items()) for row in self.reader.state(examples)]
+        log_odds = [self.head.intercept + float(a) + b for a, b in zip(from_text, from_state, strict=True)]
+        bad = [example.id for example, value in zip(examples, log_odds, strict=True) if value != value]
+        if bad:
+            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+        return [probability(value) for value in log_odds]
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderProbe:
+        """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
+        card, path = read_classifier_card(folder, "encoder_probe"), Path(folder) / HEAD
+        try:
+            head = ProbeHead.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
+        except ValidationError as error:
+            raise UserError(f"{at(path)}: {one_line(error)}") from None
+        model, tokenizer = open_body(str(folder), dtype, device)
+        return cls(model, ProbeInput(tokenizer, **card.reads), head, card)
+
+    def save_beside(self, folder: Path) -> None:
+        """Write what the folder needs beside weights and tokenizer."""
+        write_atomically(folder / HEAD, self.head.model_dump_json(indent=1) + "\n")
+
+
+def open_body(name: str, dtype: str, device: str) -> Any:
+    """(model without a classifier, tokenizer) by embedded name, folder or hub id, as
+    :func:`kbtrain.gates.encoder.gate.open_encoder`."""
+    from transformers import AutoModel
+
+    from kbtrain.gates.encoder.gate import open_as
+
+    return open_as(AutoModel, name, dtype, device)
+
+
+def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:
+    """(examples, size): the last layer's states, averaged over each text's tokens; in batches of like length."""
+    import numpy as np
+    import torch
+
+    from kbtrain.training.classifier_rows import padded
+
+    rows = reader.encode(examples) if examples else []
+    size = int(model.config.hidden_size)
+    found = np.zeros((len(rows), size))
+    order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
+    pad = reader.tokenizer.pad_token_id or 0
+    for start in range(0, len(order), ROWS_PER_BATCH):
+        batch = order[start : start + ROWS_PER_BATCH]
+        ids, mask = (x.to(model.device) for x in padded([rows[i] for i in batch], pad))
+        with torch.no_grad():
+            states = model(input_ids=ids, attention_mask=mask).last_hidden_state.double()
+        real = mask.unsqueeze(-1)
+        found[batch] = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
+    return found

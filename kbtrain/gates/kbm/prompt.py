@@ -1,0 +1,41 @@
+"""The prompting baseline (KBM, section 4.2): the untrained model is asked whether it needs more information."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kbtrain.gates.true_false.form import NEED_FORM, Encoder
+from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Prompt:
+    """Score = p(need: True) against p(need: False) in [0, 1] at the value position; it reads no reference."""
+
+    name = "prompt"
+    needs_samples = False
+    needs_evidence = False
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int = 2048,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+    ) -> None:
+        self.scorer = Scorer(model, Encoder(tokenizer, NEED_FORM, max_length), tokens_per_batch)
+
+    @classmethod
+    def load(cls, model: str, dtype: str = "auto", device: str = "auto") -> Prompt:
+        """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
+        from kbtrain.models.load import load_model
+
+        return cls(*load_model(model, dtype, device))
+
+    def score(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        return self.scorer.probabilities(examples)["need"]

@@ -1,0 +1,157 @@
+"""What SeaKR asks a model: the greedy answer to a prompt, how uncertain it is, and what that cost."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kbtrain.errors import UserError
+from kbtrain.gates.seakr import signals
+from kbtrain.gates.seakr import uncertainty as seakr
+from kbtrain.llm.base import Sampling
+from kbtrain.records import GREEDY
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from kbtrain.llm.batching import BatchLimits
+    from kbtrain.llm.sampler.sampler import PromptRows
+    from kbtrain.llm.sampler.state_sampler import ClosedAnswer
+
+
+class SeakrSettings(BaseModel):
+    """How uncertainty is measured. Defaults are the paper's; ``layer`` None: the middle one; ``mlp`` None: found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    signal: str = "seakr"  # the one that decides, see signals.SIGNALS
+    k: int = Field(default=20, ge=2)
+    alpha: float = Field(default=seakr.ALPHA, gt=0)
+    layer: int | None = None
+    mlp: str | None = None
+    temperature: float = Field(default=1.0, gt=0)
+    top_k: int = Field(default=50, ge=0)
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    max_new_tokens: int = Field(default=24, ge=1)
+    stop: tuple[str, ...] = ("\n",)
+    max_prompt_tokens: int = Field(default=2048, ge=16)
+    seed: str = "seakr"
+
+    def sampling(self) -> Sampling:
+        """As the sampler takes it."""
+        shared = ("seed", "temperature", "top_k", "top_p", "max_new_tokens", "stop", "max_prompt_tokens")
+        return Sampling(**{name: getattr(self, name) for name in shared})
+
+
+@dataclass(frozen=True)
+class Thought:
+    """A prompt's greedy answer and its uncertainty. ``pieces`` are its tokens' texts and probabilities.
+
+    ``squared_norm``: mean of the samples' states, by which the floor is known. ``generated_tokens`` counts the greedy
+    answer and all ``n_samples``; ``n_empty`` of the samples say nothing.
+    """
+
+    id: str
+    text: str
+    uncertainty: float
+    signals: dict[str, float]
+    pieces: tuple[tuple[str, float], ...]
+    squared_norm: float
+    n_samples: int
+    n_empty: int
+    prompt_tokens: int
+    generated_tokens: int
+
+
+class Uncertainty:
+    """Thinks prompts through on one model, many at a time; ``settings.layer`` and ``mlp`` say where states are read."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: SeakrSettings,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        from kbtrain.llm.batching import BatchLimits
+        from kbtrain.llm.hidden_states import StateTap
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+        from kbtrain.llm.sampler.state_sampler import ClosingSampler
+
+        if settings.signal not in signals.SIGNALS:
+            raise UserError(f"key 'signal': unknown '{settings.signal}'; valid: {', '.join(signals.SIGNALS)}")
+        tap = StateTap(model, settings.layer, settings.mlp)
+        self.settings = settings.model_copy(update={"layer": tap.layer, "mlp": tap.mlp})
+        self.model = model
+        self.tokenizer = tokenizer
+        self.limits = limits or BatchLimits()
+        sampling = self.settings.sampling()
+        problem = prefix_problem(model, sampling.max_prompt_tokens + sampling.max_new_tokens)
+        if problem:
+            warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
+        self._sampler = ClosingSampler(model, tokenizer, sampling, tap, shared=problem is None)
+
+    def set_head(self, ids: Sequence[int]) -> None:
+        """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
+        from kbtrain.llm.sampler.prompt_head import PromptHead
+
+        self._sampler.head = PromptHead(self.model, ids, self._sampler.shared) if ids else None
+
+    def think(self, prompts: Sequence[tuple[str, Sequence[int]]]) -> list[Thought]:
+        """One thought for each (id, token ids), in their order; an id names the random numbers of its samples.
+
+        Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
+        """
+        from kbtrain.llm.batching import batches
+        from kbtrain.llm.sampler.sampler import PromptRows
+
+        indices = (GREEDY, *range(self.settings.k))
+        rows = [PromptRows(name, "llm", tuple(ids), indices) for name, ids in prompts]
+        for row in rows:
+            if len(row.ids) > self.settings.max_prompt_tokens:
+                room = self.settings.max_prompt_tokens
+                raise UserError(f"'{row.question_id}': prompt of {len(row.ids)} tokens; room for {room}")
+        found: dict[int, Thought] = {}
+        place = {id(row): i for i, row in enumerate(rows)}
+        for batch in batches(rows, self.limits):
+            for row, answers in zip(batch, self._closed(batch), strict=True):
+                found[place[id(row)]] = self._thought(row, answers)
+        return [found[i] for i in range(len(rows))]
+
+    def _closed(self, batch: list[PromptRows]) -> Iterator[list[ClosedAnswer]]:
+        """Closed answers of a batch; when memory runs out, of its halves."""
+        from kbtrain.llm.transformers_llm import is_memory_error
+
+        try:
+            yield from self._sampler.sample(batch)
+            return
+        except (MemoryError, RuntimeError) as error:
+            if not is_memory_error(error):
+                raise
+            if len(batch) == 1:
+                raise UserError(f"'{batch[0].question_id}': not enough memory for {self.settings.k} samples") from None
+        half = len(batch) // 2
+        yield from self._closed(batch[:half])
+        yield from self._closed(batch[half:])
+
+    def _thought(self, row: PromptRows, answers: list[ClosedAnswer]) -> Thought:
+        greedy, samples = answers[0], answers[1:]
+        try:
+            measured = signals.measure(samples, self.settings.alpha)
+        except UserError as error:
+            raise UserError(f"'{row.question_id}': {error}") from None
+        return Thought(
+            id=row.question_id,
+            text=greedy.sample.text.strip(),
+            uncertainty=measured[self.settings.signal],
+            signals=measured,
+            pieces=greedy.pieces,
+            squared_norm=seakr.squared_norm(seakr.gram(signals.mlp_states(samples))),
+            n_samples=len(samples),
+            n_empty=signals.n_empty(samples),
+            prompt_tokens=len(row.ids),
+            generated_tokens=sum(answer.sample.n_tokens for answer in answers),
+        )

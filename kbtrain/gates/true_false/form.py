@@ -1,0 +1,138 @@
+"""Prompt and answers as tokens: one renderer for training and scoring, so the two can never differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.errors import UserError
+from kbtrain.gates.true_false.value_tokens import AnswerTree, Values, build_tree, combinations
+from kbtrain.prompts import kbm as prompts
+from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Form:
+    """A prompt and the answers it allows: ``render(example)`` and ``answer(values)`` give their texts."""
+
+    keys: tuple[str, ...]
+    render: Callable[[GateExample], str]
+    answer: Callable[[Values], str]
+
+
+def kbm_form(keys: Sequence[prompts.Key]) -> Form:
+    """Figure 14 with these keys."""
+    return Form(
+        tuple(keys),
+        lambda example: prompts.kbm_prompt(example.question, example.reference, example.language, keys),
+        lambda values: prompts.kbm_answer(dict(zip(keys, values, strict=True))),
+    )
+
+
+NEED_FORM = Form(
+    ("need",),
+    lambda example: prompts.need_prompt(example.question, example.language),
+    lambda values: prompts.need_answer(values[0]),
+)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One example's prompt as token ids, the tree of its answers, and how many reference tokens were cut."""
+
+    prompt: tuple[int, ...]
+    tree: AnswerTree
+    cut: int
+
+    def answer(self, values: Values) -> tuple[int, ...]:
+        """Token ids of one whole answer, its end of turn included."""
+        return self.tree.answers[values]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and its longest answer."""
+        return len(self.prompt) + self.tree.longest
+
+
+class Encoder:
+    """Encodes examples for one tokenizer and one form; prompt and answer never exceed ``max_length`` tokens.
+
+    A prompt that is too long loses its reference from the tail, never the question or the answer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, form: Form, max_length: int) -> None:
+        self.tokenizer = tokenizer
+        self.form = form
+        self.max_length = max_length
+        self.closing = closing(tokenizer, form.answer((True,) * len(form.keys)))
+        self._trees: dict[tuple[tuple[int, ...], ...], AnswerTree] = {}
+        self._known: dict[str, AnswerTree] = {}
+
+    def encode(self, example: GateExample) -> Encoded:
+        """Raises :class:`UserError` if the question alone is too long."""
+        encoded = self._encode(example)
+        cut, reference = 0, example.reference
+        while encoded.length > self.max_length:
+            tokens = self.tokenizer(reference or "", add_special_tokens=False)["input_ids"]
+            if not tokens:
+                raise UserError(
+                    f"example '{example.id}': {encoded.length} tokens without a reference; raise max_length "
+                    f"({self.max_length}) or leave the question out"
+                )
+            drop = min(encoded.length - self.max_length, len(tokens))
+            cut += drop
+            reference = str(self.tokenizer.decode(tokens[:-drop]))
+            encoded = self._encode(replace(example, reference=reference))
+        return replace(encoded, cut=cut)
+
+    def _encode(self, example: GateExample) -> Encoded:
+        """The tail of a tokenised text is that of an earlier one with the same prompt ending, or is worked out anew."""
+        prompt = self.form.render(example)
+        first = next(combinations(len(self.form.keys)))
+        whole = self._whole(prompt, first)
+        known = self._known.get(prompt[-20:])
+        if known is not None:
+            answer = known.answers[first]
+            if tuple(whole[-len(answer) :]) == answer:
+                return Encoded(tuple(whole[: -len(answer)]), known, 0)
+        texts = {values: self._whole(prompt, values) for values in combinations(len(self.form.keys))}
+        asked = prompts.encode(self.tokenizer, prompt)
+        n = min(_common(asked, ids) for ids in texts.values())
+        tree = self._tree({values: tuple(ids[n:]) for values, ids in texts.items()})
+        self._known[prompt[-20:]] = tree
+        return Encoded(tuple(whole[:n]), tree, 0)
+
+    def _tree(self, answers: dict[Values, tuple[int, ...]]) -> AnswerTree:
+        """Equal answers share one tree object, by which batches are formed."""
+        key = tuple(answers.values())
+        if key not in self._trees:
+            self._trees[key] = build_tree(self.form.keys, answers)
+        return self._trees[key]
+
+    def _whole(self, prompt: str, values: Values) -> list[int]:
+        text = prompts.render_chat(self.tokenizer, prompt) + self.form.answer(values) + self.closing
+        ids: list[int] = self.tokenizer(text, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
+        eos = self.tokenizer.eos_token_id
+        return ids[:-1] if ids[-2:] == [eos, eos] else ids  # the closing has one already
+
+
+def closing(tokenizer: PreTrainedTokenizerBase, answer: str) -> str:
+    """What ends an assistant's turn in the chat template, up to EOS; EOS is added where the template has none."""
+    eos = str(tokenizer.eos_token)
+    if not tokenizer.eos_token:
+        raise UserError("tokenizer: it has no EOS token, so that a model could not learn to stop")
+    ending = ""
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": answer}]
+        text: Any = tokenizer.apply_chat_template(turns, tokenize=False)
+        ending = text.rpartition(answer)[2] if answer in text else ""
+    return ending.partition(eos)[0] + eos
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two texts share."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,0 +1,108 @@
+"""Examples to probabilities: encode, sort into batches of like length, one forward pass each, sum over the branches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kbtrain.errors import UserError
+from kbtrain.gates.true_false.form import Encoded, Encoder
+from kbtrain.gates.true_false.value_tokens import Values
+from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from kbtrain.llm.sampler.prompt_head import PromptHead
+
+TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is enough to keep matrix products fast
+
+
+class Scorer:
+    """p(True) of each key of a form, by a causal language model. ``reference_cut`` counts cut reference tokens."""
+
+    def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
+        from kbtrain.gates.true_false.form_start import FormStart
+        from kbtrain.gates.true_false.forward import check_model
+        from kbtrain.kernels.memory import keep_freed_memory
+        from kbtrain.kernels.packed_linear import PackedLinears
+
+        check_model(model)
+        if model.device.type == "cpu":
+            keep_freed_memory()
+        self._packed = PackedLinears(model)
+        self._start = FormStart(model, encoder)
+        self.model = model
+        self.encoder = encoder
+        self.tokens_per_batch = tokens_per_batch
+        self.reference_cut = 0
+
+    def probabilities(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+        """p(True) of each key, in the order of the examples. Raises :class:`UserError` if one is not a number."""
+        rows = [self.encoder.encode(example) for example in examples]
+        self.reference_cut += sum(row.cut for row in rows)
+        keys = self.encoder.form.keys
+        found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
+        was_training = self.model.training
+        self.model.train(False)
+        with self._packed:
+            head = None if was_training else self._start.of([row.prompt for row in rows])
+            for batch in like_length(rows, self.tokens_per_batch):
+                for i, values in zip(batch, self._batch([rows[i] for i in batch], head), strict=True):
+                    for key, p in zip(keys, marginals(values, len(keys)), strict=True):
+                        found[key][i] = p
+        self.model.train(was_training)
+        bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(found[key][i]) for key in keys)]
+        if bad:
+            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+        return found
+
+    def turns(self, examples: Sequence[GateExample]) -> int:
+        """How many forward passes these examples take (more where memory runs out)."""
+        return sum(1 for _ in like_length([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
+
+    def _batch(self, rows: list[Encoded], head: PromptHead | None) -> list[dict[Values, float]]:
+        """One forward pass; when memory runs out, two of half the rows."""
+        from kbtrain.gates.true_false.forward import value_probabilities
+        from kbtrain.llm.transformers_llm import is_memory_error
+
+        tokenizer = self.encoder.tokenizer
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        try:
+            return value_probabilities(self.model, rows, pad, head)
+        except (MemoryError, RuntimeError) as error:
+            if not is_memory_error(error) or len(rows) == 1:
+                raise
+        half = len(rows) // 2
+        return self._batch(rows[:half], head) + self._batch(rows[half:], head)
+
+
+def marginals(conditional: Mapping[Values, float], n_keys: int) -> list[float]:
+    """p(True) of each key, summed over the earlier keys' values, from p(True | earlier values)."""
+    reached: dict[Values, float] = {(): 1.0}
+    totals = []
+    for _ in range(n_keys):
+        totals.append(math.fsum(p * conditional[given] for given, p in reached.items()))
+        reached = {
+            (*given, value): p * (conditional[given] if value else 1 - conditional[given])
+            for given, p in reached.items()
+            for value in (True, False)
+        }
+    return totals
+
+
+def like_length(rows: Sequence[Encoded], tokens_per_batch: int) -> Iterator[list[int]]:
+    """Indices in batches of like length, longest first; rows of a batch share their answers' tokens."""
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].tree.tokens, -len(rows[i].prompt), i))
+    batch: list[int] = []
+    for i in order:
+        if batch:
+            first = rows[batch[0]]
+            width = len(first.prompt) + len(first.tree.tokens)
+            if rows[i].tree is not first.tree or (len(batch) + 1) * width > tokens_per_batch:
+                yield batch
+                batch = []
+        batch.append(i)
+    if batch:
+        yield batch

@@ -1,0 +1,102 @@
+"""A prompt's attention to itself by plain matrix products, block by block of queries.
+
+For CPUs on which the fused kernel is slow: plain products run at the processor's 16-bit rate, and in blocks the scores
+stay in its cache. Without a mask only for prompts padded on the right or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+
+from kbtrain.kernels.last_layer import only, unread
+from kbtrain.models.precision import fused_attention_is_slow
+
+NAME = "kbtrain_causal_blocks"
+BLOCK = 128  # queries a block; between 64 and 256 it makes no difference
+_FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
+_LONG = 256  # tokens from which blocks are faster than the fused kernel
+
+
+def causal_blocks_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads.
+
+    Keys may be more than queries: then every query sees those that stand before. ``attention_mask`` (prompts, 1,
+    length, keys) is added to the scores; no query may see a key behind it.
+    """
+    prompts, heads, length, size = query.shape
+    kv_heads, before = key.shape[1], key.shape[2] - length
+    scale = size**-0.5 if scaling is None else scaling
+    grouped = query.view(prompts, kv_heads, -1, length, size)
+    above = future(query)
+    made = query.new_empty(prompts, length, heads, value.shape[-1])
+    for p in range(prompts):
+        # every block but the last ends at a multiple of its size: softmax is slower over rows of odd lengths
+        for start in (0, *range(BLOCK - before % BLOCK, length, BLOCK)):
+            end = min(length, start + BLOCK - (before + start) % BLOCK)
+            if unread(module, start, end):
+                made[p, start:end] = 0
+                continue
+            n, seen = end - start, before + end
+            # the heads that share a kv head become rows of one product
+            rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
+            torch.mul(grouped[p, :, :, start:end], scale, out=rows)
+            bias = above[:n, :n] if attention_mask is None else attention_mask[p, 0, start:end, :seen]
+            output = causal_weights(rows.flatten(1, 2), key[p, :, :seen], bias) @ value[p, :, :seen]
+            made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
+    return made, None
+
+
+def future(like: torch.Tensor) -> torch.Tensor:
+    """(BLOCK, BLOCK): -inf where a query stands before a key; type and device of ``like``."""
+    return torch.full((BLOCK, BLOCK), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
+
+
+def causal_weights(rows: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Softmax of (kv heads, group * n, size) against (kv heads, seen, size), the last n of which are the rows' own;
+    ``bias`` is added to the scores of the last keys: the (n, n) corner of :func:`future`, or a mask's (n, seen)."""
+    scores = rows @ keys.transpose(1, 2)
+    n, last = bias.shape
+    scores.view(len(rows), -1, n, keys.shape[1])[..., -last:] += bias
+    return torch.softmax(scores, dim=-1, out=scores)
+
+
+AttentionInterface.register(NAME, causal_blocks_attention)
+
+
+def pays(model: PreTrainedModel, length: int, least: int = _LONG) -> bool:
+    """Whether this model's own attention over ``length`` tokens is the fused kernel in its slow case."""
+    slow = fused_attention_is_slow(model.device.type, model.dtype)
+    return slow and length >= least and model.config._attn_implementation == "sdpa"
+
+
+def plain(model: PreTrainedModel) -> bool:
+    """Whether scores are products of queries and keys and nothing else: no soft caps, sinks or position biases."""
+    return model.config.get_text_config().model_type in _FAMILIES
+
+
+@contextmanager
+def causal_blocks(model: PreTrainedModel, read: torch.Tensor | None = None) -> Iterator[None]:
+    """Within it, the model attends in blocks, without a mask to all that stands before; it must have no soft caps.
+
+    ``read`` (n,): of the tokens that are fed, those whose last states anyone reads, in every row; None: all.
+    """
+    before = model.config._attn_implementation
+    model.set_attn_implementation(NAME)
+    try:
+        with nullcontext() if read is None or not plain(model) else only(model, read):
+            yield
+    finally:
+        model.set_attn_implementation(before)

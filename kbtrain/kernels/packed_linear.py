@@ -1,0 +1,83 @@
+"""Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
+
+PyTorch hands plain weights to oneDNN, which lays them out anew for every product: a tenth of the products' time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import nn
+
+from kbtrain.kernels.machine_memory import machine_memory
+from kbtrain.kernels.weight_versions import weight_versions
+
+_SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
+
+
+class PackedWeights:
+    """The packed weights of a model's linear layers, packed when first asked for; serves the model's replicas too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.pays = _pays(model)
+        self._layers = linear_layers(model) if self.pays else []
+        self._packed: list[torch.Tensor] = []
+        self._versions: list[tuple[int, int]] = []
+        self._lock = Lock()
+
+    def current(self) -> list[torch.Tensor]:
+        """One for each layer, packed anew if weights were changed since; empty where packing does not pay."""
+        with self._lock:
+            versions = weight_versions(layer.weight for layer in self._layers)
+            if versions != self._versions:
+                pack: Any = torch.ops.mkldnn._reorder_linear_weight
+                self._packed = [pack(layer.weight.detach()) for layer in self._layers]
+                self._versions = versions
+            return self._packed
+
+
+class PackedLinears:
+    """Within ``with``, the model's linear layers compute with packed weights; for inference alone.
+
+    Does nothing where it does not help (a GPU, fp32, a CPU without 16-bit products) or where memory is short.
+    ``weights`` are those of the model of which this one is a replica.
+    """
+
+    def __init__(self, model: nn.Module, weights: PackedWeights | None = None) -> None:
+        self.weights = weights or PackedWeights(model)
+        self._layers = linear_layers(model) if self.weights.pays else []
+
+    def __enter__(self) -> None:
+        for layer, packed in zip(self._layers, self.weights.current(), strict=True):
+            layer.forward = _forward(packed, layer.bias)  # type: ignore[method-assign,assignment]
+
+    def __exit__(self, *error: object) -> None:
+        for layer in self._layers:
+            del layer.forward
+
+
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
+    """Those that are nothing more than that, in the order of the model's modules."""
+    return [module for module in model.modules() if type(module) is nn.Linear]
+
+
+def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    product: Any = torch.ops.mkldnn._linear_pointwise
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = product(x, packed, bias, "none", [], "")
+        return made
+
+    return forward
+
+
+def _pays(model: nn.Module) -> bool:
+    weights = [layer.weight for layer in linear_layers(model)]
+    if not weights or any(w.device.type != "cpu" or w.dtype is not torch.bfloat16 for w in weights):
+        return False
+    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    return sum(w.numel() * w.itemsize for w in weights) <= _SHARE * machine_memory()

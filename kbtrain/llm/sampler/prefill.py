@@ -1,0 +1,119 @@
+"""Prompts through the model once: their keys and values, and what comes next after each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from kbtrain.kernels.causal_blocks import causal_blocks, pays
+
+_ALONE = 512  # tokens of a prompt from which it goes alone: its layers' inputs then stay in the CPU's caches (measured)
+
+
+def prefill(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    blocks: bool = False,
+    head: DynamicCache | None = None,
+    room: int = 0,
+) -> tuple[DynamicCache, torch.Tensor]:
+    """Keys and values of the prompts and the logits after each one's last token, (prompts, vocabulary).
+
+    Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed. ``blocks``: the
+    model has plain full attention, which may be computed in blocks where that is faster; long prompts then go through
+    the model one by one. ``head`` holds what all prompts begin with, which ``prompts`` then lack and the result has.
+    Behind long prompts the result has up to ``room`` places of zeros, where a decoder would else have to copy it.
+    """
+    longest = max(len(ids) for ids in prompts)
+    in_blocks = blocks and pays(model, longest)
+    if in_blocks and longest >= _ALONE:
+        return _one_by_one(model, prompts, longest + room, head)
+    # any id serves as padding here, nothing that is used depends on it
+    batch = torch.tensor([[*ids, *([ids[-1]] * (longest - len(ids)))] for ids in prompts], device=model.device)
+    last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
+    places, which = torch.unique(last, return_inverse=True)
+    cache = DynamicCache(config=model.config)
+    start = 0 if head is None else begin(cache, head, len(prompts))
+    positions = torch.arange(start, start + longest, device=model.device).expand(len(prompts), -1)
+    with causal_blocks(model, places) if in_blocks else nullcontext():
+        output = model(
+            input_ids=batch, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=places
+        )
+    rows = torch.arange(len(prompts), device=model.device)
+    return cache, output.logits[rows, which]
+
+
+def begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
+    """Put the head into an empty cache, before every prompt; returns its length."""
+    layers: list[Any] = head.layers
+    for index, layer in enumerate(layers):
+        keys, values = (states.expand(n_prompts, *states.shape[1:]) for states in (layer.keys, layer.values))
+        cache.update(keys, values, index)
+    return int(layers[0].keys.shape[2])
+
+
+def _one_by_one(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, head: DynamicCache | None
+) -> tuple[DynamicCache, torch.Tensor]:
+    """Each prompt through the model alone, its keys and values written where all prompts' stand together: so many
+    ``places`` for each, besides the head."""
+    cache = DynamicCache(config=model.config)
+    heads: Sequence[Any] = [None] * len(cache.layers) if head is None else head.layers
+    layers = [_PromptLayer(len(prompts), places, of_head) for of_head in heads]
+    cache.layers = list(layers)
+    logits = []
+    for ids in prompts:
+        batch = torch.tensor([list(ids)], device=model.device)
+        with causal_blocks(model, torch.tensor([len(ids) - 1], device=model.device)):
+            output = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        logits.append(output.logits[:, -1])
+        for layer in layers:
+            layer.prompt += 1
+    return cache, torch.cat(logits)
+
+
+class _PromptLayer(DynamicLayer):
+    """Keys and values of prompts that are prefilled one after the other, zeros on the right up to ``places``.
+
+    ``head`` is the layer of another cache, or None.
+    """
+
+    def __init__(self, n_prompts: int, places: int, head: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.start = 0 if head is None else head.keys.shape[2]
+        self.shape = (n_prompts, self.start + places)
+        self.head = head
+        self.prompt = 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep one whole prompt's (1, kv heads, length, size); returns them, the head before them."""
+        if not self.is_initialized:
+            self.keys, self.values = (self._room(states) for states in (key_states, value_states))
+            if self.head is not None:
+                self.keys[:, :, : self.start] = self.head.keys
+                self.values[:, :, : self.start] = self.head.values
+            self.is_initialized = True
+        assert self.keys is not None and self.values is not None  # for the type checker
+        end = self.start + key_states.shape[2]
+        for whole, states in ((self.keys, key_states), (self.values, value_states)):
+            whole[self.prompt, :, self.start : end] = states[0]
+            whole[self.prompt, :, end:] = 0
+        if self.head is None:
+            return key_states, value_states
+        own = slice(self.prompt, self.prompt + 1)
+        return self.keys[own, :, :end], self.values[own, :, :end]
+
+    def _room(self, states: torch.Tensor) -> torch.Tensor:
+        n_prompts, places = self.shape
+        return states.new_empty(n_prompts, states.shape[1], places, states.shape[3])
+
+    def get_seq_length(self) -> int:
+        """Where every prompt begins."""
+        return self.start

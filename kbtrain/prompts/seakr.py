@@ -1,0 +1,118 @@
+"""SeaKR's prompts, all ours: demonstrations, documents and question as the user's turn, reasoning as the model's own.
+
+The demonstrations stand first, so that their keys and values serve every prompt of every question.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from kbtrain.prompts.kbm import fingerprint, render_chat
+from kbtrain.records import Hit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TASK = (
+    "Answer each question with a few short sentences, one a line, each of which states one fact. "
+    "Then end with a line that begins with 'So the answer is:'.\n\n"
+)
+ANSWER = "So the answer is:"
+_FINAL = re.compile(r"^\W*(?:so|thus|therefore|hence)?,?\s*the\s+(?:final\s+)?answer\s+is\s*:?\s*(.*)$", re.IGNORECASE)
+
+
+class Fact(TypedDict):
+    """Words that stand in the passage of this title: what a demonstration's sentences rest on."""
+
+    title: str
+    words: list[str]
+
+
+class Demonstration(TypedDict):
+    """A question of the kind ``bridge`` or ``comparison``, reasoned through."""
+
+    kind: Literal["bridge", "comparison"]
+    question: str
+    sentences: list[str]
+    answer: str
+    facts: list[Fact]
+
+
+@functools.cache
+def demonstrations() -> tuple[Demonstration, ...]:
+    """The ten that come with the package."""
+    text = (resources.files("kbtrain.prompts") / "data" / "demonstrations.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text))
+
+
+def step_prompt(question: str, documents: Sequence[Hit], shown: int = 10) -> str:
+    """The user's turn: the task, ``shown`` demonstrations, documents, question."""
+    return _head(shown) + _question(question, documents)
+
+
+def reasoning(rationales: Sequence[str], answer: bool = False) -> str:
+    """What the model has said so far: a sentence a line; with ``answer`` it is made to give the answer next."""
+    said = "".join(f"{sentence}\n" for sentence in rationales)
+    return said + ANSWER if answer else said
+
+
+def encode_step(tokenizer: PreTrainedTokenizerBase, prompt: str, said: str) -> list[int]:
+    """Token ids of the user's turn and the beginning of the model's own."""
+    plain = not tokenizer.chat_template
+    ids: list[int] = tokenizer(render_chat(tokenizer, prompt) + said, add_special_tokens=plain)["input_ids"]
+    return ids[:-1] if plain and ids and ids[-1] == tokenizer.eos_token_id else ids
+
+
+def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int = 10) -> list[int]:
+    """Tokens with which every prompt with ``shown`` demonstrations begins."""
+    prompts = (encode_step(tokenizer, _head(shown) + text, "") for text in ("Question: Who?\n", "Documents:\n[1] X"))
+    first, second = prompts
+    common = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
+    return first[:common]
+
+
+def final_answer(sentence: str) -> str | None:
+    """What a final sentence gives as the answer, without its full stop; None for any other sentence."""
+    found = _FINAL.match(sentence.strip())
+    return None if found is None else clean_answer(found.group(1))
+
+
+def clean_answer(text: str) -> str:
+    """An answer without spaces and full stop at its ends; the stop of an abbreviation ("U.S.") stays."""
+    text = text.strip().strip('"').strip()
+    return text if re.search(r"\b\w\.\w\.$", text) else text.rstrip(".").strip()
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a line: up to a full stop, ! or ? before a space and a capital letter or digit."""
+    line = text.strip().split("\n", 1)[0]
+    for end in re.finditer(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])", line):
+        before = line[: end.start() + 1]
+        if not re.search(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|No|vs|etc|Inc|Co|Ltd|Mt|[A-Z]\.[A-Z])\.$", before):
+            return line[: end.end()].strip()
+    return line
+
+
+def seakr_fingerprint(tokenizer: PreTrainedTokenizerBase, shown: int = 10) -> str:
+    """Changes when a prompt, a demonstration or the chat template does."""
+    probe = Hit("p", "Title", "Text.", 0.0)
+    return fingerprint(tokenizer, step_prompt("probe", [], shown), step_prompt("probe", [probe], shown) + ANSWER)
+
+
+def _head(shown: int) -> str:
+    lines = (
+        f"Question: {d['question']}\n" + "".join(f"{s}\n" for s in d["sentences"]) + f"{ANSWER} {d['answer']}.\n\n"
+        for d in demonstrations()[:shown]
+    )
+    return _TASK + "".join(lines)
+
+
+def _question(question: str, documents: Sequence[Hit]) -> str:
+    numbered = (f"[{i}] {hit.title}: {hit.text}\n" for i, hit in enumerate(documents, 1))
+    block = f"Documents:\n{''.join(numbered)}\n" if documents else ""
+    return f"{block}Question: {question}\n"

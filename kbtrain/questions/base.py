@@ -1,0 +1,44 @@
+"""What a loader gives: a question, the passages that came with it, and where it stands in its file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from kbtrain.questions.reading.rows import Row
+from kbtrain.records import Gold, Passage, Question
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A question with its own passages; ``line`` of ``file`` is where its record begins."""
+
+    question: Question
+    file: str
+    line: int
+    passages: tuple[Passage, ...] = ()
+
+
+def context(dataset: str, title: str, text: str) -> Passage:
+    """A passage whose id is the hash of its title and text: the same one in many questions is one passage."""
+    digest = hashlib.sha256(f"{title}\0{text}".encode()).hexdigest()[:20]
+    return Passage(f"{dataset}:{digest}", title, text)
+
+
+def ids(passages: tuple[Passage, ...]) -> tuple[str, ...]:
+    """Their ids without repeats, in their order."""
+    return tuple(dict.fromkeys(passage.id for passage in passages))
+
+
+def answers_or_hidden(row: Row, key: str) -> tuple[tuple[str, ...], Gold]:
+    """The one answer under ``key``; missing, null or blank means that the data set keeps it to itself.
+
+    That is so for whole files only: :func:`kbtrain.questions.load.load` refuses a file that has both.
+    """
+    answer = row.text_or_empty(key)
+    return ((answer,), "given") if answer else ((), "hidden")
+
+
+def joined(sentences: tuple[str, ...]) -> str:
+    """Sentences as one text, whether or not they bring their own spaces."""
+    return " ".join(sentence.strip() for sentence in sentences if sentence.strip())

@@ -1,0 +1,149 @@
+"""Questions with answers that were made elsewhere: a JSON Lines file whose columns hold a model's answers and scores.
+
+One greedy answer per question and condition, so that any study's published answers can be labelled, trained on and
+evaluated like answers sampled here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.questions.checks import problem_of
+from kbtrain.questions.data_sets.columns import Columns, mapped, reach
+from kbtrain.questions.first_seen import FirstSeen
+from kbtrain.questions.pick import share_of
+from kbtrain.questions.reading.files import DataFile, data_files
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
+
+
+@dataclass(frozen=True)
+class AnswerColumns:
+    """Where everything stands (``a.b`` reaches into an object).
+
+    ``answers`` and ``stated`` (the file's own verdict on the answer: true, false, 1, 0) are by condition; ``scores``
+    by the gate's name, a leading ``-`` where lower means that retrieval is more needed. ``splits``: their names ->
+    ours. ``dev_share``: this share of the train rows becomes dev, by a hash of the id; test rows stay test rows.
+    """
+
+    questions: Columns
+    answers: Mapping[Condition, str]
+    stated: Mapping[Condition, str] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    grading: Literal["contains", "exact"] = "contains"
+    dev_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A question, its answers and the file's verdicts on them by condition, and the scores that its row has."""
+
+    question: Question
+    answers: dict[Condition, str]
+    stated: dict[Condition, bool]
+    scores: dict[str, float]
+
+    def sample_sets(self) -> list[SampleSet]:
+        """As the store keeps them: greedy answers alone. Numbers of tokens and probabilities are not known: 0."""
+        return [
+            SampleSet(self.question.id, condition, (), Sample(GREEDY, text, 0, "eos", 0.0), 0)
+            for condition, text in self.answers.items()
+        ]
+
+    def gate_scores(self) -> list[GateScore]:
+        """One record per score of the row."""
+        return [GateScore(self.question.id, gate, score) for gate, score in self.scores.items()]
+
+
+def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
+    """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column.
+
+    A score column may be missing in some rows, but not in all: that is an error at the end.
+    """
+    seen: Counter[str] = Counter()
+    n = 0
+    with FirstSeen() as ids:
+        for file in data_files(path, (".json", ".jsonl")):
+            for number, row in enumerate(json_rows(file), 1):
+                made = _answered(row, number, file, columns)
+                problem = problem_of(made.question)
+                if problem is not None:
+                    raise UserError(f"{at(row.file, row.line, problem[0])}: {problem[1]}")
+                earlier = ids.add(made.question.id, row.file, row.line)
+                if earlier is not None:
+                    raise row.error("id", f"duplicate {made.question.id!r}, first in line {earlier[1]}")
+                seen.update(made.scores.keys())
+                n += 1
+                yield made
+    for gate, column in columns.scores.items():
+        if n and not seen[gate]:
+            raise UserError(f"{at(path)}: score '{gate}': no row has a number under '{column.removeprefix('-')}'")
+    if not n:
+        raise UserError(f"{at(path)}: no rows in it")
+
+
+def _answered(row: Row, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
+    split = _split(row, columns)
+    asked = mapped(row, dataclasses.replace(columns.questions, split=split), f"{file.label}-{number}", file.label,
+                   file.split).question  # fmt: skip
+    if asked.form == "open":
+        asked = dataclasses.replace(asked, grading=columns.grading)
+    if asked.split == "train" and share_of(asked.id) < columns.dev_share:
+        asked = dataclasses.replace(asked, split="dev")
+    answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
+    stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
+    return Answered(asked, answers, stated, _scores(row, columns.scores))
+
+
+def _split(row: Row, columns: AnswerColumns) -> Split | None:
+    """By the map of their names; None: as the column or the file's name says."""
+    if not columns.splits:
+        return None
+    column = columns.questions.names.get("split", "split")
+    word = reach(row, str(column))
+    if word not in columns.splits:
+        raise row.error(str(column), f"no split for {shown(word)} in splits; {did_you_mean(str(word), columns.splits)}")
+    return columns.splits[word]
+
+
+def _answer(row: Row, column: str) -> str:
+    """Text; an empty answer is an answer (a wrong one), a missing one is an error."""
+    value = reach(row, column)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value}"
+    if not isinstance(value, str):
+        raise row.error(column, f"expected an answer (text), found {type(value).__name__} {shown(value)}")
+    return row.checked(column, value)
+
+
+def _verdict(row: Row, column: str) -> bool:
+    value = reach(row, column)
+    if value not in (0, 1):
+        raise row.error(column, f"expected true, false, 1 or 0, found {shown(value)}")
+    return bool(value)
+
+
+def _scores(row: Row, columns: Mapping[str, str]) -> dict[str, float]:
+    found = {}
+    for gate, column in columns.items():
+        name = column.removeprefix("-")
+        if _has(row.data, name):
+            number = row.having({name: reach(row, name)}).number(name)
+            found[gate] = -number if column.startswith("-") else number
+    return found
+
+
+def _has(data: dict[str, Any], column: str) -> bool:
+    """Whether the row has a value under a column or a path into it that is not null."""
+    value: Any = data
+    for part in [column] if column in data else column.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value is not None

@@ -1,0 +1,193 @@
+"""Any table of questions with a map of its columns: which column holds which field of a question.
+
+``{"text": "question_text", "answers": "reference"}``; ``a.b`` reaches into an object, ``["A", "B"]`` makes a list of
+several columns. A field that is not in the map is looked for under its own name (text also under "question", answers
+under "answer").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kbtrain.questions.base import Loaded, context, ids
+from kbtrain.questions.choice import LETTERS, letter, letters_of
+from kbtrain.questions.reading.files import SPLITS, split_word
+from kbtrain.questions.reading.python_list import python_list
+from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.records import Form, Grading, Passage, Question, Split
+
+FIELDS = (
+    "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
+    "entities", "fact_type", "false_premise", "contexts",
+)  # fmt: skip
+_OTHER_NAMES = {"text": "question", "answers": "answer"}
+AnswerAs = Literal["letter", "number", "index", "text"]
+Language = Literal["en", "zh"]
+ColumnMap = dict[str, str | list[str]]  # our field -> their column, or columns
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the fields are. ``answer_as`` says how a multiple-choice answer stands there: as the option's letter, its
+    number from 1, its index from 0, or its text.
+    """
+
+    names: Mapping[str, str | list[str]] = field(default_factory=dict)
+    answer_as: AnswerAs = "letter"
+    language: Language = "en"
+    split: Split | None = None  # of all questions, whatever a column says
+
+
+def mapped(native: Row, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
+    """A question from a row; ``name``, ``dataset`` and ``split`` hold unless a column has them."""
+    row = _renamed(native, columns)
+    options = cell_texts(row, "options") if _filled(row, "options") else ()
+    form: Form = "choice" if options else "open"
+    dataset = row.text_or_empty("dataset") or dataset
+    passages = _passages(row, dataset)
+    question = Question(
+        id=row.identifier("id") if _filled(row, "id") else name,
+        text=row.text("text"),
+        answers=_letters(row, options, columns.answer_as) if options else cell_texts(row, "answers"),
+        split=columns.split or _split(row, split),
+        dataset=dataset,
+        language=_language(row, columns.language),
+        form=form,
+        grading=_grading(row, form),
+        options=options,
+        relation=row.text_or_empty("relation") or None,
+        hops=_whole(row, "hops") if _filled(row, "hops") else None,
+        popularity=row.number("popularity") if _filled(row, "popularity") else None,
+        entities=cell_texts(row, "entities") if _filled(row, "entities") else (),
+        gold_passages=ids(tuple(passage for passage, is_gold in passages if is_gold)),
+        fact_type=row.text_or_empty("fact_type") or None,
+        false_premise=row.flag("false_premise") if _filled(row, "false_premise") else None,
+        context_passages=ids(tuple(passage for passage, _ in passages)),
+    )
+    return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages))
+
+
+def _renamed(row: Row, columns: Columns) -> Row:
+    """The row under our names for its fields; messages keep the columns' names."""
+    data: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for key in FIELDS:
+        column = columns.names.get(key) or (key if key in row.data else _OTHER_NAMES.get(key, key))
+        if isinstance(column, str):
+            names[key] = column
+            if key in columns.names or column in row.data:
+                data[key] = reach(row, column)
+        else:
+            data[key] = [reach(row, one) for one in column]
+    return Row(data, row.file, row.line, row.path, names)
+
+
+def reach(row: Row, column: str) -> Any:
+    """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is a list."""
+    if column in row.data:
+        return row.data[column]
+    value: Any = row.data
+    for part in column.split("."):
+        if isinstance(value, list) and all(isinstance(one, dict) and part in one for one in value):
+            value = [one[part] for one in value]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            raise row.error(column, f"missing; there is {', '.join(list(row.data)[:20])}")
+    return value
+
+
+def _filled(row: Row, key: str) -> bool:
+    value = row.data.get(key)
+    return value is not None and not (isinstance(value, str) and not value.strip())
+
+
+def cell_texts(row: Row, key: str) -> tuple[str, ...]:
+    """A list of texts, one text or number, or a text that is a list as JSON, Python or numpy prints it."""
+    if key not in row.data:
+        raise row.error(key, "missing")
+    value = row.data[key]
+    if _is_list(value):
+        return row.having({key: [_plain(one) for one in _listed(row, key)]}).texts(key)
+    return (row.having({key: _plain(value)}).text(key),)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as texts; what else is no text stays what it is, and is refused later."""
+    return f"{value:g}" if type(value) is float else str(value) if type(value) is int else value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
+
+
+def _listed(row: Row, key: str) -> list[Any]:
+    value = row.data[key]
+    if isinstance(value, list):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return python_list(row, key)
+    return found if isinstance(found, list) else [found]
+
+
+def _letters(row: Row, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[str, ...]:
+    if answer_as == "text":
+        return letters_of(row, "answers", options)
+    if answer_as == "letter":
+        texts = cell_texts(row, "answers")
+        return tuple(letter(row.having({"answers": one}), "answers", len(options)) for one in texts)
+    first = 1 if answer_as == "number" else 0
+    place = _whole(row, "answers") - first
+    if not 0 <= place < min(len(options), len(LETTERS)):
+        raise row.error("answers", f"expected {first} to {len(options) + first - 1}, found {place + first}")
+    return (LETTERS[place],)
+
+
+def _whole(row: Row, key: str) -> int:
+    number = row.number(key)
+    if number != int(number):
+        raise row.wrong(key, "a whole number")
+    return int(number)
+
+
+def _split(row: Row, split: Split) -> Split:
+    if not _filled(row, "split"):
+        return split
+    word = split_word(row.text("split").replace("/", " "), SPLITS, f"{row.file}:{row.line}: field 'split'")
+    if not word:
+        raise row.error("split", f"expected train, dev or test, found {shown(row.data['split'])}")
+    return SPLITS[word]
+
+
+def _language(row: Row, default: Language) -> Language:
+    if not _filled(row, "language"):
+        return default
+    return "zh" if row.one_of("language", ("en", "zh")) == "zh" else "en"
+
+
+def _grading(row: Row, form: Form) -> Grading:
+    if form == "choice":
+        return "option"
+    if not _filled(row, "grading"):
+        return "contains"
+    return "exact" if row.one_of("grading", ("exact", "contains")) == "exact" else "contains"
+
+
+def _passages(row: Row, dataset: str) -> list[tuple[Passage, bool]]:
+    """Texts, or objects with a title, a text (or paragraph_text) and a mark of those that support the answer."""
+    if not _filled(row, "contexts"):
+        return []
+    value = row.data["contexts"]
+    values = _listed(row, "contexts") if _is_list(value) else [value]
+    plain = [{"text": one} if isinstance(one, str) else one for one in values]
+    found = []
+    for inner in row.having({"contexts": plain}).rows("contexts"):
+        text = inner.text("paragraph_text" if "paragraph_text" in inner.data else "text")
+        mark = next((key for key in ("is_supporting", "isgold") if inner.has(key)), None)
+        found.append((context(dataset, inner.text_or_empty("title"), text), bool(mark and inner.flag(mark))))
+    return found

@@ -1,0 +1,48 @@
+"""Multiple choice as instructions, the layout of LLM-Adapters (Hu et al. 2023) for OpenBookQA, ARC, PIQA, SIQA.
+
+``{"instruction": "Please choose ...: QUESTION Answer1: ... Answer2: ... Answer format: ...", "answer": "answer2"}``
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kbtrain.questions.base import Loaded
+from kbtrain.questions.choice import LETTERS
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.records import Question
+
+_LAYOUT = re.compile(r"^[^:]*: (.+?)\s+(?:Answer|Solution)1: (.+?)\s*Answer format: ", re.DOTALL)
+_NEXT = re.compile(r"\s+(?:Answer|Solution)\d: ")
+_KEY = re.compile(r"^(?:answer|solution)(\d)$")
+
+
+def commonsense(file: DataFile) -> Iterator[Loaded]:
+    """The question and its options are cut out of the instruction."""
+    for number, row in enumerate(json_rows(file), 1):
+        found = _LAYOUT.match(row.text("instruction"))
+        if not found:
+            raise row.error("instruction", "expected 'QUESTION', 'Answer1: ...', 'Answer2: ...' and 'Answer format:'")
+        options = tuple(option.strip() for option in _NEXT.split(found.group(2)))
+        question = Question(
+            id=f"commonsense/{file.label}/{number}",
+            text=found.group(1).strip(),
+            answers=(_letter(row, len(options)),),
+            split=file.split,
+            dataset="commonsense",
+            form="choice",
+            grading="option",
+            options=options,
+        )
+        yield Loaded(question, row.file, row.line)
+
+
+def _letter(row: Row, n_options: int) -> str:
+    value = row.text("answer")
+    found = _KEY.match(value)
+    if not found or not 1 <= int(found.group(1)) <= n_options:
+        raise row.error("answer", f"expected answer1 to answer{n_options}, found {shown(value)}")
+    return LETTERS[int(found.group(1)) - 1]

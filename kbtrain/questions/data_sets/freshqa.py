@@ -1,0 +1,41 @@
+"""FreshQA (Vu et al. 2023): a table with up to ten answers, how fast they change, hops, and false premises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbtrain.questions.base import Loaded
+from kbtrain.questions.reading.files import SPLITS, DataFile
+from kbtrain.questions.reading.rows import Row, shown, unique
+from kbtrain.questions.reading.tables import csv_rows
+from kbtrain.records import Question
+
+_ANSWERS = tuple(f"answer_{i}" for i in range(10))
+_NEEDED = ("question", "id", "split", "false_premise", "num_hops", "fact_type", "answer_0")
+_HOPS = {"one-hop": 1, "multi-hop": 2}
+_FACTS = ("never-changing", "slow-changing", "fast-changing")
+_NOTICE_ROWS = 3  # newer releases begin with a warning not to publish the answers
+
+
+def freshqa(file: DataFile) -> Iterator[Loaded]:
+    """``hops`` 2 means two or more. The split stands in each row."""
+    for row in csv_rows(file, _NEEDED, rows_before_header=_NOTICE_ROWS):
+        word = row.text("split").lower()
+        if word not in SPLITS:
+            raise row.error("split", f"expected TRAIN, DEV or TEST, found {shown(word)}")
+        question = Question(
+            id=f"freshqa/{row.identifier('id')}",
+            text=row.text("question"),
+            answers=_answers(row),
+            split=SPLITS[word],
+            dataset="freshqa",
+            hops=_HOPS[row.one_of("num_hops", _HOPS)],
+            fact_type=row.one_of("fact_type", _FACTS),
+            false_premise=row.flag("false_premise"),
+        )
+        yield Loaded(question, row.file, row.line)
+
+
+def _answers(row: Row) -> tuple[str, ...]:
+    first = row.text("answer_0")
+    return unique([first, *(text for key in _ANSWERS[1:] if (text := row.text_or_empty(key)))])

@@ -1,0 +1,46 @@
+"""MLEC-QA (Li et al. 2021): Chinese medical licensing examinations.
+
+``{"qid", "qtype", "qtext", "qimage", "options": {"A": ..., "E": ...}, "answer": "B"}`` in a list or JSON Lines; the
+file's name tells the field (Clinic, Stomatology, PublicHealth, TCM, CWM) and the split.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from kbtrain.questions.base import Loaded
+from kbtrain.questions.choice import LETTERS, letter
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.rows import Row
+from kbtrain.records import Question
+
+
+def mlec_qa(file: DataFile) -> Iterator[Loaded]:
+    """The relation is the field. Questions that need an image are kept; their text says that there is one."""
+    field = re.sub(r"_(train|dev|test)$", "", PurePosixPath(file.label).name)
+    for row in json_rows(file):
+        options = _options(row.row("options"))
+        question = Question(
+            id=f"mlec_qa/{field}/{file.split_word or file.split}/{row.identifier('qid')}",
+            text=row.text("qtext"),
+            answers=(letter(row, "answer", len(options)),),
+            split=file.split,
+            dataset="mlec_qa",
+            language="zh",
+            form="choice",
+            grading="option",
+            options=options,
+            relation=field,
+        )
+        yield Loaded(question, row.file, row.line)
+
+
+def _options(row: Row) -> tuple[str, ...]:
+    """In the order of their letters, which must be A, B, ... without a gap."""
+    names = sorted(row.data)
+    if names != list(LETTERS[: len(names)]):
+        raise row.error("A", f"expected options A, B, ..., found {', '.join(names) or 'none'}"[:200])
+    return tuple(row.text(name) for name in names)

@@ -1,0 +1,48 @@
+"""MuSiQue (Trivedi et al. 2022), in JSON Lines or a list.
+
+``{"id", "question", "answer", "answer_aliases", "answerable", "paragraphs": [{"title", "paragraph_text",
+"is_supporting"}], "question_decomposition": [...]}``
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.records import Question
+
+
+def musique(file: DataFile) -> Iterator[Loaded]:
+    """Hops and relation come from the id ("3hop1__..."). MuSiQue-Full's unanswerable twins share their partner's id;
+    here theirs ends in "/unanswerable", and they have ``gold`` "none".
+    """
+    for row in json_rows(file):
+        name = row.identifier("id")
+        answerable = not row.has("answerable") or row.flag("answerable")
+        rows = row.rows("paragraphs")
+        passages = tuple(context("musique", p.text_or_empty("title"), p.text("paragraph_text")) for p in rows)
+        marked = (p.has("is_supporting") and p.flag("is_supporting") for p in rows)
+        gold = tuple(passage for passage, is_gold in zip(passages, marked, strict=True) if is_gold)
+        answers, state = answers_or_hidden(row, "answer")
+        found = re.match(r"(\d)hop\w*?(?=__)", name)
+        question = Question(
+            id=name if answerable else f"{name}/unanswerable",
+            text=row.text("question"),
+            answers=unique([*answers, *_aliases(row)]) if answers and answerable else (),
+            split=file.split,
+            dataset="musique",
+            relation=found.group() if found else None,
+            hops=int(found.group(1)) if found else None,
+            gold_passages=ids(gold) if answerable else (),
+            gold=state if answerable else "none",
+            context_passages=ids(passages),
+        )
+        yield Loaded(question, row.file, row.line, passages)
+
+
+def _aliases(row: Row) -> tuple[str, ...]:
+    return row.texts("answer_aliases") if row.has("answer_aliases") and row.values("answer_aliases") else ()

@@ -1,0 +1,52 @@
+"""OpenBookQA (Mihaylov et al. 2018), and ARC in the same layout.
+
+``{"id", "question": {"stem", "choices": [{"label", "text"}]}, "answerKey", "fact1"?}`` in JSON Lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbtrain.questions.base import Loaded, context, ids
+from kbtrain.questions.choice import LETTERS
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.records import Passage, Question
+
+
+def openbookqa(file: DataFile) -> Iterator[Loaded]:
+    """The fact of the "complete" files is the gold passage."""
+    for row in json_rows(file):
+        inner = row.row("question")
+        choices = inner.rows("choices")
+        passages = _fact(row)
+        answers = (_letter(row, choices),) if row.text_or_empty("answerKey") else ()
+        question = Question(
+            id=row.identifier("id"),
+            text=inner.text("stem"),
+            answers=answers,
+            split=file.split,
+            dataset="openbookqa",
+            form="choice",
+            grading="option",
+            options=tuple(choice.text("text") for choice in choices),
+            gold_passages=ids(passages),
+            gold="given" if answers else "hidden",
+            context_passages=ids(passages),
+        )
+        yield Loaded(question, row.file, row.line, passages)
+
+
+def _letter(row: Row, choices: tuple[Row, ...]) -> str:
+    """Choices are lettered by their place; a few of ARC's are labelled 1 to 4."""
+    labels = [choice.text("label") for choice in choices]
+    key = row.text("answerKey")
+    if labels.count(key) != 1:
+        raise row.error("answerKey", f"expected one of {', '.join(labels)}, found {shown(key)}")
+    return LETTERS[labels.index(key)]
+
+
+def _fact(row: Row) -> tuple[Passage, ...]:
+    fact = row.text_or_empty("fact1")
+    return (context("openbookqa", "", fact),) if fact else ()

@@ -1,0 +1,57 @@
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018) and its Chinese kin: articles, paragraphs, questions.
+
+``{"data": [{"title", "paragraphs": [{"context", "qas": [QA]}]}]}``, QA: ``{"id", "question", "answers": [{"text"}],
+"is_impossible"}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from kbtrain.questions.base import Loaded, context
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.json_stream import rows_under
+from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.records import Question
+
+
+def squad(file: DataFile) -> Iterator[Loaded]:
+    """The paragraph is the gold passage. Impossible questions are kept: no answers, ``gold`` "none"."""
+    yield from _questions(file, "squad", "en")
+
+
+def squad_zh(file: DataFile) -> Iterator[Loaded]:
+    """The same in Chinese (machine-translated SQuAD, CMRC 2018, DRCD)."""
+    yield from _questions(file, "squad_zh", "zh")
+
+
+def _questions(file: DataFile, dataset: str, language: Literal["en", "zh"]) -> Iterator[Loaded]:
+    for article in rows_under(file, "data"):
+        title = article.text_or_empty("title").replace("_", " ")
+        for paragraph in article.rows("paragraphs"):
+            passage = context(dataset, title, paragraph.text("context"))
+            for row in paragraph.rows("qas"):
+                answers = _answers(row)
+                question = Question(
+                    id=row.identifier("id"),
+                    text=row.text("question"),
+                    answers=answers,
+                    split=file.split,
+                    dataset=dataset,
+                    language=language,
+                    gold_passages=(passage.id,) if answers else (),
+                    gold="given" if answers else "none",
+                    context_passages=(passage.id,),
+                )
+                yield Loaded(question, row.file, row.line, (passage,))
+
+
+def _answers(row: Row) -> tuple[str, ...]:
+    answers = unique(answer.text("text") for answer in row.rows("answers"))
+    impossible = row.has("is_impossible") and row.flag("is_impossible")
+    if impossible and answers:
+        raise row.error("answers", "an impossible question has none")
+    if not impossible and not answers:
+        raise row.error("answers", "empty list, but the question is not marked impossible")
+    return answers

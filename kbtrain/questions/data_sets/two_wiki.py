@@ -1,0 +1,78 @@
+"""2WikiMultiHopQA (Ho et al. 2020): HotpotQA's layout, entity ids, and aliases in ``id_aliases.json``.
+
+With the release of April 2021 each answer may have an ``answer_id``; ``id_aliases.json`` (JSON Lines beside it) gives
+``{"Q_id", "aliases", "demonyms"}``, which count as right in the data set's own evaluation (version 1.1).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kbtrain.questions.base import Loaded, answers_or_hidden, ids
+from kbtrain.questions.data_set import Reading, native
+from kbtrain.questions.data_sets.hotpotqa import supporting, titled_passages
+from kbtrain.questions.reading.files import DataFile, data_files
+from kbtrain.questions.reading.json_stream import json_rows, jsonl_rows
+from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.records import Question
+
+ALIASES = "id_aliases.json"
+_HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
+Names = Callable[[Row, str], tuple[str, ...]]
+
+
+def two_wiki(path: Path, reading: Reading) -> Iterator[Loaded]:
+    """A file, archive or folder. ``id_aliases.json`` must be in it or beside it if the questions have answer ids."""
+    names: Names = _no_names
+    inside = path.is_dir() or zipfile.is_zipfile(path)
+    place = path if inside else path.parent / ALIASES
+    for file in data_files(place, (ALIASES,), required=False) if place.exists() else ():
+        names = _known_names(file)
+    yield from native(lambda file: _questions(file, names), ".json", leave_out=ALIASES)(path, reading)
+
+
+def _questions(file: DataFile, names: Names) -> Iterator[Loaded]:
+    """``names`` gives the aliases of an entity id. The relation is the question's type."""
+    for row in json_rows(file):
+        passages = titled_passages(row, "2wikimultihopqa")
+        answers, gold = answers_or_hidden(row, "answer")
+        kind = row.text("type").replace("-", "_")
+        entity = row.text_or_empty("answer_id")
+        question = Question(
+            id=row.identifier("_id"),
+            text=row.text("question"),
+            answers=unique([*answers, *(names(row, entity) if answers and entity else ())]),
+            split=file.split,
+            dataset="2wikimultihopqa",
+            relation=kind,
+            hops=_HOPS.get(kind),
+            entities=tuple(part for part in row.text_or_empty("entity_ids").split("_") if part),
+            gold_passages=supporting(row, passages),
+            gold=gold,
+            context_passages=ids(passages),
+        )
+        yield Loaded(question, row.file, row.line, passages)
+
+
+def _known_names(file: DataFile) -> Names:
+    """The aliases and demonyms of ``id_aliases.json``, in a temporary database: the file may have a million lines."""
+    db = sqlite3.connect("", isolation_level=None)
+    db.execute("CREATE TABLE names (id TEXT PRIMARY KEY, names TEXT) WITHOUT ROWID")
+    db.execute("BEGIN")
+    for row in jsonl_rows(file):
+        found = [text for key in ("aliases", "demonyms") if row.has(key) and row.values(key) for text in row.texts(key)]
+        db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(found)))
+
+    def names(row: Row, entity: str) -> tuple[str, ...]:
+        found = db.execute("SELECT names FROM names WHERE id = ?", (entity,)).fetchone()
+        return tuple(json.loads(found[0])) if found else ()
+
+    return names
+
+
+def _no_names(row: Row, entity: str) -> tuple[str, ...]:
+    raise row.error("answer_id", f"'{entity}' may have aliases; put {ALIASES} of the release beside the file")

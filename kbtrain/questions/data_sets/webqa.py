@@ -1,0 +1,84 @@
+"""WebQA (Li et al. 2016) and SogouQA (CIPS-SOGOU 2018): Chinese questions with passages found in the web.
+
+WebQA's own files: ``{ID: {"question", "evidences": {ID: {"answer": [...], "evidence": ...}}}}`` ("no_answer" where a
+passage has none). Both as circulated together: ``[{"id", "question", "passages": [{"passage", "answer"}]}]``. The
+contest's own: ``{"query_id", "query", "answer", "passages": [{"passage_text"}]}`` in JSON Lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbtrain.questions.base import Loaded, context, ids
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.json_stream import json_rows, rows_by_key
+from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.records import Passage, Question
+
+_NO_ANSWER = {"", "no_answer"}
+Found = list[tuple[Passage, tuple[str, ...]]]
+
+
+def webqa(file: DataFile) -> Iterator[Loaded]:
+    """The answers are those of all passages; passages with one are gold. None at all: ``gold`` "none"."""
+    for key, row in rows_by_key(file):
+        name = key or row.identifier("id")
+        found = _evidences(row) if "evidences" in row.data else _passages(row, "webqa")
+        yield _loaded(file, row, "webqa", name, row.text("question"), found)
+
+
+def sogouqa(file: DataFile) -> Iterator[Loaded]:
+    """As :func:`webqa`; in the contest's own layout a passage is gold if it holds the answer."""
+    for row in json_rows(file):
+        if "query" in row.data:
+            name, text, found = row.identifier("query_id"), row.text("query"), _contest(row)
+            yield _loaded(file, row, "sogouqa", name, text, found, (row.text("answer"),))
+        else:
+            name, text, found = row.identifier("id"), row.text("question"), _passages(row, "sogouqa")
+            yield _loaded(file, row, "sogouqa", name, text, found)
+
+
+def _loaded(
+    file: DataFile, row: Row, dataset: str, name: str, text: str, found: Found, answers: tuple[str, ...] = ()
+) -> Loaded:
+    answers = answers or unique(answer for _, its_answers in found for answer in its_answers)
+    passages = tuple(passage for passage, _ in found)
+    question = Question(
+        id=f"{dataset}/{name}",
+        text=text,
+        answers=answers,
+        split=file.split,
+        dataset=dataset,
+        language="zh",
+        gold_passages=ids(tuple(passage for passage, its_answers in found if its_answers)),
+        gold="given" if answers else "none",
+        context_passages=ids(passages),
+    )
+    return Loaded(question, row.file, row.line, passages)
+
+
+def _evidences(row: Row) -> Found:
+    inner = row.row("evidences")
+    found = []
+    for name in inner.data:
+        evidence = inner.row(name)
+        answers = tuple(answer for answer in evidence.texts("answer") if answer not in _NO_ANSWER)
+        found.append((context("webqa", "", evidence.text("evidence")), answers))
+    return found
+
+
+def _passages(row: Row, dataset: str) -> Found:
+    found: Found = []
+    for inner in row.rows("passages"):
+        if not inner.has("answer"):
+            raise inner.wrong("answer", "text")
+        answer = inner.text_or_empty("answer")
+        answers = () if answer in _NO_ANSWER else (answer,)
+        found.append((context(dataset, "", inner.text("passage")), answers))
+    return found
+
+
+def _contest(row: Row) -> Found:
+    answer = row.text("answer")
+    texts = [inner.text("passage_text") for inner in row.rows("passages")]
+    return [(context("sogouqa", "", text), (answer,) if answer in text else ()) for text in texts]

@@ -1,0 +1,207 @@
+"""JSON files of any size, one record at a time: a list, a list under a key, an object of objects, or JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from kbtrain.errors import UserError, at
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.text import text_chunks, text_lines
+
+_SPACE = " \t\r\n"
+_TOKEN = 16  # characters; an error so near the end may be a token that goes on in the next chunk
+MAX_RECORD = 1 << 28  # characters
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Python would take the last of two equal keys without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
+
+
+def json_rows(file: DataFile) -> Iterator[Row]:
+    """The objects of a list (``[{...}, ...]``) or of JSON Lines. Raises :class:`UserError` with the line."""
+    cursor = Cursor(file)
+    if cursor.peek() == "[":
+        yield from _items(cursor, file)
+        cursor.end()
+    else:
+        yield from jsonl_rows(file)
+
+
+def jsonl_rows(file: DataFile) -> Iterator[Row]:
+    """One object a line; blank lines are skipped."""
+    for number, line in text_lines(file):
+        if line.strip():
+            yield _row(file, number, loads(file, number, line))
+
+
+def rows_under(file: DataFile, key: str) -> Iterator[Row]:
+    """The objects of the list that stands under ``key`` in a JSON object; other keys are passed over."""
+    cursor = Cursor(file)
+    found = False
+    for name in cursor.entries():
+        if name != key:
+            cursor.value()
+            continue
+        if cursor.peek() != "[":
+            raise cursor.error(f"expected a list under '{key}'")
+        found = True
+        yield from _items(cursor, file, key)
+    if not found:
+        raise UserError(f"{at(file.name, 1, key)}: missing")
+    cursor.end()
+
+
+def rows_by_key(file: DataFile) -> Iterator[tuple[str, Row]]:
+    """(key, object) of a JSON object of objects; of a list: ("", object)."""
+    cursor = Cursor(file)
+    if cursor.peek() == "[":
+        for row in _items(cursor, file):
+            yield "", row
+    else:
+        for name in cursor.entries():
+            cursor.peek()
+            line = cursor.line
+            yield name, _row(file, line, cursor.value())
+    cursor.end()
+
+
+def _items(cursor: Cursor, file: DataFile, key: str = "") -> Iterator[Row]:
+    """Their fields are named with the place in the list: a file may be all on one line."""
+    for number, (line, value) in enumerate(cursor.items()):
+        yield _row(file, line, value, f"{key}[{number}].")
+
+
+def _row(file: DataFile, line: int, value: Any, path: str = "") -> Row:
+    if not isinstance(value, dict):
+        place = at(file.name, line, path.removesuffix(".") or None)
+        raise UserError(f"{place}: expected a JSON object, found {type(value).__name__}")
+    return Row(value, file.name, line, path)
+
+
+def loads(file: DataFile, number: int, line: str) -> Any:
+    """The JSON value in a line. Raises :class:`UserError` for anything that is none."""
+    try:
+        return _DECODER.decode(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{at(file.name, number)}: broken JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise UserError(f"{at(file.name, number)}: broken JSON (nested too deeply)") from None
+    except ValueError as error:  # a key twice, or a number of thousands of digits
+        raise UserError(f"{at(file.name, number)}: broken JSON ({error})") from None
+
+
+class Cursor:
+    """A place in the text of a JSON document of which only the current part is in memory."""
+
+    def __init__(self, file: DataFile) -> None:
+        self.line = 1
+        self._file = file
+        self._chunks = text_chunks(file)
+        self._text = ""
+        self._at = 0
+
+    def peek(self) -> str:
+        """The next character that is no white space; "" at the end of the file."""
+        while True:
+            end = self._at
+            while end < len(self._text) and self._text[end] in _SPACE:
+                end += 1
+            self._advance(end)
+            if end < len(self._text):
+                return self._text[end]
+            if not self._more():
+                return ""
+
+    def value(self) -> Any:
+        """The next JSON value, whole."""
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _TOKEN
+                if cut and self._more():
+                    continue
+                self._advance(min(error.pos, len(self._text)))
+                raise self.error(error.msg) from None
+            except RecursionError:
+                raise self.error("nested too deeply") from None
+            except ValueError as error:  # a key twice, or a number of thousands of digits
+                raise self.error(str(error)) from None
+            if end < len(self._text) or not self._more():  # at the end of a chunk a number may go on
+                self._advance(end)
+                return value
+
+    def items(self) -> Iterator[tuple[int, Any]]:
+        """(line, value) of the list that begins here."""
+        self._take("[")
+        if self.peek() == "]":
+            self._take("]")
+            return
+        while True:
+            self.peek()
+            line = self.line
+            yield line, self.value()
+            if self._take(",]") == "]":
+                return
+
+    def entries(self) -> Iterator[str]:
+        """The keys of the object that begins here; the caller takes each one's value."""
+        self._take("{")
+        if self.peek() == "}":
+            self._take("}")
+            return
+        while True:
+            if self.peek() != '"':
+                raise self.error("expected a key in double quotes")
+            name = str(self.value())
+            self._take(":")
+            yield name
+            if self._take(",}") == "}":
+                return
+
+    def end(self) -> None:
+        """Nothing but white space may follow."""
+        if self.peek():
+            raise self.error("something follows after the end of the JSON document")
+
+    def error(self, what: str) -> UserError:
+        what = what if self._at < len(self._text) else f"the file ends too early: {what}"
+        return UserError(f"{at(self._file.name, self.line)}: broken JSON ({what})")
+
+    def _take(self, valid: str) -> str:
+        found = self.peek()
+        if not found or found not in valid:
+            raise self.error(
+                f"expected {' or '.join(repr(c) for c in valid)}" + (f", found {found!r}" if found else "")
+            )
+        self._advance(self._at + 1)
+        return found
+
+    def _advance(self, to: int) -> None:
+        self.line += self._text.count("\n", self._at, to)
+        self._at = to
+
+    def _more(self) -> bool:
+        """Read on, at least as much as is held already: then a long value is not tried over and over."""
+        parts, wanted = [self._text[self._at :]], len(self._text) - self._at
+        while wanted >= 0 and (chunk := next(self._chunks, "")):
+            parts.append(chunk)
+            wanted -= len(chunk)
+        if len(parts) == 1:
+            return False
+        self._text, self._at = "".join(parts), 0
+        if len(self._text) > MAX_RECORD:
+            raise self.error(f"a record of more than {MAX_RECORD >> 20} million characters")
+        return True

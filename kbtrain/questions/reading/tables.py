@@ -1,0 +1,66 @@
+"""CSV and TSV files, one row at a time, each with the line it begins in."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.text import text_lines
+
+MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
+
+
+def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
+    line = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal line
+        for line, text in text_lines(file):  # noqa: B007
+            yield text
+
+    start = 1
+    reader = csv.reader(counted(), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                yield start, cells
+            start = line + 1
+    except csv.Error as error:
+        raise UserError(f"{at(file.name, start)}: broken CSV in the row that begins here ({error})") from None
+
+
+def csv_rows(
+    file: DataFile, needed: Sequence[str], *, delimiter: str = ",", rows_before_header: int = 0
+) -> Iterator[Row]:
+    """Rows by the names in the header, which must have the ``needed`` columns and may stand after a few other rows."""
+    header: list[str] | None = None
+    line = 0
+    for line, cells in csv_cells(file, delimiter):
+        if header is None:
+            names = [cell.strip() for cell in cells]
+            if rows_before_header and needed[0] not in names:
+                rows_before_header -= 1
+                continue
+            header = _checked_header(file, line, names, needed)
+        elif len(cells) != len(header):
+            raise UserError(f"{at(file.name, line)}: {len(cells)} columns, but the header has {len(header)}")
+        else:
+            yield Row(dict(zip(header, cells, strict=True)), file.name, line)
+    if header is None:
+        what = f"no header with a column '{needed[0]}'" if needed else "no header"
+        raise UserError(f"{at(file.name, max(line, 1))}: {what}")
+
+
+def _checked_header(file: DataFile, line: int, names: list[str], needed: Sequence[str]) -> list[str]:
+    for name in needed:
+        if name not in names:
+            raise UserError(f"{at(file.name, line)}: no column '{name}' in the header; {did_you_mean(name, names)}")
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice:
+        raise UserError(f"{at(file.name, line)}: column '{twice}' stands twice in the header")
+    return names

@@ -1,0 +1,152 @@
+"""Running SeaKR as a whole method over a run folder's questions, resumable at the next question."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError, at
+from kbtrain.gates.seakr.seakr_folder import read_seakr_card
+from kbtrain.gates.seakr.uncertainty import Scale
+from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.rag.pipelines import FOLDER, beginner
+from kbtrain.rag.seakr.lockstep import Begin, answer_all
+from kbtrain.rag.seakr.seakr_config import SeakrMethodConfig
+from kbtrain.rag.seakr.step_threshold import first_thoughts, for_ratio
+from kbtrain.rag.seakr.trace import Trace
+from kbtrain.rag.seakr.trace_file import TraceFile
+from kbtrain.records import Question, Split
+from kbtrain.retrieval.base import Searcher
+
+if TYPE_CHECKING:
+    from kbtrain.gates.seakr.engine import Thought
+    from kbtrain.rag.seakr.thinking import PromptThinking, Thinking
+
+_FLOOR_QUESTIONS = 8  # dev questions whose states say where the floor lies
+# what a threshold chosen on dev depends on: variants that differ elsewhere share it
+_FIRST_THOUGHT = (
+    "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
+    "dtype", "questions.jsonl",
+)  # fmt: skip
+_CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
+
+
+class SeakrRun:
+    """One method's answers under one name. ``questions`` are those asked for, ``out`` the file of their traces.
+
+    Raises :class:`UserError` for a run folder without the questions, or traces of other settings under that name.
+    """
+
+    def __init__(self, config: SeakrMethodConfig, name: str) -> None:
+        self.config = config
+        self.name = name
+        self.out = config.run / FOLDER / f"{name}.jsonl"
+        self.inputs = [config.run / "questions.jsonl", config.run / "passages.jsonl"]
+        everything = list(jsonl.read(Question, self.inputs[0]))
+        self.questions = chosen(everything, config.split, config.limit)
+        if not self.questions:
+            raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
+        self._dev = chosen(everything, "dev", config.threshold_questions)
+        self._key = config.model_dump(mode="json", include=set(SeakrMethodConfig.model_fields) - _CHANGEABLE)
+        self._key |= read_seakr_card(config.gate).model_dump(mode="json", include={"base_model", "settings"})
+        self._key |= {file.name: file_sha256(file) for file in self.inputs}
+        with TraceFile(self.out, self._key) as file:
+            self.n_left = sum(question.id not in file.done for question in self.questions)
+
+    def answer(self) -> Iterator[Trace]:
+        """Answer what is not answered yet; each trace is on disk when it is yielded."""
+        with TraceFile(self.out, self._key) as file:
+            todo = [question for question in self.questions if question.id not in file.done]
+            if not todo:
+                return
+            thinking, searcher = open_thinking(self.config), open_search(self.config.run)
+            threshold = self._threshold(thinking)
+            begin = beginner(self.config.method, self.config.settings(threshold))
+            traces = answer_all(todo, begin, thinking, searcher, method=self.config.method, threshold=threshold,
+                                at_once=self.config.at_once)  # fmt: skip
+            for trace in traces:
+                file.add(trace)
+                yield trace
+
+    def traces(self) -> list[Trace]:
+        """All that are stored, in the order of their questions, then any of another limit."""
+        order = {question.id: i for i, question in enumerate(self.questions)}
+        return sorted(jsonl.read(Trace, self.out), key=lambda trace: order.get(trace.question_id, len(order)))
+
+    def _threshold(self, thinking: Thinking) -> float:
+        begin = beginner(self.config.method, self.config.settings(0.0))  # what is thought first does not depend on it
+        if self.config.threshold is not None:
+            self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
+            return self.config.threshold
+        key = {name: self._key[name] for name in _FIRST_THOUGHT}
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+        return dev_threshold(
+            self.out.with_name(f"threshold_{digest}.json"), self._dev, begin, thinking, self.config.ratio, key
+        )
+
+    def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
+        """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
+        settings = read_seakr_card(self.config.gate).settings
+        if thoughts and (self.config.signal or settings.signal) == "seakr":
+            Scale.of([thought.squared_norm for thought in thoughts], settings.k, settings.alpha).check(threshold)
+
+
+def open_thinking(config: SeakrMethodConfig) -> PromptThinking:
+    """The gate's model, ready to think. Raises :class:`UserError`."""
+    from kbtrain.gates.seakr.engine import Uncertainty
+    from kbtrain.llm.batching import BatchLimits
+    from kbtrain.models.load import load_model
+    from kbtrain.rag.seakr.thinking import PromptThinking
+
+    card = read_seakr_card(config.gate)
+    changes: dict[str, Any] = {"max_new_tokens": config.max_new_tokens}
+    if config.signal is not None:
+        changes["signal"] = config.signal
+    model, tokenizer = load_model(
+        card.base_model, card.dtype if config.dtype == "auto" else config.dtype, config.device
+    )
+    limits = BatchLimits(rows=256, prompt_tokens=config.batch_prompt_tokens)
+    engine = Uncertainty(model, tokenizer, card.settings.model_copy(update=changes), limits)
+    return PromptThinking(engine, config.demonstrations)
+
+
+def open_search(run: Path) -> Searcher:
+    """BM25 over the run folder's passages; its index is kept in RUN/bm25."""
+    from kbtrain.retrieval.retrieve_stage import open_index
+
+    return open_index("bm25", run / "passages.jsonl", run / "bm25")
+
+
+def chosen(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:
+    """Questions of a split; a smaller ``limit`` chooses a part of what a larger one does, whatever their order."""
+    found = [question for question in questions if question.split == split]
+    if limit is None or limit >= len(found):
+        return found
+    ranked = sorted(found, key=lambda question: hashlib.blake2b(question.id.encode()).digest())
+    taken = {question.id for question in ranked[:limit]}
+    return [question for question in found if question.id in taken]
+
+
+def dev_threshold(
+    note: Path, dev: Sequence[Question], begin: Begin, thinking: Thinking, ratio: float, key: dict[str, Any]
+) -> float:
+    """The threshold that ``ratio`` of the dev questions' first thoughts exceed.
+
+    It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
+    :class:`UserError` without dev questions.
+    """
+    try:
+        return float(json.loads(note.read_text(encoding="utf-8"))["threshold"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{at(note)}: broken; delete it and run the same command again") from None
+    us = [thought.uncertainty for thought in first_thoughts(dev, begin, thinking)]
+    threshold = for_ratio(us, ratio)
+    content = {"threshold": threshold, "ratio": ratio, "n_dev": len(us), "uncertainties": us, "key": key}
+    write_atomically(note, json.dumps(content) + "\n")
+    return threshold

@@ -1,0 +1,59 @@
+"""A question's stored answers, graded one by one: what every analysis starts from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbtrain.answers import grading
+from kbtrain.labeling.certainty import certainty
+from kbtrain.records import Question, SampleSet
+
+
+@dataclass(frozen=True)
+class GradedAnswers:
+    """In the order of the sample indices: is each answer right (None: a judge abstained), and which group is it in."""
+
+    right: tuple[bool | None, ...]
+    group: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def first(self, n: int) -> GradedAnswers:
+        """The first ``n`` answers."""
+        return GradedAnswers(self.right[:n], self.group[:n])
+
+    def half(self, odd: bool) -> GradedAnswers:
+        """Every second answer: two disjoint halves."""
+        return GradedAnswers(self.right[odd::2], self.group[odd::2])
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(right, graded)."""
+        return sum(r is True for r in self.right), sum(r is not None for r in self.right)
+
+    @property
+    def mastery(self) -> float | None:
+        """Share of right answers; None if none was graded."""
+        right, n = self.counts
+        return right / n if n else None
+
+    @property
+    def certainty(self) -> float | None:
+        """KBM, section 3.2; None for fewer than two answers."""
+        if len(self) < 2:
+            return None
+        return certainty(tuple(sorted(Counter(self.group).values(), reverse=True)))
+
+
+def graded_answers(question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:
+    """Grade each sampled answer, each distinct text once."""
+    known: dict[str, tuple[bool | None, str]] = {}
+    for sample in made.samples:
+        if sample.text not in known:
+            right = grading.graded(question, sample.text, verdicts)
+            known[sample.text] = right, grading.group_key(question, sample.text)
+    rows: Sequence[tuple[bool | None, str]] = [known[sample.text] for sample in made.samples]
+    return GradedAnswers(tuple(right for right, _ in rows), tuple(group for _, group in rows))

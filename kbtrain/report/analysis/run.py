@@ -1,0 +1,140 @@
+"""All analyses of one sampling run, in one pass over its questions; memory does not grow with their number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kbtrain.answers import grading
+from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
+from kbtrain.errors import UserError, at
+from kbtrain.labeling.aligned import Aligned
+from kbtrain.labeling.label import indicators, label
+from kbtrain.labeling.label_stage import right_of
+from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.prompts.kbm import evidence_text
+from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Question, SampleSet
+from kbtrain.report.analysis.conditions import Accuracies, Copying
+from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
+from kbtrain.report.analysis.least_certain import LeastCertain
+from kbtrain.report.analysis.stability import Stability
+from kbtrain.report.analysis.tau_sweep import TauSweep, new_sweeps
+from kbtrain.report.label_statistics import INDICATORS, Indicator, LabelStatistics
+from kbtrain.store import SampleStore
+
+
+@dataclass
+class RunAnalysis:
+    """What was found in one sampling run; ``model`` and ``meta`` are the run's own words about itself."""
+
+    model: str
+    folder: Path
+    sampling_run: str
+    split: str
+    meta: Mapping[str, Any]
+    accuracies: Accuracies
+    stability: Stability
+    least_certain: LeastCertain
+    statistics: LabelStatistics
+    copying: Copying = field(default_factory=Copying)
+    sweeps: dict[Indicator, TauSweep] = field(default_factory=new_sweeps)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def begin(
+        cls, store: SampleStore, folder: Path, run: str, split: str, tau: tuple[float, float], examples: int
+    ) -> RunAnalysis:
+        """Nothing counted yet. Raises :class:`UserError` for an unknown run, or one without answers."""
+        meta = store.run_meta(run)
+        conditions = frozenset(c for c in CONDITIONS if store.counts(run).get(c))
+        if not conditions:
+            raise UserError(f"{at(store.path)}: run '{run}' holds no answers; run data_gen/sample.py")
+        return cls(
+            model=str(meta.get("model", run)),
+            folder=folder,
+            sampling_run=run,
+            split=split,
+            meta=meta,
+            accuracies=Accuracies(conditions),
+            stability=Stability(_most_samples(meta), *tau),
+            least_certain=LeastCertain(examples),
+            statistics=LabelStatistics(split, tau_mastery=tau[0], tau_certainty=tau[1]),
+        )
+
+    def read(
+        self,
+        store: SampleStore,
+        questions: Iterable[Question],
+        evidence: Aligned[Evidence] | None,
+        verdicts: Aligned[QuestionVerdicts] | None,
+    ) -> None:
+        """Go through all questions of the split. Raises :class:`UserError` for evidence of another order."""
+        for question in questions:
+            found = None if evidence is None else evidence.of(question)
+            right = right_of(verdicts, question)
+            if self.split not in ("all", question.split):
+                continue
+            self.counts["questions"] += 1
+            sets = {c: made for c in CONDITIONS if (made := store.get(self.sampling_run, question.id, c)) is not None}
+            if not sets:
+                self.counts["questions_without_answers"] += 1
+                continue
+            self._add(question, sets, found, right)
+        if evidence is not None:
+            evidence.finish()
+        if verdicts is not None:
+            verdicts.finish()
+
+    def _add(
+        self,
+        question: Question,
+        sets: Mapping[Condition, SampleSet],
+        evidence: Evidence | None,
+        verdicts: grading.Verdicts | None,
+    ) -> None:
+        answers = {c: graded_answers(question, made, verdicts) for c, made in sets.items() if made.samples}
+        greedy = {c: grading.graded(question, s.greedy.text, verdicts) for c, s in sets.items() if s.greedy is not None}
+        self.accuracies.add(sets, answers, greedy)
+        self.counts["abstained_answers"] += sum(r is None for graded in answers.values() for r in graded.right)
+        if "llm" in answers:
+            self.least_certain.add(question, sets["llm"], answers["llm"])
+            if len(answers["llm"]) > 1:
+                self.stability.add(answers["llm"], answers.get("rag"))
+        if "llm" in answers and "rag" in answers:
+            for indicator in INDICATORS:
+                self.sweeps[indicator].add(indicator, answers["llm"], answers["rag"])
+        if "mask" in answers:
+            self._mask(question, sets["mask"], answers["mask"], evidence)
+        self._label(question, sets, verdicts)
+
+    def _mask(self, question: Question, made: SampleSet, answers: GradedAnswers, evidence: Evidence | None) -> None:
+        leak: tuple[str, ...] = ()
+        if evidence is None:
+            self.counts["mask_leak_unknown"] += 1
+        elif evidence.mask_leak is None:  # written before leaks were looked for
+            leak = mask_leak(mask_answers(evidence_text(evidence.hits), question), question)
+        else:
+            leak = evidence.mask_leak
+        self.copying.add(answers, sum(is_mask(sample.text) for sample in made.samples), leak)
+
+    def _label(
+        self, question: Question, sets: Mapping[Condition, SampleSet], verdicts: grading.Verdicts | None
+    ) -> None:
+        found: dict[Condition, Indicators] = {}
+        for condition, made in sets.items():
+            if len(made.samples) > 1 and (indicated := indicators(question, made, verdicts)[0]) is not None:
+                found[condition] = indicated
+        if "llm" in found:
+            tau = self.statistics.tau_mastery, self.statistics.tau_certainty
+            self.statistics.add(label(question, found, *tau))
+        else:
+            self.counts["questions_without_label"] += 1
+
+
+def _most_samples(meta: Mapping[str, Any]) -> int:
+    """The largest number of answers that a split was to have; 30 if the run does not say."""
+    samples = meta.get("samples")
+    return max(samples.values(), default=30) if isinstance(samples, dict) else 30

@@ -1,0 +1,97 @@
+"""A sweep over RAGate-MHA's grid: which settings there are, and what came of them as table and figure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbtrain.svg import COLOURS, new_figure, render
+from kbtrain.text_table import aligned, number
+
+_LINES = ("blue", "orange", "green", "red", "purple", "sky")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Layers, heads and embedding size of one network."""
+
+    layers: int
+    heads: int
+    d_model: int
+
+    @property
+    def name(self) -> str:
+        """As the paper writes it: h(4)-l(5)-emb(64)."""
+        return f"h({self.heads})-l({self.layers})-emb({self.d_model})"
+
+    @property
+    def folder(self) -> str:
+        """A folder's name."""
+        return f"l{self.layers}_h{self.heads}_d{self.d_model}"
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One finished network: its dev figures (they choose), its epoch, and the seconds it took."""
+
+    shape: Shape
+    f1: float
+    auroc: float
+    average_precision: float
+    epoch: float
+    seconds: float
+
+
+def grid(layers: Sequence[int], heads: Sequence[int], sizes: Sequence[int]) -> list[Shape]:
+    """All combinations, small ones first."""
+    shapes = [Shape(*parts) for parts in itertools.product(layers, heads, sizes)]
+    return sorted(shapes, key=lambda s: (s.d_model, s.layers, s.heads))
+
+
+def best(rows: Sequence[SweepRow]) -> SweepRow:
+    """The best dev F1; of equals the smaller network."""
+    return min(rows, key=lambda row: (-row.f1, row.shape.d_model, row.shape.layers, row.shape.heads))
+
+
+def sweep_table(rows: Sequence[SweepRow]) -> str:
+    """One line a network, the best dev F1 first."""
+    ordered = sorted(rows, key=lambda row: -row.f1)
+    head = ("network", "dev F1", "dev AUC", "dev AP", "epoch", "seconds")
+    cells = [
+        [
+            row.shape.name,
+            *map(number, (row.f1, row.auroc, row.average_precision)),
+            f"{row.epoch:g}",
+            f"{row.seconds:.0f}",
+        ]
+        for row in ordered
+    ]
+    return aligned(head, cells)
+
+
+def _cells(row: SweepRow) -> list[str]:
+    figures = map(number, (row.f1, row.auroc, row.average_precision))
+    return [row.shape.name, *figures, f"{row.epoch:g}", f"{row.seconds:.0f}"]
+
+
+def sweep_figure(rows: Sequence[SweepRow]) -> str:
+    """Dev F1 against the number of layers, one line for each size and number of heads, as an SVG file's text."""
+    figure, axes = new_figure(5.4, 3.6)
+    kinds = sorted({(row.shape.d_model, row.shape.heads) for row in rows})
+    for i, (size, heads) in enumerate(kinds):
+        line = sorted((r.shape.layers, r.f1) for r in rows if (r.shape.d_model, r.shape.heads) == (size, heads))
+        style = "o-" if heads == 4 else "s--"
+        x, y = zip(*line, strict=True)
+        axes.plot(x, y, style, color=COLOURS[_LINES[i % 6]], markersize=4, label=f"emb {size}, {heads} heads")
+    axes.set_xlabel("layers")
+    axes.set_ylabel("F1 on dev")
+    axes.legend(fontsize=8, frameon=False, labelcolor=COLOURS["ink"], ncols=2)
+    return _with_colours(render(figure, "sweep"))
+
+
+def _with_colours(svg: str) -> str:
+    """On a page its style names the colours; a file must bring them along."""
+    names = "".join(f"--{name}:{value};" for name, value in COLOURS.items())
+    opening, rest = svg.split(">", 1)
+    return f"{opening}><style>svg{{{names}}}</style>{rest}"

@@ -1,0 +1,100 @@
+"""From a file of questions to evidence, in the questions' order and in batches."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from kbtrain import jsonl
+from kbtrain.answers.mask import mask_answers, mask_leak
+from kbtrain.errors import UserError
+from kbtrain.prompts.kbm import evidence_text, query_text
+from kbtrain.provenance import file_sha256
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Evidence, Hit, Passage, Question
+from kbtrain.retrieval.base import Searcher
+from kbtrain.retrieval.bm25 import BM25, build_index
+from kbtrain.retrieval.chunk import Chunking, chunked
+from kbtrain.retrieval.corpus import read_passages
+from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
+from kbtrain.retrieval.tokens import Tokens
+
+Query = Literal["text", "text_and_options"]
+Kind = Literal["bm25", "tfidf"]
+Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
+_BUILD = {"bm25": build_index, "tfidf": build_tfidf}
+_LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
+
+
+def open_index(
+    kind: Kind, corpus: Path, folder: Path, tokens: Tokens | None = None, chunking: Chunking | None = None
+) -> BM25 | TfIdf:
+    """The index of a corpus, kept in ``folder`` and built only if corpus, tokenizer or chunks differ from last time."""
+    tokens = tokens or Tokens()
+    wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
+    wanted["chunking"] = None if chunking is None else chunking._asdict()
+    note = folder / "built_from.json"
+    if not note.exists() or json.loads(note.read_text(encoding="utf-8")) != wanted:
+        passages = read_passages(corpus)
+        _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
+        note.write_text(json.dumps(wanted), encoding="utf-8")
+    return _LOAD[kind](folder)
+
+
+def by_search(searcher: Searcher, k: int) -> Search:
+    """Search for the queries."""
+    return lambda questions, queries: searcher.search(queries, k)
+
+
+def by_own(corpus: Path, k: int, hits: Callable[[Question, Mapping[str, Passage], int], tuple[Hit, ...]]) -> Search:
+    """The questions' own passages (see ``fixed.py``). Raises :class:`UserError` for a passage id that occurs twice."""
+    passages: dict[str, Passage] = {}
+    for number, passage in enumerate(read_passages(corpus), 1):
+        if passage.id in passages:
+            raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
+        passages[passage.id] = passage
+    return lambda questions, queries: [hits(question, passages, k) for question in questions]
+
+
+def find_evidence(
+    questions: Path, search: Search, name: str, query: Query, batch: int, skip: int
+) -> Iterator[list[Evidence]]:
+    """Evidence for all questions but the first ``skip``, a batch at a time."""
+    rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)
+    while group := list(itertools.islice(rows, batch)):
+        queries = [question.text if query == "text" else query_text(question) for question in group]
+        found = search(group, queries)
+        yield [evidence_of(*parts, name) for parts in zip(group, queries, found, strict=True)]
+
+
+def evidence_of(question: Question, query: str, hits: tuple[Hit, ...], name: str) -> Evidence:
+    """The record. ``gold_found``: is a gold passage, or a chunk of one, among the hits?"""
+    gold = set(question.gold_passages)
+    leak = mask_leak(mask_answers(evidence_text(hits), question), question)
+    found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
+    return Evidence(question.id, name, query, hits, found, leak)
+
+
+def _source(passage_id: str, gold: set[str]) -> str:
+    return passage_id if passage_id in gold else re.sub(r"#\d+$", "", passage_id)
+
+
+def summary(evidence: Path, questions: Path) -> dict[str, int]:
+    """Counts over a finished file: how often some and all gold passages were found, and nothing at all."""
+    names = ("questions", "without_hits", "gold_named", "gold_found", "all_gold_found", "mask_leaks")
+    counts = dict.fromkeys(names, 0)
+    pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
+    for found, question in pairs:
+        gold = set(question.gold_passages)
+        ids = {_source(hit.passage_id, gold) for hit in found.hits}
+        counts["questions"] += 1
+        counts["without_hits"] += not ids
+        counts["gold_named"] += bool(gold)
+        counts["gold_found"] += bool(found.gold_found)
+        counts["all_gold_found"] += bool(gold) and ids.issuperset(gold)
+        counts["mask_leaks"] += bool(found.mask_leak)
+    return counts

@@ -1,0 +1,79 @@
+"""What every recipe's Trainer shares: like lengths in one batch, a watched loss, checkpoints that hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from kbtrain.errors import UserError
+from kbtrain.kernels.memory import keep_freed_memory
+from kbtrain.training.checkpoints import mark_complete, rotate
+from kbtrain.training.order import LikeLengthSampler
+
+Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
+
+
+class _Watching(TrainerCallback):
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            self.watch(state.global_step, state.max_steps, logs or {})
+
+
+class WatchedTrainer(Trainer):
+    """``rows`` are the training examples, each with its token ``ids``."""
+
+    rows: Sequence[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not torch.cuda.is_available():
+            keep_freed_memory()  # else a step on a CPU waits longer for zeroed pages than it computes
+        super().__init__(*args, **kwargs)
+
+    def watched_by(self, watch: Watch) -> None:
+        """``watch`` is told every step's loss; nothing else is printed."""
+        self.add_callback(_Watching(watch))
+        for printing in (PrinterCallback, ProgressCallback):
+            self.remove_callback(printing)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        group = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        lengths = [len(row.ids) for row in self.rows]
+        return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Stops at once when the loss is no number: nothing good can come after."""
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise UserError(
+                f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"
+            )
+        super().log(logs, start_time)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Gone on from the checkpoint of the last step, it would take one more (unless an epoch ends there too)."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            run = Path(str(self.args.output_dir))
+            mark_complete(run / f"checkpoint-{self.state.global_step}")
+            best = self.state.best_model_checkpoint
+            rotate(run, {run / Path(best).name} if best else set())
+        self.accelerator.wait_for_everyone()

@@ -1,0 +1,121 @@
+"""Puts a plan together: memory by ZeRO stage, steps and time, and what to change where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kbtrain.models.shapes import config_of, parameters_of
+from kbtrain.training.plan.activations import Activations, Batch, activations
+from kbtrain.training.plan.config import PlannedTraining
+from kbtrain.training.plan.memory import CONTEXT, LAYOUTS, NF4_BYTES, Layout, Need, Weights, needs
+
+ANSWER = 32  # tokens of an answer: figure 14's has about 20, RAGate's 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``memory`` on one device for each layout, at full length; ``weights`` counts."""
+
+    config: PlannedTraining
+    shape: Any
+    weights: Weights
+    devices: int
+    kept: Activations
+    memory: tuple[Need, ...]
+
+    def need(self, layout: Layout) -> Need:
+        """The need of one layout."""
+        return next(need for need in self.memory if need.layout == layout)
+
+
+def make_plan(config: PlannedTraining, devices: int, context: float = CONTEXT, layouts: Sequence[Layout] = ()) -> Plan:
+    """Raises :class:`~kbtrain.errors.UserError` for a model whose config cannot be opened. No weights are loaded."""
+    shape = config_of(config.model)
+    weights = count(config, shape)
+    found, memory = None, []
+    for layout in layouts or tuple(LAYOUTS):
+        adapt, lean = None if weights.full else adapter_of(config), not config.gradient_checkpointing
+        found = activations(shape, batch_of(config, layout), adapt, lean)
+        total = found.total(config.gradient_checkpointing) + found.layer  # and the gradients of one layer's tensors
+        memory.append(needs(layout, weights, devices, total, context))
+    assert found is not None
+    return Plan(config, shape, weights, devices, found, tuple(memory))
+
+
+def batch_of(config: PlannedTraining, layout: Layout) -> Batch:
+    """One forward pass at full length: fp32, 16 bits (DeepSpeed, frozen weights), or fp32 weights under autocast."""
+    rows, tokens = config.device_batch_size, config.max_length
+    if config.dtype == "fp32":
+        return Batch(rows, tokens, ANSWER, bits=32)
+    return Batch(rows, tokens, ANSWER, bits=16, autocast=layout == "none" and config.method == "full")
+
+
+def count(config: PlannedTraining, shape: Any) -> Weights:
+    """All weights and, with adapters, how many of them are trained."""
+    total = parameters_of(shape)
+    if config.method == "full":
+        return Weights(0, total)
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = adapter_of(config)(AutoModelForCausalLM.from_config(shape))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if config.method == "lora":
+        return Weights(total, trained, 4.0 if config.dtype == "fp32" else 2.0)
+    text = shape.get_text_config()
+    kept = text.vocab_size * text.hidden_size * (1 if text.tie_word_embeddings else 2)
+    size = (NF4_BYTES * (total - kept) + 2.0 * kept) / total
+    return Weights(total, trained, size)
+
+
+def adapter_of(config: PlannedTraining) -> Any:
+    """The adapters that the recipe would add."""
+    from kbtrain.training.config import Adapter
+
+    return Adapter(config.lora_rank, config.lora_alpha, config.lora_dropout, config.seed)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to change, the layout it is for, and the bytes a device then needs."""
+
+    text: str
+    layout: Layout
+    peak: float
+
+
+def ways_to_fit(plan: Plan, layout: Layout, memory: float) -> list[Change]:
+    """Changes that make the training fit into ``memory`` bytes a device, the mildest first."""
+    tried: list[tuple[str, PlannedTraining, Layout]] = []
+    config = plan.config
+    smaller, rows, passes = config, config.device_batch_size, config.gradient_accumulation_steps
+    if not config.gradient_checkpointing:
+        smaller = config.model_copy(update={"gradient_checkpointing": True})
+        tried.append(("gradient_checkpointing: true", smaller, layout))
+    while rows > 1 and rows % 2 == 0:
+        rows, passes = rows // 2, passes * 2
+        smaller = smaller.model_copy(update={"device_batch_size": rows, "gradient_accumulation_steps": passes})
+        text = f"device_batch_size: {rows}, gradient_accumulation_steps: {passes}"
+        tried.append(
+            (text + (", gradient_checkpointing: true" if not config.gradient_checkpointing else ""), smaller, layout)
+        )
+    order: list[Layout] = ["none", "zero2", "zero3", "zero2_offload"]
+    for other in order[order.index(layout) + 1 if layout in order else 1 :]:
+        tried.append((f"launch with {LAYOUTS[other]}", config, other))
+    for method in ("lora", "qlora"):
+        if config.method == "full" or (config.method, method) == ("lora", "qlora"):
+            tried.append((f"method: {method}", config.model_copy(update={"method": method}), layout))
+    found = []
+    for text, changed, other in tried:
+        peak = make_plan(changed, plan.devices, layouts=[other]).memory[0].peak
+        if peak <= memory:
+            found.append(Change(text, other, peak))
+    return found
+
+
+def on_cpu(plan: Plan, layout: Layout) -> Need:
+    """Without the GPU's context: what a process on a CPU adds to its libraries."""
+    return replace(plan.need(layout), context=0.0)
