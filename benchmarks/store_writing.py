@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.llm.batching import windows
+from kbtrain.models.batching import windows
 from kbtrain.records import Sample, SampleSet
 from kbtrain.store import SampleStore
 

@@ -9,7 +9,7 @@ from typing import Any
 from loop import serve
 
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
-from kbtrain.llm.batching import BatchLimits
+from kbtrain.models.batching import BatchLimits
 from kbtrain.models.load import load_model
 
 

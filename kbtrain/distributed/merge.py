@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.llm.batching import windows
+from kbtrain.models.batching import windows
 from kbtrain.llm.shards import Shard
 from kbtrain.store import SampleStore
 

@@ -14,7 +14,7 @@ def open_llm(config: LLMConfig) -> LLM:
 
 
 def _transformers(config: LLMConfig) -> LLM:
-    from kbtrain.llm.batching import BatchLimits
+    from kbtrain.models.batching import BatchLimits
     from kbtrain.llm.transformers_llm import TransformersLLM
 
     limits = BatchLimits(config.batch_rows, config.batch_prompt_tokens, config.window)

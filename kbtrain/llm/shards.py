@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask
-from kbtrain.llm.batching import windows
+from kbtrain.models.batching import windows
 
 
 @dataclass(frozen=True)

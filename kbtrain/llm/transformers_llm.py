@@ -16,7 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.kernels.machine_memory import machine_memory
 from kbtrain.kernels.side_by_side import at_once, side_by_side
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.batching import BatchLimits, batches, windows
+from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem

@@ -8,7 +8,7 @@ from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.batching import windows
+from kbtrain.models.batching import windows
 from kbtrain.llm.prompt_room import prompt_ids
 from kbtrain.llm.seeds import request_seed
 from kbtrain.models.load import load_tokenizer, resolve

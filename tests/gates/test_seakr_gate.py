@@ -15,7 +15,7 @@ from kbtrain.gates.seakr.gate import SeaKR, prompt_text
 from kbtrain.gates.seakr.seakr_folder import SeakrCard, measured_scale, read_seakr_card, scale_of, write_seakr_card
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
-from kbtrain.llm.batching import BatchLimits
+from kbtrain.models.batching import BatchLimits
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GateExample, Question
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.batching import BatchLimits, batches
+from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.llm.sampler.sampler import PromptRows
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.precision import choose_dtype

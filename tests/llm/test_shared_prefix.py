@@ -5,7 +5,7 @@ import torch
 
 import kbtrain.llm.sampler.shared_prefix as shared_prefix
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.batching import BatchLimits
+from kbtrain.models.batching import BatchLimits
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.llm.transformers_llm import TransformersLLM
 

@@ -18,7 +18,7 @@ from kbtrain.records import GREEDY
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.batching import BatchLimits
+    from kbtrain.models.batching import BatchLimits
     from kbtrain.llm.sampler.sampler import PromptRows
     from kbtrain.llm.sampler.state_sampler import ClosedAnswer
 
@@ -76,7 +76,7 @@ class Uncertainty:
         settings: SeakrSettings,
         limits: BatchLimits | None = None,
     ) -> None:
-        from kbtrain.llm.batching import BatchLimits
+        from kbtrain.models.batching import BatchLimits
         from kbtrain.llm.hidden_states import StateTap
         from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
         from kbtrain.llm.sampler.state_sampler import ClosingSampler
@@ -105,7 +105,7 @@ class Uncertainty:
 
         Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
         """
-        from kbtrain.llm.batching import batches
+        from kbtrain.models.batching import batches
         from kbtrain.llm.sampler.sampler import PromptRows
 
         indices = (GREEDY, *range(self.settings.k))

@@ -17,7 +17,7 @@ from kbtrain.records import GateExample, Question
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.batching import BatchLimits
+    from kbtrain.models.batching import BatchLimits
 
 
 class SeaKR:

@@ -98,7 +98,7 @@ class SeakrRun:
 def open_thinking(config: SeakrMethodConfig) -> PromptThinking:
     """The gate's model, ready to think. Raises :class:`UserError`."""
     from kbtrain.gates.seakr.engine import Uncertainty
-    from kbtrain.llm.batching import BatchLimits
+    from kbtrain.models.batching import BatchLimits
     from kbtrain.models.load import load_model
     from kbtrain.rag.seakr.thinking import PromptThinking
 
