@@ -17,7 +17,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.labeling._part_metrics_agreement import Answers, answers, difference, same_greedy, shared_questions
+from kbtrain.labeling.agreement import Answers, answers, difference, same_greedy, shared_questions
 from kbtrain.metrics.significance import Delta
 from kbtrain.records import CONDITIONS, Question
 from kbtrain.store import SampleStore

@@ -10,7 +10,7 @@ import torch
 from mha_reference import ReferenceMHA
 
 from kbtrain.gates.ragate.mha_model import RagateMHAModel
-from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss
+from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, classifier_loss
 
 Logits = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 

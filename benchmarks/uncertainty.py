@@ -50,8 +50,7 @@ class UncertaintyBenchmarkConfig(Config):
 def main(config: UncertaintyBenchmarkConfig) -> None:
     import torch
 
-    from kbtrain.models.load import resolve
-    from kbtrain.models.precision import choose_dtype, name_of
+    from kbtrain.models.load import choose_dtype, name_of, resolve
 
     if config.quick:
         few = dict.fromkeys(SETTINGS, 1)

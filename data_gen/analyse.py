@@ -21,14 +21,12 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.labeling.aligned import Aligned
-from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.provenance import git_state, meta_path, read_meta, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
-from kbtrain.report.analysis.page import render_html, render_markdown, to_json
+from kbtrain.report.analysis.page import render_html, render_markdown, sections, to_json
 from kbtrain.report.analysis.run import RunAnalysis
-from kbtrain.report.analysis.sections import sections
 from kbtrain.store import SampleStore
 
 PAPER_TAU = 0.8

@@ -23,13 +23,11 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.labeling.aligned import side_by_side
-from kbtrain.labeling.benefit_target import BenefitTarget
-from kbtrain.labeling.examples import example, reference_example
-from kbtrain.labeling.targets import Targets
+from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
+from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.prompts.kbm import Key, evidence_text
 from kbtrain.provenance import read_meta, write_meta
-from kbtrain.questions.leaks import find_leaks, refuse_leaks
+from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import GateExample, Label, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")

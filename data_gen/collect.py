@@ -24,9 +24,8 @@ from kbtrain.errors import did_you_mean
 from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
-from kbtrain.questions.collect import write_questions
+from kbtrain.questions.collect import Tally, Wanted, picked, write_questions
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
-from kbtrain.questions.pick import Tally, Wanted, picked
 from kbtrain.records import Gold, Split
 
 

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.provenance import write_meta
-from kbtrain.store import SampleStore
-from kbtrain.store_export import export
+from kbtrain.store import SampleStore, export
 
 
 class ExportConfig(Config):

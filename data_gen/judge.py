@@ -30,7 +30,7 @@ from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge
 from kbtrain.labeling.verdicts import QuestionVerdicts, judged
-from kbtrain.llm.settings import LLMConfig
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.provenance import write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.store import SampleStore

@@ -24,12 +24,10 @@ from kbtrain.answers import grading
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.labeling import certainty
-from kbtrain.labeling.aligned import Aligned
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import LabelledBy, with_taus
-from kbtrain.labeling.label_stage import Tally, labels
-from kbtrain.labeling.tau import Quantile, Tau, choose_tau
-from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.labeling.label_stage import Quantile, Tally, Tau, choose_tau, labels
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question

@@ -22,8 +22,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
 from kbtrain.provenance import write_meta
-from kbtrain.store import SampleStore
-from kbtrain.store_lock import writing
+from kbtrain.store import SampleStore, writing
 
 
 class MergeConfig(Config):

@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.dialogue.augmentations import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
-from kbtrain.dialogue.knowledge import kept_knowledge
+from kbtrain.dialogue.features import kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
+from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, Split, TurnExample

@@ -23,10 +23,9 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
-from kbtrain.retrieval.chunk import Chunking
-from kbtrain.retrieval.evidence_file import EvidenceFile
-from kbtrain.retrieval.fixed import context_hits, fixed_hits
-from kbtrain.retrieval.retrieve_stage import Search, by_own, by_search, find_evidence, open_index, summary
+from kbtrain.retrieval.base import context_hits, fixed_hits
+from kbtrain.retrieval.corpus import Chunking
+from kbtrain.retrieval.retrieve_stage import EvidenceFile, Search, by_own, by_search, find_evidence, open_index, summary
 from kbtrain.retrieval.tokens import Chinese, Tokens
 from kbtrain.retrieval.web import WebSearch, WebService
 

@@ -23,9 +23,8 @@ from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain.config import run_script
-from kbtrain.llm.plan import Plan, check_files
-from kbtrain.llm.settings import LLMConfig
-from kbtrain.llm.shards import Shard
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.sample_stage import Plan, Shard, check_files
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
@@ -60,8 +59,7 @@ def main(config: SampleConfig) -> None:
         return
 
     from kbtrain.llm.sample_stage import SamplingJob
-    from kbtrain.store import SampleStore
-    from kbtrain.store_lock import writing
+    from kbtrain.store import SampleStore, writing
 
     target = config.run / shard.store_name
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total)

@@ -23,11 +23,9 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.dialogue.features import Finder, with_entities
-from kbtrain.dialogue.knowledge import find_knowledge
+from kbtrain.dialogue.features import Finder, find_knowledge, with_entities
 from kbtrain.dialogue.responses import all_responses
-from kbtrain.llm.backends import open_llm
-from kbtrain.llm.settings import LLMConfig
+from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample
 

@@ -21,10 +21,10 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.calibrate import Goal, Wanted, calibrate, dev_table
-from kbtrain.evaluation.stored import read_scores
-from kbtrain.folder import Threshold, read_json, set_threshold
-from kbtrain.gates.seakr.seakr_folder import scale_of
-from kbtrain.metrics.calibrate_shift import shift
+from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.gate_folder import Threshold, read_json, set_threshold
+from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Outcome

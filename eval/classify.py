@@ -21,7 +21,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.classify import GateClassification, classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
-from kbtrain.evaluation.stored import read_labels, read_scores
+from kbtrain.evaluation.run_folder import read_labels, read_scores
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import read_meta, write_atomically, write_meta
 from kbtrain.records import Outcome

@@ -23,7 +23,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.report.turn_tables import difference_table, gate_table
+from kbtrain.report.tables import difference_table, gate_table
 
 
 class ClassifyTurnsConfig(Config):

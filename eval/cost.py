@@ -18,9 +18,8 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, build, run_script
-from kbtrain.evaluation._part_report_results import load
-from kbtrain.evaluation.cost import GateBill, Prices
-from kbtrain.evaluation.cost_of_run import bills
+from kbtrain.evaluation.cost import GateBill, Prices, bills
+from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.text_table import aligned, number, signed

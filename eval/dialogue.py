@@ -21,14 +21,13 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.dialogue.augmentations import NONE
+from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
 from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.metrics.text_generation import bert_parts
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.report.dialogue_layout import BertScored, Draws, evaluate_dialogue
-from kbtrain.report.dialogue_page import dialogue_html, dialogue_markdown
+from kbtrain.report.ragate_tables import BertScored, Draws, dialogue_html, dialogue_markdown, evaluate_dialogue
 from kbtrain.report.tables import as_text
 
 

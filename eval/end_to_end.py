@@ -20,19 +20,17 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
-from kbtrain.evaluation._part_report_results import Results, save
-from kbtrain.evaluation.conditions import summarise
 from kbtrain.evaluation.end_to_end import Settings, evaluate
-from kbtrain.evaluation.outcomes import AccuracyKind, answers, has_expected
+from kbtrain.evaluation.outcomes import AccuracyKind, answers, has_expected, summarise
 from kbtrain.evaluation.pipelines import methods_of_run
 from kbtrain.evaluation.result_meta import note_thresholds, result_meta
-from kbtrain.evaluation.run_folder import read_run
-from kbtrain.evaluation.stored import read_labels
-from kbtrain.metrics.curves import oracles
+from kbtrain.evaluation.results import Results, save
+from kbtrain.evaluation.run_folder import read_labels, read_run
+from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import read_meta, write_meta
-from kbtrain.report.methods_table import methods_text
 from kbtrain.report.summary import text_summary
+from kbtrain.report.tables import methods_text
 
 
 class EndToEndConfig(Config):

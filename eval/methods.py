@@ -21,11 +21,11 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.pipelines import methods_of_run
-from kbtrain.evaluation.stored import read_scores
+from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.provenance import meta_path, read_meta, write_atomically, write_meta
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Question, Split
-from kbtrain.report.methods_table import methods_text
+from kbtrain.report.tables import methods_text
 
 
 class MethodsConfig(Config):

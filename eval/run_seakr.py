@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from kbtrain.config import run_script
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrRun
-from kbtrain.rag.seakr.seakr_config import SeakrMethodConfig
+from kbtrain.rag.seakr.run import SeakrMethodConfig, SeakrRun
 from kbtrain.report.trace_page import render_traces, summarise
 
 

@@ -18,11 +18,10 @@ from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain.config import run_script
-from kbtrain.distributed.score_settings import ScoringConfig
+from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import FOLDER_SOURCES, Source, prompt_source
-from kbtrain.gates.score_chunks import chunks_left, score_chunks
-from kbtrain.gates.score_stage import ScoreFile, plain_examples
+from kbtrain.gates.score_stage import ScoreFile, chunks_left, plain_examples, score_chunks
 from kbtrain.provenance import file_sha256, write_meta
 
 

@@ -20,12 +20,11 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.distributed.score_settings import ScoringConfig
+from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.stored import first_ids
+from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.registry import kbm_source
-from kbtrain.gates.score_chunks import chunks_left, score_chunks
-from kbtrain.gates.score_stage import ScoreFile
+from kbtrain.gates.score_stage import ScoreFile, chunks_left, score_chunks
 from kbtrain.labeling.examples import reference_example
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import file_sha256, write_meta

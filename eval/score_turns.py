@@ -23,10 +23,10 @@ from tqdm import tqdm
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.folder import CARD, read_json
+from kbtrain.gate_folder import CARD, read_json
 from kbtrain.gates.average import AverageGate
+from kbtrain.gates.registry import fitted, keep_threshold
 from kbtrain.gates.score_stage import ScoreFile, Timing
-from kbtrain.gates.turn_gates import fitted, keep_threshold
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, TurnExample
 

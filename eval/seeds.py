@@ -21,7 +21,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
-from kbtrain.metrics.seeds import SeedSummary, summarise_seeds
+from kbtrain.metrics.turns import SeedSummary, summarise_seeds
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.compare import Run, read_finished
 from kbtrain.report.summary import interval

@@ -24,11 +24,11 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.score_order import complete, covered_by, of_data_set, read_score_files, score_areas
+from kbtrain.evaluation.classify import complete, covered_by, of_data_set, read_score_files, score_areas
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.records import Outcome, Question, Split
-from kbtrain.report.signals_table import signal_document, signal_table
+from kbtrain.report.tables import signal_document, signal_table
 
 
 class SignalsConfig(Config):

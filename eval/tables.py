@@ -20,13 +20,12 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from kbtrain.config import Config, run_script
-from kbtrain.evaluation.judged import Cut, questions_of
+from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.report.kbm_layouts import Options, lay_out
-from kbtrain.report.kbm_tables import Layout
+from kbtrain.report.kbm_tables import Layout, Options, lay_out
 from kbtrain.report.tables import as_markdown, as_text
 
 

@@ -21,8 +21,7 @@ from pydantic import Field, field_validator
 from kbtrain.config import Config, run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.evaluation.transfer import Carried, matrix
-from kbtrain.evaluation.transfer_parts import By, between_models, by_dataset
+from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.tables import Column, Table, as_markdown, as_text

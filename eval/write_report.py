@@ -16,19 +16,17 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation._part_report_results import Results, load
 from kbtrain.evaluation.result_meta import check_fresh
-from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.stored import read_labels, read_scores
+from kbtrain.evaluation.results import GateResult, Results, load
+from kbtrain.evaluation.run_folder import read_labels, read_scores
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.records import Outcome
-from kbtrain.report.bills import read_bills
-from kbtrain.report.examples import collect
-from kbtrain.report.gate_figures import POSITIVE, gate_figures, read_calibration
+from kbtrain.report.examples import collect, worst_errors
+from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.label_statistics import statistics
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
-from kbtrain.report.worst_errors import worst_errors
+from kbtrain.report.summary import read_bills
 
 HEADLINE = (
     "kbm_benefit",

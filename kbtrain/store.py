@@ -1,6 +1,12 @@
 """Crash-safe store of samples, keyed (run, question, condition, sample index): SQLite in WAL mode behind one class.
 
 What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone.
+
+Tables of the sample store, and its errors in one line each.
+
+One writer a run: two samplers that draw the same answers into the same file would only waste each other's work.
+
+A run of the sample store as one Parquet or JSON Lines file, streamed.
 """
 
 from __future__ import annotations
@@ -16,9 +22,117 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from kbtrain import store_schema as schema
+from filelock import FileLock, Timeout
+
+from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.records import GREEDY, Condition, Sample, SampleSet
+
+VERSION = 1
+APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
+TABLES = (
+    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL)",
+    "CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL,"
+    " UNIQUE (run, id))",
+    # one small row per finished question-condition: a resume reads these and never the samples
+    "CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL,"
+    " n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL,"
+    " PRIMARY KEY (question, condition)) WITHOUT ROWID",
+    "CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL,"
+    " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
+    " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
+)
+# CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
+ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, samples.idx, samples.text,
+    samples.n_tokens, samples.finish, samples.logprob
+    FROM questions {scan} CROSS JOIN sets USING (question) CROSS JOIN samples USING (question, condition)
+    WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
+    ORDER BY questions.question, sets.condition, samples.idx"""
+PROBLEMS = {
+    sqlite3.SQLITE_FULL: "disk is full; what was finished is kept, free some space and run the same command again",
+    sqlite3.SQLITE_IOERR: "disk error; what was finished is kept, check the disk and run the same command again",
+    sqlite3.SQLITE_BUSY: "another process is writing to this store; wait for it to finish",
+    sqlite3.SQLITE_READONLY: "no permission to write",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; does its folder exist, with permission to write?",
+    sqlite3.SQLITE_NOTADB: "not a sample store; name another file",
+    sqlite3.SQLITE_CORRUPT: "damaged database; restore a copy, or delete it and sample again",
+}
+
+
+def create(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables if the file is empty; two processes may try at once."""
+    if _n_tables(db):
+        return
+    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise UserError(f"{at(path)}: its file system has no shared memory (WAL); use a local disk")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if not _n_tables(db):
+            for statement in TABLES:
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Raise :class:`UserError` unless the file is a store of this version."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION:
+        raise UserError(f"{at(path)}: not a sample store; name another file")
+    if version != VERSION:
+        raise UserError(
+            f"{at(path)}: store of version {version}, this kbtrain reads {VERSION}; "
+            "use the kbtrain that wrote it or sample into a new file"
+        )
+
+
+@contextlib.contextmanager
+def user_errors(path: Path) -> Iterator[None]:
+    """Turn what a user can mend (disk, permissions, another writer, a wrong file) into :class:`UserError`."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        problem = None if code is None else PROBLEMS.get(code & 0xFF)  # the low byte is the primary code
+        if problem is None:
+            raise
+        raise UserError(f"{at(path)}: {problem}") from None
+
+
+def _n_tables(db: sqlite3.Connection) -> int:
+    n: int = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return n
+
+
+@contextlib.contextmanager
+def writing(path: Path, run: str) -> Iterator[None]:
+    """Hold the right to write ``run`` of the store ``path``; the system gives it back when the process dies.
+
+    Raises :class:`UserError` at once when another process holds it. The lock is a file beside the store; on a network
+    disk it counts between machines only as far as that disk keeps ``flock``.
+    """
+    lock = FileLock(path.with_name(f"{path.name}.{quote(run, safe='')}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(
+            f"{at(path)}: another process is sampling run '{run}' into it; wait for it, or name another run"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{at(path)}: cannot be locked ({error.strerror or error}); can its folder be written?"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class SampleStore:
@@ -35,13 +149,13 @@ class SampleStore:
             raise UserError(f"{at(self.path)}: no such file")
         if not read_only:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with schema.user_errors(self.path):
+        with user_errors(self.path):
             self._db = self._connect(read_only)
         try:
-            with schema.user_errors(self.path):
+            with user_errors(self.path):
                 if not read_only:
-                    schema.create(self._db, self.path)
-                schema.check(self._db, self.path)
+                    create(self._db, self.path)
+                check(self._db, self.path)
         except BaseException:
             self._db.close()
             raise
@@ -103,7 +217,7 @@ class SampleStore:
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
         """One question-condition, or None if it is not stored."""
-        query = schema.ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
+        query = ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
         rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
         return _sample_set(rows) if rows else None
 
@@ -114,8 +228,8 @@ class SampleStore:
         """
         self.run_meta(run)
         where = "" if condition is None else "AND sets.condition = :condition"
-        with schema.user_errors(self.path), contextlib.closing(self._connect(read_only=True)) as db:
-            rows = db.execute(schema.ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
+        with user_errors(self.path), contextlib.closing(self._connect(read_only=True)) as db:
+            rows = db.execute(ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
             for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
                 yield _sample_set(list(group))
 
@@ -154,14 +268,14 @@ class SampleStore:
             raise ValueError(f"cannot store {place}: already there or not a number ({error})") from None
 
     def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        with schema.user_errors(self.path):
+        with user_errors(self.path):
             return self._db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         if self.read_only:
             raise ValueError(f"{self.path} was opened read-only")
-        with schema.user_errors(self.path):
+        with user_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -187,3 +301,52 @@ def _sample_set(rows: Sequence[tuple[Any, ...]]) -> SampleSet:
     samples = [Sample(*row[4:]) for row in rows]
     greedy = samples.pop(0) if samples[0].index == GREEDY else None
     return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
+
+
+ROW_GROUP = 50_000  # answers held in memory at a time
+
+
+def export(store: SampleStore, run: str, path: Path | str) -> int:
+    """Write a run to ``path`` atomically; returns the number of records.
+
+    ``.jsonl``: one :class:`SampleSet` a line. ``.parquet``: one row an answer, the greedy one with index -1.
+    """
+    target = Path(path)
+    store.run_meta(run)
+    if target.suffix == ".jsonl":
+        return jsonl.write(target, store.iterate(run))
+    if target.suffix == ".parquet":
+        return _write_parquet(target, store.iterate(run))
+    raise UserError(f"{at(target)}: cannot export to '{target.suffix}'; name a .parquet or .jsonl file")
+
+
+def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
+    import pyarrow
+    import pyarrow.parquet
+
+    text, number = pyarrow.string(), pyarrow.int32()
+    names = {"question_id": text, "condition": text, "index": number, "text": text, "n_tokens": number}
+    names |= {"finish": text, "logprob": pyarrow.float64(), "prompt_tokens": number, "evidence_cut": number}
+    fields = pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in names.items()])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial, count, answers = target.with_name(target.name + ".partial"), 0, _answers(sets)
+    with pyarrow.parquet.ParquetWriter(partial, fields, compression="zstd") as writer:
+        while chunk := list(itertools.islice(answers, ROW_GROUP)):
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema=fields))
+            count += len(chunk)
+    with open(partial, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(partial, target)
+    return count
+
+
+def _answers(sets: Iterator[SampleSet]) -> Iterator[dict[str, Any]]:
+    for made in sets:
+        for answer in [*([made.greedy] if made.greedy else []), *made.samples]:
+            yield {
+                "question_id": made.question_id,
+                "condition": made.condition,
+                **vars(answer),
+                "prompt_tokens": made.prompt_tokens,
+                "evidence_cut": made.evidence_cut,
+            }

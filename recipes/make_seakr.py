@@ -20,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.seakr_folder import SeakrCard, measured_scale, write_seakr_card
+from kbtrain.gates.seakr.gate import SeakrCard, measured_scale, write_seakr_card
 from kbtrain.labeling.examples import example
 from kbtrain.provenance import file_sha256, git_state, package_versions
 from kbtrain.records import GateExample, Question
@@ -58,8 +58,7 @@ def main(config: MakeSeakrConfig) -> None:
     started = time.time()
     examples = dev_examples(config.questions, config.measure_on)
     from kbtrain.gates.seakr.gate import SeaKR
-    from kbtrain.models.load import load_model
-    from kbtrain.models.precision import name_of
+    from kbtrain.models.load import load_model, name_of
     from kbtrain.prompts.kbm import answer_fingerprint
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)

@@ -84,12 +84,12 @@ def main(config: TrainDialogueConfig) -> None:
     if finished(config.output, CARD):
         return say(f"train_dialogue: {config.output} is finished already; nothing to do")
     trainer, tokenizer, facts = train(config, data, device, processes)
-    from kbtrain.models.bases import open_base
+    from kbtrain.models.adapters import open_base
 
     model = trainer.plain_model(lambda: open_base(config.model, "full", device, facts["compute"])[0])
     if trainer.args.should_save:
-        from kbtrain.dialogue.dialogue_finish import finish_dialogue
         from kbtrain.dialogue.responder import Responder
+        from kbtrain.dialogue.train_responder import finish_dialogue
 
         responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
         run |= {**facts, "device": device, "processes": processes, "seconds": round(time.time() - started)}
@@ -102,12 +102,11 @@ def train(config: TrainDialogueConfig, data: Any, device: str, processes: int) -
 
     from transformers.utils.logging import disable_progress_bar
 
-    from kbtrain.dialogue.dialogue_trainer import DialogueTrainer
     from kbtrain.dialogue.responder import ResponsePrompts
-    from kbtrain.dialogue.train_responder import lesson_rows
-    from kbtrain.models.bases import compute_of, open_base, trainable
+    from kbtrain.dialogue.train_responder import DialogueTrainer, lesson_rows
+    from kbtrain.models.adapters import compute_of, open_base, trainable
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.config import planned
+    from kbtrain.training.plan.plan import planned
     from kbtrain.training.processes import main_first
 
     disable_progress_bar()  # transformers' own, of loading and writing
@@ -129,11 +128,9 @@ def train(config: TrainDialogueConfig, data: Any, device: str, processes: int) -
 
 
 def dry_run(config: TrainDialogueConfig, data: Any) -> str:
-    from kbtrain.dialogue.dialogue_trainer import answer_tokens
     from kbtrain.dialogue.responder import ResponsePrompts
-    from kbtrain.dialogue.train_responder import lesson_rows
-    from kbtrain.training.checks import check_base
-    from kbtrain.training.estimate import count_steps
+    from kbtrain.dialogue.train_responder import answer_tokens, lesson_rows
+    from kbtrain.training.checks import check_base, count_steps
 
     tokenizer = check_base(config.model, "full", config.dtype, "cpu" if config.device == "cpu" else "auto")
     rows, cut = lesson_rows(ResponsePrompts(tokenizer, config.reads()), data.train)

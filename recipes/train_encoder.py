@@ -31,11 +31,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.folder import CARD
+from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.offset import EncoderBase, turns_only
-from kbtrain.training.classifier_data import ClassifierData, act_targets, class_weights, common_acts
-from kbtrain.training.classifier_data import read_classifier_data as read_data
+from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
+from kbtrain.training.data import read_classifier_data as read_data
 from kbtrain.training.finish import (
     NOT_PART_OF_A_RUN,
     SCORES,
@@ -149,7 +149,7 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData, started: float) 
     if finished(config.output, CARD, SCORES):
         return say(f"train_encoder: {config.output} is finished already; nothing to do")
 
-    from kbtrain.training.classifier_finish import finish
+    from kbtrain.training.finish import finish
 
     if config.method == "probe":
         if int(os.environ.get("RANK", "0")) == 0:  # nothing to share among processes
@@ -171,9 +171,14 @@ def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tupl
 
     from kbtrain.gates.encoder.gate import EncoderGate, has_segments, open_encoder
     from kbtrain.metrics.dev import classifier_metrics
-    from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
-    from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
-    from kbtrain.training.layer_rates import Rates, freeze
+    from kbtrain.training.classifier_trainer import (
+        ClassifierCollator,
+        ClassifierRow,
+        ClassifierTrainer,
+        Objective,
+        Rates,
+        freeze,
+    )
     from kbtrain.training.processes import compute_dtype, main_first
 
     acts = common_acts(data.train) if config.act_weight else ()

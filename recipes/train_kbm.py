@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.folder import CARD, GateCard
+from kbtrain.gate_folder import CARD, GateCard
 from kbtrain.prompts.kbm import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
@@ -70,7 +70,7 @@ def main(config: TrainKBMConfig) -> None:
     data = read_data(config.train, config.dev, config.keys, config.labels)
     check_dev(data, config.keys, config.labels, config.select, config.dev)
     if config.dry_run:
-        from kbtrain.gates.kbm.dry_run import dry_run
+        from kbtrain.gates.kbm.train import dry_run
 
         at_once = config.device_batch_size * config.gradient_accumulation_steps
         shape = (config.keys, config.labels, config.max_length, config.epochs, at_once)
@@ -94,7 +94,7 @@ def main(config: TrainKBMConfig) -> None:
 
 
 def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.models.bases import open_base, trainable
+    from kbtrain.models.adapters import open_base, trainable
 
     base, tokenizer = open_base(config.model, config.method, device, compute)
     return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
@@ -106,12 +106,12 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.gates.kbm.train import KBMTrainer
     from kbtrain.gates.true_false.form import Encoder, kbm_form
-    from kbtrain.models.bases import compute_of
-    from kbtrain.training.checkpoints import last_good
+    from kbtrain.models.adapters import compute_of
+    from kbtrain.training.answer_trainer import make_row
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.config import planned
+    from kbtrain.training.plan.plan import planned
     from kbtrain.training.processes import main_first
-    from kbtrain.training.rows import make_row
+    from kbtrain.training.run import last_good
 
     disable_progress_bar()  # transformers' own, of loading and writing
     tokenizer = check_base(config.model, config.method, config.dtype, device)
@@ -140,9 +140,9 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
 
 
 def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model: Any, run: dict[str, Any]) -> None:
-    from kbtrain.gates.kbm.save import save_checked
+    from kbtrain.gates.kbm.train import save_checked
     from kbtrain.models.adapters import base_fingerprint
-    from kbtrain.training.run_files import write_run_files
+    from kbtrain.training.run import write_run_files
 
     state, cut = trainer.state, sum(row.cut for row in trainer.rows)
     state.save_to_json(str(config.output / "trainer_state.json"))

@@ -26,13 +26,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from kbtrain.classifier_folder import read_classifier_card
 from kbtrain.config import run_script
-from kbtrain.folder import CARD
-from kbtrain.gates.ragate.ragate_mha_input import Inputs, MHAInput, kept_tokenizer, train_tokenizer
+from kbtrain.gate_folder import CARD, read_classifier_card
+from kbtrain.gates.ragate.mha import Inputs, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.provenance import write_atomically
 from kbtrain.report.mha_sweep import Shape, SweepRow, best, grid, sweep_figure, sweep_table
-from kbtrain.training.classifier_data import ClassifierData, class_weights, read_classifier_data
+from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.finish import (
     NOT_PART_OF_A_RUN,
     SCORES,
@@ -117,7 +116,7 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
         return say(f"train_ragate_mha: {output} is finished already; nothing to do")
     gate, trainer = train(config, data, shape, output, device)
     if trainer.args.should_save:
-        from kbtrain.training.classifier_finish import finish
+        from kbtrain.training.finish import finish
 
         gate.model = trainer.plain_model()
         facts = {"device": device, "processes": processes, "seconds": round(time.time() - started)}
@@ -132,8 +131,7 @@ def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, outp
     from kbtrain.gates.ragate.mha import RagateMHA
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
     from kbtrain.metrics.dev import classifier_metrics
-    from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
-    from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
+    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, ClassifierTrainer, Objective
     from kbtrain.training.processes import main_first
 
     examples = [row.example for row in data.train]

@@ -26,11 +26,11 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.folder import CARD
-from kbtrain.prompts.ragate_peft_prompts import PeftFeature
+from kbtrain.gate_folder import CARD
+from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
-from kbtrain.training.classifier_data import ClassifierData
 from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import SCORES, held_out_examples, train_to_end
 from kbtrain.training.run import claim, finished, identity, settled
 
@@ -91,7 +91,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     model = trainer.plain_model(lambda: opened(config, device, compute)[0])
     if trainer.args.should_save:
         from kbtrain.gates.ragate.peft import RagatePeft
-        from kbtrain.gates.ragate.ragate_peft_finish import finish_peft
+        from kbtrain.gates.ragate.train_peft import finish_peft
 
         gate = RagatePeft(model, trainer.kbm.prompts.encoder.tokenizer, config.features, config.max_length)
         facts = {"compute": compute, "device": device, "processes": processes, "turns_cut": trainer.turns_cut}
@@ -101,7 +101,7 @@ def main(config: TrainRagatePeftConfig) -> None:
 
 
 def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.models.bases import open_base, trainable
+    from kbtrain.models.adapters import open_base, trainable
 
     base, tokenizer = open_base(config.model, config.method, device, compute)
     return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
@@ -119,11 +119,10 @@ def train(
     from transformers.utils.logging import disable_progress_bar
 
     from kbtrain.gates.ragate.peft import RagatePeft, TurnPrompts
-    from kbtrain.gates.ragate.ragate_peft_trainer import RagatePeftTrainer, peft_arguments
-    from kbtrain.gates.ragate.train_peft import turn_row, turns_of
-    from kbtrain.models.bases import compute_of
+    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
+    from kbtrain.models.adapters import compute_of
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.config import planned
+    from kbtrain.training.plan.plan import planned
     from kbtrain.training.processes import main_first
 
     disable_progress_bar()  # transformers' own, of loading and writing
@@ -151,8 +150,7 @@ def train(
 def dry_run(config: TrainRagatePeftConfig, data: ClassifierData) -> str:
     from kbtrain.gates.ragate.peft import TurnPrompts
     from kbtrain.gates.ragate.train_peft import turn_row, turns_of
-    from kbtrain.training.checks import check_base
-    from kbtrain.training.estimate import count_steps
+    from kbtrain.training.checks import check_base, count_steps
 
     tokenizer = check_base(config.model, config.method, config.dtype, "cpu" if config.device == "cpu" else "auto")
     prompts = TurnPrompts(tokenizer, config.features, config.max_length)

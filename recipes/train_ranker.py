@@ -29,7 +29,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read
 from kbtrain.provenance import file_sha256, package_versions, write_atomically, write_meta
 from kbtrain.records import Snippet, TurnExample
-from kbtrain.retrieval.ranker_data import Candidates, TfIdfRank, read_ranker_data, recall, training_pairs
+from kbtrain.retrieval.ranker import Candidates, TfIdfRank, read_ranker_data, recall, training_pairs
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.run import claim, finished, identity, settled
 
@@ -92,8 +92,7 @@ def train(
 
     from kbtrain.gates.encoder.gate import has_segments, open_encoder
     from kbtrain.retrieval.ranker import Ranker
-    from kbtrain.training.classifier_rows import ClassifierCollator
-    from kbtrain.training.classifier_trainer import ClassifierTrainer, Objective
+    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.finish import train_to_end
     from kbtrain.training.processes import compute_dtype, main_first
 
@@ -120,7 +119,7 @@ def train(
 
 def save(config: TrainRankerConfig, turns: Any, candidates: Candidates, ranker: Any, trainer: Any, run: Any) -> None:
     from kbtrain.retrieval.ranker import RANKER, Ranker
-    from kbtrain.training.run_files import write_run_files
+    from kbtrain.training.run import write_run_files
 
     output = config.output
     ranker.model.float().save_pretrained(output)

@@ -50,7 +50,7 @@ def test_light_module_loads_nothing_heavy(module):
 
 
 def test_load_gate_is_found_when_it_is_asked_for():
-    from kbtrain.folder import load_gate
+    from kbtrain.gate_folder import load_gate
 
     assert kbtrain.load_gate is load_gate
 

@@ -17,8 +17,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Condition, Sample, SampleSet
-from kbtrain.store import SampleStore
-from kbtrain.store_schema import ROWS
+from kbtrain.store import ROWS, SampleStore
 
 
 def made(

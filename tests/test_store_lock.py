@@ -11,11 +11,11 @@ import time
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.store_lock import writing
+from kbtrain.store import writing
 
 HOLD = """import sys, time
 from pathlib import Path
-from kbtrain.store_lock import writing
+from kbtrain.store import writing
 with writing(Path(sys.argv[1]), "main"):
     print("held", flush=True)
     time.sleep(60)

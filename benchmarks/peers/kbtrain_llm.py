@@ -9,8 +9,8 @@ from loop import Answered, Job, serve
 
 from kbtrain import jsonl
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.models.batching import BatchLimits
 from kbtrain.llm.transformers_llm import TransformersLLM
+from kbtrain.models.batching import BatchLimits
 from kbtrain.models.load import load_model
 from kbtrain.records import Question
 

@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from model_shapes import attention_width, body_shapes, head_size, parameters
 
-from kbtrain.models.load import load_model
-from kbtrain.models.precision import name_of
+from kbtrain.models.load import load_model, name_of
 
 READ = 2**28  # bytes, far beyond the processor's caches
 

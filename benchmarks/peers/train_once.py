@@ -23,14 +23,14 @@ from training_limit import least_seconds
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.true_false.form import Encoder, kbm_form
 from kbtrain.jsonl import read
-from kbtrain.models.bases import open_base
+from kbtrain.models.adapters import open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateExample
+from kbtrain.training.answer_trainer import Collator, Row, answer_loss, make_row
+from kbtrain.training.base_trainer import LikeLengthSampler
 from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
 from kbtrain.training.data import target
-from kbtrain.training.order import LikeLengthSampler
-from kbtrain.training.rows import Collator, Row, answer_loss, make_row
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:

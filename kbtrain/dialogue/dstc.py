@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kbtrain.dialogue.base import Dialogue, Turn
-from kbtrain.dialogue.files import load_json, load_list, parsed, split_of
+from kbtrain.dialogue.base import Dialogue, Turn, load_json, load_list, parsed, split_of
 from kbtrain.errors import UserError, at
 from kbtrain.records import Snippet, Speaker, Split, Utterance
 

@@ -16,7 +16,7 @@ from transformers import (
 
 from kbtrain.dialogue.responder import Generated
 from kbtrain.kernels.exact_head import exact_head
-from kbtrain.llm.sampler.stopping import eos_ids
+from kbtrain.llm.sampler.sampler import eos_ids
 
 
 class _Chosen(LogitsProcessor):

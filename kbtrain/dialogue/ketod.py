@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kbtrain.dialogue.base import Dialogue, Turn
-from kbtrain.dialogue.files import load_list, named, parsed, split_files
+from kbtrain.dialogue.base import Dialogue, Turn, load_list, named, parsed, split_files
 from kbtrain.dialogue.sgd import NativeDialogue, NativeTurn, alternating, native_dialogues, sgd_files, utterance_of
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import lines

@@ -15,8 +15,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import one_line
-from kbtrain.prompts.context import first_kept, turn_text
-from kbtrain.prompts.dialogue_prompts import CONTEXT, RESPONSE, act_text, dialogue_fingerprint, snippet_text
+from kbtrain.prompts.ragate import (
+    CONTEXT,
+    RESPONSE,
+    act_text,
+    dialogue_fingerprint,
+    first_kept,
+    snippet_text,
+    turn_text,
+)
 from kbtrain.records import Hit, TurnExample
 
 if TYPE_CHECKING:

@@ -1,20 +1,28 @@
 """Generated responses, kept as they are finished: the feature ``syn-resp`` (of whatever back end, before the turn), and
-a turn's response under an augmentation (RAGate, tables 3 and 4)."""
+a turn's response under an augmentation (RAGate, tables 3 and 4).
+
+What is put beside a turn's context before its response is generated, and the responses as they are stored.
+
+Each (turn, augmentation) is generated once; whatever a gate decides, its row of RAGate's tables 3 and 4 is a mix of
+these responses.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError
+from kbtrain.dialogue.responder import Prompt, Responder
+from kbtrain.errors import UserError, at
 from kbtrain.llm.base import LLM, Ask
-from kbtrain.prompts.context import first_kept, turn_text
-from kbtrain.records import Question, TurnExample
+from kbtrain.prompts.ragate import first_kept, turn_text
+from kbtrain.provenance import write_atomically
+from kbtrain.records import Hit, Question, TurnExample
 
 
 def asked(example: TurnExample, words: int) -> Question:
@@ -92,3 +100,132 @@ def all_responses(
         made |= found
         watch(len(found))
     return made
+
+
+Way = Literal["top3", "rank1", "rank5"]
+WAYS: tuple[Way, ...] = ("top3", "rank1", "rank5")
+NONE = "none"
+DEEPEST = 5  # hits that the ways need
+_SLICES: dict[Way, slice] = {"top3": slice(0, 3), "rank1": slice(0, 1), "rank5": slice(4, 5)}
+
+
+@dataclass(frozen=True)
+class AugmentedResponse:
+    """One turn's greedy response. ``snippets``: ids of what it read, none where the ranker found nothing at that
+    rank; the least logit and probability of its tokens (the end token left out) are None for an empty response."""
+
+    turn_id: str
+    augmentation: str
+    text: str
+    n_tokens: int
+    minimum_logit: float | None
+    minimum_probability: float | None
+    snippets: tuple[str, ...] = ()
+    turns_cut: int = 0
+    knowledge_cut: int = 0
+
+
+def snippets_of(way: Way, hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """The first three, the first or the fifth alone; empty where there are not so many."""
+    return tuple(hits[_SLICES[way]])
+
+
+def responses_path(folder: Path, augmentation: str) -> Path:
+    """Where an augmentation's responses are: ``none.jsonl``, ``tfidf_top3.jsonl``, ..."""
+    return folder / f"{augmentation}.jsonl"
+
+
+def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedResponse]:
+    """What an earlier run left, by turn; a line that it left unfinished is cut off.
+
+    Raises :class:`UserError` if these responses are another model's, of other turns or other snippets.
+    """
+    if not _note(path).exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+        write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")
+    old = read_key(path)
+    differing = [name for name in {**old, **key} if old.get(name) != key.get(name)]
+    if differing:
+        name = differing[0]
+        raise UserError(
+            f"{at(path)}: other responses are there ({name} was {old.get(name)}, is {key.get(name)}); choose another "
+            "--out, or delete them"
+        )
+    cut_unfinished(path)
+    return {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(path.name + ".key")
+
+
+def read_key(path: Path) -> dict[str, Any]:
+    """What stored responses were made from. Raises :class:`UserError` if that is not known."""
+    try:
+        found: dict[str, Any] = json.loads(_note(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        raise UserError(f"{at(_note(path))}: missing or broken; run data_gen/respond.py again") from None
+    return found
+
+
+def augment(
+    responder: Callable[[], Responder],
+    turns: Sequence[TurnExample],
+    hits: Sequence[Sequence[Hit]],
+    path: Path,
+    key: Mapping[str, Any],
+    without: Mapping[str, AugmentedResponse],
+    batch_size: int,
+    watch: Callable[[int], object] = lambda n: None,
+) -> dict[str, AugmentedResponse]:
+    """Every turn's response with these hits: kept ones, and the rest generated and kept. ``path`` names the
+    augmentation; a turn without hits takes its response of ``without``. ``watch`` is told of new ones.
+
+    Batches are a function of all turns, so that a resumed run ends in the same bytes as an undisturbed one.
+    """
+    name, made = path.stem, kept_augmented(path, key)
+    watch(len(made))
+    bare = [replace(without[t.id], augmentation=name) for t, h in zip(turns, hits, strict=True) if not h and without]
+    rest = [one for one in bare if one.turn_id not in made]
+    keep(path, rest)
+    made |= {one.turn_id: one for one in rest}
+    watch(len(rest))
+    asked = [(t, h) for t, h in zip(turns, hits, strict=True) if h or not without]
+    if all(turn.id in made for turn, _ in asked):
+        return made
+    for found in _generated(responder(), name, asked, made, batch_size):
+        keep(path, found)
+        made |= {one.turn_id: one for one in found}
+        watch(len(found))
+    return made
+
+
+def _generated(
+    responder: Responder,
+    name: str,
+    asked: Sequence[tuple[TurnExample, Sequence[Hit]]],
+    made: Mapping[str, AugmentedResponse],
+    batch_size: int,
+) -> Iterator[list[AugmentedResponse]]:
+    prompts: list[tuple[TurnExample, Sequence[Hit], Prompt]] = [
+        (turn, hits, responder.prompts.prompt(turn, hits)) for turn, hits in asked
+    ]
+    prompts.sort(key=lambda one: (-len(one[2].ids), one[0].id))
+    for i in range(0, len(prompts), batch_size):
+        batch = prompts[i : i + batch_size]
+        if all(turn.id in made for turn, _, _ in batch):
+            continue
+        answers = responder.respond([prompt.ids for _, _, prompt in batch])
+        yield [
+            AugmentedResponse(
+                turn_id=turn.id,
+                augmentation=name,
+                snippets=tuple(hit.passage_id for hit in hits),
+                turns_cut=prompt.turns_cut,
+                knowledge_cut=prompt.knowledge_cut,
+                **vars(answer),
+            )
+            for (turn, hits, prompt), answer in zip(batch, answers, strict=True)
+            if turn.id not in made
+        ]

@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kbtrain.dialogue.base import Dialogue, Turn
-from kbtrain.dialogue.files import load_list, named, parsed, split_of
+from kbtrain.dialogue.base import Dialogue, Turn, load_list, named, parsed, split_of
 from kbtrain.errors import UserError, at
 from kbtrain.records import Entity, Speaker, Split, Utterance
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain import jsonl
-from kbtrain.dialogue.base import services_so_far
-from kbtrain.dialogue.files import SPLITS, split_files
+from kbtrain.dialogue.base import SPLITS, services_so_far, split_files
 from kbtrain.errors import UserError, at
 from kbtrain.records import Split, TurnExample, Utterance
 

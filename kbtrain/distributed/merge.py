@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.llm.sample_stage import Shard
 from kbtrain.models.batching import windows
-from kbtrain.llm.shards import Shard
 from kbtrain.store import SampleStore
 
 BATCH = 200  # question-conditions in one transaction

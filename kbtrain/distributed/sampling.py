@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 from pydantic import TypeAdapter
 
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
-from kbtrain.llm.backends import open_llm
+from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import Ask
 from kbtrain.llm.sample_stage import Answered
-from kbtrain.llm.settings import LLMConfig
 from kbtrain.records import SampleSet
 
 _ASKS = TypeAdapter(list[Ask])

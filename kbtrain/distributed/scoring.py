@@ -1,6 +1,8 @@
 """Gate scores on a Ray cluster: actors on many machines score, this process alone writes them.
 
 A row of the job is one chunk of examples, so its batches, and therefore its scores, are those of one machine.
+
+The keys of every script that scores a run folder's questions with gates that run a model.
 """
 
 from __future__ import annotations
@@ -8,13 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
+from kbtrain.config import Config
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import Opening, Source, source_of
-from kbtrain.gates.score_chunks import Chunk, ScoredChunk, scored_chunk
+from kbtrain.gates.score_stage import Chunk, ScoredChunk, scored_chunk
+from kbtrain.records import Split
+
+if TYPE_CHECKING:
+    from kbtrain.gates.score_stage import Engine
 
 _CHUNK = TypeAdapter(Chunk)
 _SCORED = TypeAdapter(ScoredChunk)
@@ -41,7 +49,7 @@ class ScoreWorker(RowWorker):
 
 @dataclass(frozen=True)
 class RayScoring(RayCluster):
-    """An :data:`~kbtrain.gates.score_chunks.Engine`; an actor takes one GPU where there are GPUs."""
+    """An :data:`~kbtrain.gates.score_stage.Engine`; an actor takes one GPU where there are GPUs."""
 
     worker: type[RowWorker] = ScoreWorker
 
@@ -65,7 +73,27 @@ def _settled(opening: Opening) -> Opening:
     baseline. Folders say their own."""
     if opening.kind != "prompt" or opening.dtype != "auto":
         return opening
-    from kbtrain.models.load import choose_device
-    from kbtrain.models.precision import choose_dtype, name_of
+    from kbtrain.models.load import choose_device, choose_dtype, name_of
 
     return replace(opening, dtype=name_of(choose_dtype("auto", choose_device(opening.device), "")))
+
+
+class ScoringConfig(Config):
+    """Which questions, in what pieces, and who scores them. A script's own config is a child of it."""
+
+    splits: tuple[Split, ...] = Field(("dev", "test"), description="which questions to score")
+    chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
+    dtype: str = Field("auto", description="auto, fp32, bf16 or fp16")
+    device: str = Field("auto", description="auto, cpu or cuda")
+    engine: Literal["local", "ray"] = Field("local", description="local (this process) or ray (actors of a cluster)")
+    ray_address: str | None = Field(None, description="ray: the cluster; null: $RAY_ADDRESS, or this machine alone")
+    ray_actors: int = Field(0, ge=0, description="ray: gates open at once; 0: one per GPU, or per node without GPUs")
+    ray_cpus: float = Field(0, ge=0, description="ray: CPUs of each; 0: those of a node (with GPUs: 1)")
+
+    def scoring(self) -> Engine:
+        """Who scores the chunks."""
+        if self.engine == "ray":
+            return RayScoring(self.ray_address, self.ray_actors, self.ray_cpus)
+        from kbtrain.gates.score_stage import local
+
+        return local

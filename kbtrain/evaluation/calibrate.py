@@ -11,11 +11,10 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, needed
-from kbtrain.evaluation.stored import in_order
-from kbtrain.metrics.calibrate_shift import kept_scores
-from kbtrain.metrics.risk_control import control
+from kbtrain.evaluation.run_folder import in_order
+from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import delta, resampled_means
-from kbtrain.metrics.thresholds import Dev, choose
+from kbtrain.metrics.thresholds import Dev, choose, control
 from kbtrain.records import Outcome
 
 Goal = Literal["ratio", "best_accuracy", "max_loss", "given"]

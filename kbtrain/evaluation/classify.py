@@ -1,16 +1,29 @@
-"""Classification of one split by each gate's scores, for every definition of "retrieval needed"."""
+"""Classification of one split by each gate's scores, for every definition of "retrieval needed".
+
+What the order that a score gives is worth, without any threshold: scores from several files, on any questions.
+
+A score that was published for some questions only is measured on those, beside all others on the same questions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import GateInput, decide
+from kbtrain.evaluation.decisions import GateInput, decide, interval
+from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.metrics.calibration import Calibrated, calibrated
 from kbtrain.metrics.classification import Bools, Classification, classify
+from kbtrain.metrics.ranking import normalised_area
+from kbtrain.metrics.significance import Delta, resampled_areas
 from kbtrain.metrics.thresholds import Rule
-from kbtrain.records import Outcome
+from kbtrain.records import Outcome, Question
 
 
 @dataclass(frozen=True)
@@ -58,3 +71,69 @@ def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, 
     if truths[1][0] == "unmastered":
         truths.insert(1, oc.greedy_wrong(outcomes))
     return truths
+
+
+Floats = NDArray[np.float64]
+ByGate = Mapping[str, Mapping[str, float]]
+
+
+def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Scores by gate and question id. Raises :class:`UserError` for a gate that stands in two files."""
+    found: dict[str, dict[str, float]] = {}
+    for path in paths:
+        scores = read_scores(path)
+        twice = next((gate for gate in scores if gate in found), None)
+        if twice is not None:
+            raise UserError(f"{path}: gate '{twice}' stands in another score file too; rename it in one of them")
+        found |= scores
+    return found
+
+
+def of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:
+    """The outcomes of one data set's questions. Raises :class:`UserError` for a name that none of them has."""
+    by_id = {question.id: question.dataset for question in questions}
+    found = [outcome for outcome in outcomes if by_id.get(outcome.question_id) == name]
+    if not found:
+        known = {by_id[o.question_id] for o in outcomes if o.question_id in by_id}
+        raise UserError(f"no question of data set '{name}'; {did_you_mean(name, known)}")
+    return found
+
+
+def covered_by(outcomes: Sequence[Outcome], scores: ByGate, gate: str) -> list[Outcome]:
+    """The outcomes that have a score of this gate. Raises :class:`UserError` for an unknown gate."""
+    if gate not in scores:
+        raise UserError(f"no scores of gate '{gate}'; {did_you_mean(gate, scores)}")
+    return [outcome for outcome in outcomes if outcome.question_id in scores[gate]]
+
+
+def complete(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Floats], dict[str, int]]:
+    """The gates that have a score for every outcome, in the outcomes' order; of the others how many they have."""
+    arrays, short = {}, {}
+    for gate, by_question in scores.items():
+        found = [by_question[o.question_id] for o in outcomes if o.question_id in by_question]
+        if len(found) == len(outcomes):
+            arrays[gate] = np.array(found, dtype=np.float64)
+        else:
+            short[gate] = len(found)
+    return arrays, short
+
+
+def score_areas(
+    outcomes: Sequence[Outcome], scores: Mapping[str, Floats], reference: str, draws: int = 2_000, seed: int = 0
+) -> dict[str, tuple[Delta | None, Delta | None]]:
+    """Each score's oracle-normalised area, and the reference's minus it, on the same resamples (greedy answers).
+
+    None where the oracle gains nothing over random, and for the reference itself.
+    """
+    known = oc.answers(outcomes, "greedy")
+    areas = {gate: normalised_area(order, known.llm, known.rag) for gate, order in scores.items()}
+    observed = {gate: area for gate, area in areas.items() if area is not None}
+    if len(observed) < len(areas):
+        return {gate: (None, None) for gate in scores}
+    drawn = resampled_areas(list(scores.values()), known.llm, known.rag, draws, seed)
+    values = {gate: np.array([observed[gate], *drawn[:, i]]) for i, gate in enumerate(scores)}
+    base = values.get(reference)
+    return {
+        gate: (interval(own), None if base is None or gate == reference else interval(base - own))
+        for gate, own in values.items()
+    }

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.evaluation.results import GateResult
-from kbtrain.metrics.hypothesis_tests import McNemar, holm, mcnemar
-from kbtrain.metrics.significance import Delta, delta, resampled_means
+from kbtrain.metrics.significance import Delta, McNemar, delta, holm, mcnemar, resampled_means
 from kbtrain.records import Outcome
 
 Floats = NDArray[np.float64]

@@ -9,13 +9,23 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import Decision, GateInput, by_all_rules, decide
+from kbtrain.evaluation.decisions import (
+    Decision,
+    GateInput,
+    Measured,
+    areas,
+    by_all_rules,
+    compare,
+    correct_families,
+    decide,
+    interval,
+    measure,
+)
 from kbtrain.evaluation.outcomes import AccuracyKind, Answers
-from kbtrain.evaluation.points import Measured, areas, compare, correct_families, interval, measure
 from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
 from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
-from kbtrain.metrics.curves import Floats, retrieval_curve
-from kbtrain.metrics.hypothesis_tests import holm
+from kbtrain.metrics.ranking import Floats, retrieval_curve
+from kbtrain.metrics.significance import holm
 from kbtrain.metrics.thresholds import Rule, Threshold
 from kbtrain.records import Outcome
 

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 
 from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.stored import Stored, in_order
+from kbtrain.evaluation.run_folder import Stored, in_order
 from kbtrain.gate_folder import Gate
-from kbtrain.gates.oracle import Oracle
-from kbtrain.gates.random import Random
-from kbtrain.gates.relation_only import NEUTRAL, RelationOnly
-from kbtrain.gates.simple import Always, Never
+from kbtrain.gates.simple import NEUTRAL, Always, Never, Oracle, Random, RelationOnly
 from kbtrain.labeling.examples import example
 from kbtrain.records import Label, Outcome
 

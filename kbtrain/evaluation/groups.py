@@ -1,15 +1,28 @@
-"""Gates by groups of questions: data set, kind of change, hops, popularity (KBM, tables 1 to 4, figures 5 and 6)."""
+"""Gates by groups of questions: data set, kind of change, hops, popularity (KBM, tables 1 to 4, figures 5 and 6).
+
+Several run folders together: each gate's threshold chosen on all their dev questions, its decisions on test.
+
+How often a corpus speaks of an answer: knowledge frequency where a data set brings no popularity (KBM, figure 6).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kbtrain.answers.grading import normalise
+from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.decisions import Decision, decide
+from kbtrain.evaluation.double_judgement import DoubleJudgement, Read, judge_twice, second_threshold
+from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.run_folder import RunFolder, Stored, gate_input
 from kbtrain.metrics.significance import Delta, delta, resampled_means
+from kbtrain.metrics.thresholds import Rule
+from kbtrain.records import Condition, Passage, Question
 
 Floats = NDArray[np.float64]
 
@@ -138,3 +151,94 @@ def quantile_groups(values: Sequence[float | None], parts: int) -> list[str | No
         for value in values
         for place in [0 if value is None else int(np.searchsorted(cuts, value, side="left"))]
     ]
+
+
+_LONGEST = 8  # words of a gold answer; longer ones are sentences, and no corpus repeats them
+
+
+def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) -> list[int | None]:
+    """For each question, the number of passages in which one of its gold answers stands, word by word as grading
+    compares them; the passages are streamed once.
+
+    None for multiple choice (a letter is no knowledge) and for answers of more than eight words.
+    """
+    wanted: dict[tuple[str, ...], list[int]] = {}
+    for i, question in enumerate(questions):
+        for words in _gold(question):
+            wanted.setdefault(words, []).append(i)
+    lengths = sorted({len(words) for words in wanted})
+    counts = [0] * len(questions)
+    for passage in passages:
+        text = normalise(f"{passage.title} . {passage.text}").split()
+        found = {
+            i
+            for length in lengths
+            for start in range(len(text) - length + 1)
+            for i in wanted.get(tuple(text[start : start + length]), ())
+        }
+        for i in found:
+            counts[i] += 1
+    return [count if _gold(question) else None for question, count in zip(questions, counts, strict=True)]
+
+
+def _gold(question: Question) -> list[tuple[str, ...]]:
+    if question.form == "choice":
+        return []
+    texts = question.answers
+    split = [tuple(normalise(text).split()) for text in texts]
+    return [words for words in split if 0 < len(words) <= _LONGEST]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How thresholds are chosen on dev, and which accuracy counts."""
+
+    rule: Rule
+    target_ratio: float = 0.5
+    kind: AccuracyKind = "greedy"
+
+
+def questions_of(runs: Sequence[RunFolder]) -> list[Question]:
+    """All test questions with stored answers, run by run: the order of everything here."""
+    return [question for run in runs for question in run.test.questions]
+
+
+def judge(
+    runs: Sequence[RunFolder], gates: Sequence[str], cut: Cut, plug_in: Sequence[RunFolder] | None = None
+) -> Judged:
+    """The gates' decisions on the test questions of ``runs``.
+
+    ``plug_in``: run folders of another model whose gates, with thresholds chosen on their own dev answers, decide for
+    ``runs``; the gate ``prompt`` remains the answering model's own (KBM, table 4). Raises :class:`UserError`.
+    """
+    known = oc.answers([o for run in runs for o in run.test.outcomes], cut.kind)
+    decisions = {}
+    for gate in gates:
+        own = plug_in is None or gate == "prompt"
+        decisions[gate] = decision(runs if own else plug_in or (), gate, cut, None if own else runs).retrieve
+    return Judged(known.llm, known.rag, decisions)
+
+
+def decision(runs: Sequence[RunFolder], gate: str, cut: Cut, answers_of: Sequence[RunFolder] | None = None) -> Decision:
+    """One gate's decision; the threshold comes from the dev questions of ``runs``."""
+    dev = [outcome for run in runs for outcome in run.dev.outcomes]
+    return decide(gate_input(runs, gate, answers_of), dev, cut.rule, cut.target_ratio, cut.kind)
+
+
+def judge_double(runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gate: str, cut: Cut) -> DoubleJudgement:
+    """``referenced``: the same runs with the scores that the gate gives when it sees the chunks."""
+    first, second = gate_input(runs, gate), gate_input(referenced, gate)
+    chosen = decision(runs, gate, cut)
+    threshold = chosen.threshold.value if chosen.threshold else 0.5
+    dev, test = _read([run.dev for run in runs], cut.kind), _read([run.test for run in runs], cut.kind)
+    other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
+    return judge_twice(gate, first.test, second.test, test, threshold, other)
+
+
+def _read(parts: Sequence[Stored], kind: AccuracyKind) -> Read:
+    known = oc.answers([outcome for part in parts for outcome in part.outcomes], kind)
+    return Read(known.llm, known.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
+
+
+def _tokens(parts: Sequence[Stored], condition: Condition) -> oc.Floats:
+    return np.array([one.prompt_tokens for part in parts for one in part.graded[condition]], dtype=np.float64)

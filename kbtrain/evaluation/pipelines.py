@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain import jsonl
-from kbtrain.answers.answer_overlap import exact_match, token_f1
-from kbtrain.answers.grading import is_correct
+from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.rag.pipelines import stored_methods
 from kbtrain.rag.seakr.trace import Trace

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kbtrain import folder as gate_folder
+from kbtrain import gate_folder as gate_folder
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.stored import Stored
+from kbtrain.evaluation.run_folder import Stored
 from kbtrain.provenance import device, file_sha256, git_state, meta_path, package_versions, peak_rss_mb, read_meta
 
 STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",

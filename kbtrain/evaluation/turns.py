@@ -9,7 +9,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.stored import first_ids
+from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import Run
 from kbtrain.records import GateScore, Split, TurnExample

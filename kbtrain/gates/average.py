@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.folder import CARD, Threshold, load_gate, read_json
-from kbtrain.gates.turns.logistic_turns import probability
+from kbtrain.gate_folder import CARD, Threshold, load_gate, read_json
+from kbtrain.gates.turns.dialogue_state import probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 

@@ -1,4 +1,7 @@
-"""Gates that run a model, as things to be opened when there is something to score."""
+"""Gates that run a model, as things to be opened when there is something to score.
+
+Gates on dialogue turns that need seconds of fitting or none; and the threshold of a gate folder by dev scores.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from kbtrain.classifier_folder import Kind as ClassifierKind
-from kbtrain.classifier_folder import read_classifier_card
-from kbtrain.folder import load_gate, read_card, read_json
+from kbtrain import jsonl
+from kbtrain.gate_folder import CARD, Threshold, load_gate, read_card, read_classifier_card, read_json, set_threshold
+from kbtrain.gate_folder import Kind as ClassifierKind
 from kbtrain.gates.average import read_average_card
 from kbtrain.provenance import file_sha256
-from kbtrain.records import GateExample
+from kbtrain.records import GateExample, GateScore, TurnExample
 
 Kind = Literal["prompt", "kbm", "seakr", "encoder", "mha"]
 Score = Callable[[Sequence[GateExample]], dict[str, list[float]]]
@@ -85,7 +88,7 @@ def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Sou
 
     Its scores depend on the card but for what was measured or chosen afterwards.
     """
-    from kbtrain.gates.seakr.seakr_folder import read_seakr_card
+    from kbtrain.gates.seakr.gate import read_seakr_card
     from kbtrain.gates.seakr.signals import SIGNALS
 
     card = read_seakr_card(folder)
@@ -151,3 +154,36 @@ def _depends(folder: Path, kind: ClassifierKind) -> str:
     card = read_classifier_card(folder, kind)
     weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
     return ":".join([card.model_dump_json(exclude={"thresholds"}), *weights])
+
+
+def fitted(gate: Literal["always", "structural", "dialogue_state"], train: Sequence[TurnExample], folder: Path) -> Any:
+    """Fit the gate to labelled turns and save it in ``folder``. Raises :class:`UserError` for a single class."""
+    if gate == "always":
+        from kbtrain.gates.simple import Always
+
+        return Always()
+    if gate == "structural":
+        from kbtrain.gates.turns.structural import StructuralGate
+
+        ten_numbers = StructuralGate.fit(train)
+        ten_numbers.save(folder / "structural.json")
+        return ten_numbers
+    from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+
+    state = DialogueStateGate.fit(train)
+    state.save(folder)
+    return state
+
+
+def keep_threshold(folder: Path, dev: Sequence[TurnExample], dev_file: Path) -> None:
+    """Write the cut of the best F1 on labelled dev turns into the folder's ``gate.json``; nothing without either."""
+    known = [turn for turn in dev if turn.label is not None]
+    if not known or not (folder / CARD).exists():
+        return
+    from kbtrain.metrics.dev import best_f1_threshold
+
+    scores = {score.question_id: score.score for score in jsonl.read(GateScore, folder / "scores.jsonl")}
+    need = [float(bool(turn.label)) for turn in known]
+    cut = best_f1_threshold(need, [scores[turn.id] for turn in known]).value
+    found = Threshold(threshold=cut, rule="best_f1", dev_file_sha256=file_sha256(dev_file), n_dev=len(known))
+    set_threshold(folder, folder.name, found)

@@ -1,10 +1,20 @@
-"""The two gates that look at nothing: All-RAG and LLM-only."""
+"""The two gates that look at nothing: All-RAG and LLM-only.
+
+The gate that knows nothing: the baseline ``Rnd`` of KBM, table 1.
+
+The gate that knows the outcome: an upper bound, never a method.
+
+The gate that reads only which relation is asked for: what a learnt gate has to beat.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
-from kbtrain.records import GateExample
+from kbtrain.errors import UserError
+from kbtrain.records import GateExample, Label, Outcome
 
 
 class Always:
@@ -29,3 +39,73 @@ class Never:
     def score(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [0.0] * len(examples)
+
+
+class Random:
+    """A uniform number in [0, 1) per question, hashed from seed and question id: it does not depend on the batch.
+
+    Retrieve if score > 1 - ratio, to retrieve about this ratio of the questions.
+    """
+
+    name = "random"
+    needs_samples = False
+    needs_evidence = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def score(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        return [self._uniform(example.question_id) for example in examples]
+
+    def _uniform(self, question_id: str) -> float:
+        digest = hashlib.blake2b(f"{self.seed}\0{question_id}".encode(), digest_size=8).digest()
+        return (int.from_bytes(digest, "big") >> 11) / 2**53
+
+
+class Oracle:
+    """Score = what retrieval gains (greedy answers): 1 mended by it, 0 no difference, -1 broken by it.
+
+    With a threshold in [0, 1), no gate is more accurate, and none that is as accurate retrieves less.
+    """
+
+    name = "oracle"
+    needs_samples = False
+    needs_evidence = False
+
+    def __init__(self, outcomes: Iterable[Outcome]) -> None:
+        self._gain = {o.question_id: float(o.rag_correct) - float(o.llm_correct) for o in outcomes}
+
+    def score(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example. Raises KeyError for a question without an outcome."""
+        return [self._gain[example.question_id] for example in examples]
+
+
+NEUTRAL = 0.0  # a score above it says: retrieval gained more than it lost on the training questions
+
+
+class RelationOnly:
+    """Score = mean benefit (mastery with retrieval minus without, in [-1, 1]) of the relation's training questions.
+
+    A relation that was not trained on (or None) gets the mean over all training questions.
+    """
+
+    name = "relation_only"
+    needs_samples = False
+    needs_evidence = False
+
+    def __init__(self, labels: Iterable[Label]) -> None:
+        """Only labels of the train split are read. Raises :class:`UserError` if none of them has a benefit."""
+        benefits: dict[str | None, list[float]] = defaultdict(list)
+        for label in labels:
+            if label.split == "train" and label.benefit is not None:
+                benefits[label.relation].append(label.benefit)
+        everything = [b for values in benefits.values() for b in values]
+        if not everything:
+            raise UserError("gate 'relation_only': no training label has a benefit; sample condition 'rag' for them")
+        self.overall = sum(everything) / len(everything)
+        self.means = {relation: sum(values) / len(values) for relation, values in benefits.items() if relation}
+
+    def score(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        return [self.means.get(example.relation or "", self.overall) for example in examples]

@@ -3,20 +3,126 @@
 As they come, a norm keeps its input twice in fp32 and hands on fp32, which each projection then casts for itself; a
 gated MLP keeps four intermediate results. Here a norm keeps its input and one number a token and hands on what is
 computed in; an MLP keeps two results and computes the rest again, which is elementwise and cheap.
+
+Low-rank adapters (peft's LoRA) that keep less for the backward pass, and on a CPU draw their dropout faster.
+
+As they come, each adapter on a CPU takes its input in fp32, and keeps dropout's mask in fp32 and what dropout left:
+six bytes a number. Here it keeps the input as it is, which adapters beside each other share, and one byte a number;
+what dropout left is computed again for the gradients.
+
+Dropout whose random numbers cost a CPU a quarter of the time (torch draws them one by one, in one thread).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers.activations import SiLUActivation
 
-from kbtrain.kernels.lean_adapters import lean_adapters
-from kbtrain.models.bases import checkpointed
+from kbtrain.models.adapters import checkpointed
+
+_STEPS = 2**16  # of a probability
+
+
+class Dropout(nn.Dropout):
+    """As ``nn.Dropout``, with a probability rounded to 1/65,536. On a CPU one 64-bit draw of torch's generator serves
+    four numbers."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Zeros at random places while training, what is kept scaled up; same shape and type as ``input``."""
+        if not self.training or input.device.type != "cpu" or not 0 < round(self.p * _STEPS) < _STEPS:
+            return super().forward(input)
+        kept, scale = kept_places(input, self.p)
+        return input * kept.to(input.dtype).mul_(scale)
+
+
+def kept_places(x: Tensor, p: float) -> tuple[Tensor, float]:
+    """Where a dropout of probability ``p`` (below 1) keeps ``x``'s numbers, and what these are multiplied with."""
+    if x.device.type != "cpu":
+        return torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p), 1 / (1 - p)
+    dropped, n = round(p * _STEPS), x.numel()
+    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)
+    return draws.view(torch.int16)[:n].view(x.shape).ge(dropped - _STEPS // 2), _STEPS / (_STEPS - dropped)
+
+
+@contextmanager
+def lean_adapters(model: nn.Module) -> Iterator[None]:
+    """Within it, ``model``'s adapters are lean; those that others have changed are left alone.
+
+    To rounding the same but for dropout, whose random numbers are other ones of the same generator.
+    """
+    changed = list(_adapters(model))
+    for layer, dropout, down in changed:
+        layer.cast_input_dtype_enabled = False
+        dropout.forward = lambda x: x
+        down.forward = _forward(dropout, down)
+    try:
+        yield
+    finally:
+        for layer, dropout, down in changed:
+            layer.cast_input_dtype_enabled = True
+            del dropout.forward, down.forward
+
+
+def _adapters(model: nn.Module) -> Iterator[tuple[Any, Any, Any]]:
+    """Layers with one adapter, its dropout, and the product that follows it."""
+    for layer in model.modules():
+        downs, dropouts = getattr(layer, "lora_A", None), getattr(layer, "lora_dropout", None)
+        if not isinstance(downs, nn.ModuleDict) or not isinstance(dropouts, nn.ModuleDict) or len(downs) != 1:
+            continue
+        ((name, down),) = downs.items()
+        dropout = dropouts[name]
+        plain = type(dropout) is nn.Dropout and type(down) is nn.Linear and down.bias is None
+        free = plain and "forward" not in dropout.__dict__ and "forward" not in down.__dict__
+        if free and getattr(layer, "cast_input_dtype_enabled", False):
+            yield layer, dropout, down
+
+
+def _forward(dropout: Any, down: Any) -> Callable[[Tensor], Tensor]:
+    product: Any = DroppedProduct
+
+    def forward(x: Tensor) -> Tensor:
+        autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else down.weight.dtype
+        share = dropout.p if dropout.training else 0.0
+        return cast("Tensor", product.apply(x, down.weight, share, dtype))
+
+    return forward
+
+
+class DroppedProduct(torch.autograd.Function):
+    """dropout(x) times the weight, computed in ``dtype``; x is (..., in), weight (out, in), the result (..., out)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, share: float, dtype: torch.dtype) -> Tensor:
+        kept, ctx.scale = kept_places(x, share) if share else (None, 1.0)
+        ctx.dtype = dtype
+        ctx.save_for_backward(x, weight, *([] if kept is None else [kept]))
+        return _dropped(x, kept, ctx.scale, dtype) @ weight.to(dtype).T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight, *kept = ctx.saved_tensors
+        places, grad = (kept[0] if kept else None), grads[0].to(ctx.dtype)
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_x = _dropped(grad @ weight.to(ctx.dtype), places, ctx.scale, x.dtype)
+        if ctx.needs_input_grad[1]:
+            left = _dropped(x, places, ctx.scale, ctx.dtype)
+            of_weight = (grad.flatten(0, -2).T @ left.flatten(0, -2)).to(weight.dtype)
+        return of_x, of_weight, None, None
+
+
+def _dropped(x: Tensor, kept: Tensor | None, scale: float, dtype: torch.dtype) -> Tensor:
+    """``x`` where it is kept, scaled up, 0 elsewhere."""
+    if kept is None:
+        return x.to(dtype)
+    return kept.to(dtype).mul_(scale).mul_(x)
+
 
 _NORMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"}  # weight * x / rms(x), and nothing else
 _MLPS = {"LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP"}  # down(act(gate(x)) * up(x)), and nothing else
@@ -27,7 +133,7 @@ _PART = 300_000  # numbers: 1.2 MB in fp32 (between 150,000 and 600,000 it makes
 def lean_layers(model: nn.Module) -> Iterator[None]:
     """Within it, ``model``'s forward pass is lean, to rounding the same; other families' layers are left alone.
 
-    So are adapters (:mod:`kbtrain.kernels.lean_adapters`). Gradient checkpointing computes parts again later, outside:
+    So are adapters (:mod:`kbtrain.kernels.lean_training`). Gradient checkpointing computes parts again later, outside:
     then all is left alone.
     """
     changed: list[nn.Module] = []

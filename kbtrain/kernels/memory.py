@@ -1,9 +1,13 @@
-"""Keeps memory that was freed, instead of giving it back to the system after every product and asking for it again."""
+"""Keeps memory that was freed, instead of giving it back to the system after every product and asking for it again.
+
+How much memory this machine has.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 
 _TRIM, _MMAP, _ARENAS = -1, -3, -8  # numbers of mallopt's parameters in glibc
 _LARGEST = 32 * 2**20  # bytes; glibc takes no more
@@ -19,3 +23,8 @@ def keep_freed_memory() -> bool:
         return False
     # one arena: those that further threads get hand large tensors' memory back whatever else is asked for
     return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _NEVER)) and bool(mallopt(_ARENAS, 1))
+
+
+def machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

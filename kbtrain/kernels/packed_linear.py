@@ -1,19 +1,29 @@
 """Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
 
 PyTorch hands plain weights to oneDNN, which lays them out anew for every product: a tenth of the products' time.
+
+Whether weights are still those from which something was computed that is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import nn
 
-from kbtrain.kernels.machine_memory import machine_memory
-from kbtrain.kernels.weight_versions import weight_versions
+from kbtrain.kernels.memory import machine_memory
+
+
+def weight_versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """Differs from an earlier result once any of the weights was replaced or written to.
+
+    Weights made in inference mode count no writes: of those, replacing alone is seen.
+    """
+    return [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
+
 
 _SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
 

@@ -1,13 +1,16 @@
 """Causal attention for training by plain matrix products, block by block, its weights computed again for the gradients.
 
-For CPUs on which the fused kernel is slow (:func:`kbtrain.models.precision.fused_attention_is_slow`): like it, this
+For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`): like it, this
 keeps queries, keys and values only, but its products run at the processor's 16-bit rate. Each row is computed without
 its padding.
+
+Which attention a training batch takes: in blocks, by plain products, where the fused kernel is slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,6 +19,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from kbtrain.kernels.causal_blocks import BLOCK, causal_weights, future, plain
+from kbtrain.models.adapters import checkpointed
+from kbtrain.models.load import fused_attention_is_slow
 
 NAME = "kbtrain_training_blocks"
 LENGTHS: ContextVar[Sequence[int]] = ContextVar("kbtrain_row_lengths")
@@ -96,3 +101,23 @@ def _grouped(states: Tensor, key: Tensor) -> Tensor:
     """(heads, n, size) to (kv heads, heads of one kv head * n, size): these become rows of one product."""
     kv_heads = key.shape[1]
     return states.reshape(kv_heads, -1, states.shape[-1])
+
+
+@contextmanager
+def attention_for_training(model: Any, mask: torch.Tensor, bf16: bool) -> Iterator[None]:
+    """Within it, ``model`` computes a batch with the faster attention; ``mask`` (rows, tokens): 0 on left padding.
+
+    Gradient checkpointing computes parts again later, outside, where the attention must be the same: left alone.
+    """
+    fused = model.config._attn_implementation == "sdpa" and not checkpointed(model)
+    slow = fused_attention_is_slow(model.device.type, torch.bfloat16 if bf16 else model.dtype)
+    if not (fused and slow and serves(model, mask.shape[1])):
+        yield
+        return
+    lengths = LENGTHS.set(mask.sum(dim=1).tolist())
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation("sdpa")
+        LENGTHS.reset(lengths)

@@ -1,17 +1,28 @@
-"""How far judges agree with people, on a small file of answers that people have graded."""
+"""How far judges agree with people, on a small file of answers that people have graded.
+
+Do two samplers draw from the same distribution? The same questions, answered by both, compared question by question.
+
+Mean mastery is what matters and is coarse; the mean log-probability of an answer shifts at once when one of them
+filters, penalises or cools what the other does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from kbtrain import jsonl
+from kbtrain.answers.grading import is_correct
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
-from kbtrain.metrics.intervals import wilson
-from kbtrain.records import Grading, Question
+from kbtrain.metrics.significance import Delta, Floats, wilson
+from kbtrain.records import Condition, Grading, Question, SampleSet
+from kbtrain.store import SampleStore
 
 
 @dataclass(frozen=True)
@@ -108,3 +119,61 @@ def line(made: Agreement) -> str:
         f"of {made.n - made.n_abstained} labelled answers, kappa {kappa}; {made.false_right} wrong ones called right, "
         f"{made.false_wrong} right ones called wrong; abstained from {made.n_abstained} of {made.n}"
     )
+
+
+MEASURES = ("mastery", "logprob", "n_tokens")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Per question: mean mastery, mean log-probability (nats) and length (tokens) of an answer, and the greedy text."""
+
+    values: Floats  # (questions, 3), in the order of MEASURES
+    greedy: tuple[str | None, ...]
+
+    def mean(self, measure: str) -> float:
+        """Over the questions."""
+        return float(self.values[:, MEASURES.index(measure)].mean())
+
+
+def answers(store: SampleStore, run: str, questions: Iterable[Question], condition: Condition) -> Answers:
+    """What one run says; ``KeyError`` for a question that it does not hold."""
+    found = []
+    for question in questions:
+        made = store.get(run, question.id, condition)
+        if made is None:
+            raise KeyError(f"{question.id} under {condition}")
+        found.append((_values(question, made), made.greedy.text if made.greedy else None))
+    return Answers(np.array([values for values, _ in found]), tuple(text for _, text in found))
+
+
+def _values(question: Question, made: SampleSet) -> tuple[float, float, float]:
+    n = len(made.samples)
+    right = sum(is_correct(question, sample.text) for sample in made.samples)
+    return right / n, math.fsum(s.logprob for s in made.samples) / n, sum(s.n_tokens for s in made.samples) / n
+
+
+def difference(one: Answers, other: Answers, measure: str) -> Delta:
+    """Mean of other - one over the questions, with the 95 % interval of a paired t test."""
+    from scipy import stats
+
+    column = MEASURES.index(measure)
+    paired = other.values[:, column] - one.values[:, column]
+    mean, error = float(paired.mean()), float(paired.std(ddof=1)) / math.sqrt(len(paired))
+    half = float(stats.t.ppf(0.975, len(paired) - 1)) * error
+    return Delta(mean, mean - half, mean + half)
+
+
+def same_greedy(one: Answers, other: Answers) -> float | None:
+    """Share of questions with the same greedy answer, of those that have one in both; None if there are none."""
+    both = [a == b for a, b in zip(one.greedy, other.greedy, strict=True) if a is not None and b is not None]
+    return sum(both) / len(both) if both else None
+
+
+def shared_questions(stores: Sequence[SampleStore], run: str, condition: Condition) -> set[str]:
+    """Ids of the questions that all runs hold with at least two samples under a condition."""
+    ids: set[str] | None = None
+    for store in stores:
+        there = {made.question_id for made in store.iterate(run, condition) if len(made.samples) > 1}
+        ids = there if ids is None else ids & there
+    return ids or set()

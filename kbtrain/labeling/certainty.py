@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 
-from kbtrain.metrics.intervals import Interval
+from kbtrain.metrics.significance import Interval
 
 DRAWS = 1000  # bootstrap samples
 SEED = 20_241

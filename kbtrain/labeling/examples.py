@@ -1,10 +1,98 @@
-"""Labels and questions -> the examples a gate is trained on or scores."""
+"""Labels and questions -> the examples a gate is trained on or scores.
+
+Are there targets to train on? A training set with one class of a target teaches nothing.
+
+Benefit as training targets: a hard one, and a soft one stretched over the range that benefits really have.
+"""
 
 from __future__ import annotations
 
-from kbtrain.labeling.benefit_target import PLAIN, BenefitTarget
-from kbtrain.prompts.kbm import query_text
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kbtrain.errors import UserError
+from kbtrain.labeling.label_stage import quantile
+from kbtrain.prompts.kbm import Key, query_text
 from kbtrain.records import GateExample, Label, Question
+
+
+@dataclass(frozen=True)
+class BenefitTarget:
+    """Hard: benefit > ``tau``. Soft: 0 at ``low`` and below, 1 at ``high`` and above, a straight line between.
+
+    Most benefits lie in a narrow band of [-1, 1]. Unstretched, as (1 + benefit) / 2, their targets hardly differ and
+    a gate learns little of their order.
+    """
+
+    tau: float = 0.0
+    low: float = -1.0
+    high: float = 1.0
+
+    @classmethod
+    def of(cls, labels: Iterable[Label], tau: float, tail: float) -> BenefitTarget:
+        """``low`` and ``high`` are the quantiles ``tail`` and 1 - ``tail`` of the training questions' benefits.
+
+        They stay -1 and 1 when ``tail`` is 0, no training question has a benefit, or the quantiles fall together.
+        """
+        found = Counter(made.benefit for made in labels if made.split == "train" and made.benefit is not None)
+        if not tail or not found:
+            return cls(tau)
+        low, high = quantile(found, tail), quantile(found, 1 - tail)
+        return cls(tau, low, high) if low < high else cls(tau)
+
+    def hard(self, benefit: float) -> bool:
+        return benefit > self.tau
+
+    def soft(self, benefit: float) -> float:
+        return min(max((benefit - self.low) / (self.high - self.low), 0.0), 1.0)
+
+
+PLAIN = BenefitTarget()  # (1 + benefit) / 2
+
+
+@dataclass
+class Targets:
+    """Which training examples have all targets that training needs, and how many of each class."""
+
+    keys: Sequence[Key]
+    classes: Counter[tuple[bool, Key, bool]] = field(default_factory=Counter)  # (with reference, key, target) -> number
+    seen: int = 0  # training examples, with all targets or not
+
+    def complete(self, made: GateExample) -> bool:
+        """Whether a training example has every target; if so, it is counted."""
+        self.seen += 1
+        targets: dict[Key, bool | None] = {key: getattr(made, key) for key in self.keys}
+        if None in targets.values():
+            return False
+        self.classes.update((made.reference is not None, key, bool(target)) for key, target in targets.items())
+        return True
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """Number of training examples that are True and False, by target."""
+        made: dict[str, dict[str, int]] = {}
+        for (reference, key, target), n in sorted(self.classes.items()):
+            made.setdefault(f"{key} with reference" if reference else key, {})[str(target)] = n
+        return made
+
+    def check(self) -> None:
+        """Raise :class:`UserError` if there is nothing to train on, or only one class of some target.
+
+        A run without any training question is there to be scored: that is no error.
+        """
+        if self.seen and not self.classes:
+            raise UserError(
+                f"no training question has labels for {', '.join(self.keys)}; sample questions of split train"
+            )
+        for reference, key in sorted({(reference, key) for reference, key, _ in self.classes}):
+            true, false = (self.classes[reference, key, target] for target in (True, False))
+            if not true or not false:
+                kind = f"'{key}' with reference" if reference else f"'{key}'"
+                where = "tau_benefit" if key == "benefit" else f"tau_{key} of data_gen/label.py"
+                raise UserError(
+                    f"target {kind}: all {true or false} training examples are {bool(true)}; change {where} "
+                    "or leave the key out of keys"
+                )
 
 
 def example(question: Question, label: Label | None, target: BenefitTarget = PLAIN) -> GateExample:

@@ -42,7 +42,7 @@ class TokenJudge:
 
     def facts(self) -> dict[str, Any]:
         """What its opinions depend on."""
-        from kbtrain.models.precision import name_of
+        from kbtrain.models.load import name_of
 
         chat = "chat template" if self.tokenizer.chat_template else "plain"
         prompts = {"prompts": judge_fingerprint(self.tokenizer), "rendering": chat}

@@ -1,4 +1,7 @@
-"""One question's stored samples -> its label (KBM, section 3.2)."""
+"""One question's stored samples -> its label (KBM, section 3.2).
+
+Effect of retrieval on a question (KBM, section 3.2): the three classes, and benefit as their soft form.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,25 @@ from typing import Literal
 
 from kbtrain.answers import grading
 from kbtrain.labeling.certainty import certainty, certainty_interval
-from kbtrain.labeling.effect import benefit, effect
 from kbtrain.labeling.mastery import Graded, grade
-from kbtrain.metrics.intervals import wilson
+from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, SampleSet
+
+_SAME = 1e-9  # equal entropies of different groupings, e.g. 4+1+1+1+1 and 2+2+2+2, differ in the last digit
+
+
+def effect(without: float, with_retrieval: float) -> Effect:
+    """Whether an indicator rises (beneficial), stays (neutral) or falls (harmful) when the evidence is given."""
+    if abs(with_retrieval - without) < _SAME:
+        return "neutral"
+    return "beneficial" if with_retrieval > without else "harmful"
+
+
+def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval]:
+    """Mastery with retrieval minus mastery without, in [-1, 1], and its 95 % interval (Newcombe)."""
+    interval = newcombe((llm.n_correct, llm.n - llm.n_abstained), (rag.n_correct, rag.n - rag.n_abstained))
+    return rag.mastery - llm.mastery, interval
+
 
 MIN_SAMPLES = 2  # one answer has no entropy
 LabelledBy = Literal["samples", "greedy"]

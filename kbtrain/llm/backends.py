@@ -1,11 +1,86 @@
-"""Which back ends there are, and how each is opened from a config. Nothing heavy is imported before it is asked for."""
+"""Which back ends there are, and how each is opened from a config. Nothing heavy is imported before it is asked for.
+
+The keys of every script that asks a language model, whichever back end holds it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
-from kbtrain.llm.base import LLM
-from kbtrain.llm.settings import LLMConfig
+from pydantic import Field, model_validator
+
+from kbtrain.config import Config
+from kbtrain.llm.base import LLM, Sampling
+
+
+class LLMConfig(Config):
+    """Model, back end, how answers are drawn. A script's own config is a child of it."""
+
+    model: str = Field("smollm2-135m-instruct", description="embedded name, local folder or hub id")
+    backend: Literal["transformers", "vllm", "openai", "scripted"] = Field(
+        "transformers",
+        description="transformers, vllm, openai (a server that speaks its protocol), scripted (no model)",
+    )
+    dtype: str = Field("auto", description="auto (measured; vllm: the model's own), bf16, fp32, fp16")
+    device: str = Field("auto", description="transformers: auto, cpu, cuda, cuda:1, ...")
+    seed: str = Field("0", description="names the run's random numbers")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    top_k: int = Field(0, ge=0, description="keep the k most probable tokens; 0: all")
+    top_p: float = Field(1.0, gt=0, le=1, description="keep the most probable tokens up to this mass")
+    max_new_tokens: int = Field(24, ge=1, description="longest answer, in tokens")
+    max_prompt_tokens: int = Field(2048, ge=32, description="longer prompts lose evidence from their tail")
+    stop: tuple[str, ...] = Field(("\n",), description="strings that end an answer")
+    batch_rows: int = Field(248, ge=1, description="answers drawn at once")
+    batch_prompt_tokens: int = Field(16384, ge=32, description="prompt tokens prefilled at once, padding counted")
+    window: int = Field(256, ge=1, description="prompts looked at together; also the unit of shards and of Ray tasks")
+    tensor_parallel: int = Field(1, ge=1, description="vllm: GPUs that share one model")
+    vllm_extra: dict[str, Any] = Field({}, description="more arguments of vllm.LLM, e.g. {enforce_eager: true}")
+    server_url: str = Field("http://127.0.0.1:8000/v1", description="openai: address up to and with /v1")
+    server_model: str | None = Field(None, description="openai: the model's name on the server; null: as in model")
+    server_endpoint: Literal["completions", "chat"] = Field(
+        "completions",
+        description="openai: completions (prompt made here, as token ids) or chat (the server's template)",
+    )
+    server_concurrency: int = Field(32, ge=1, description="openai: requests under way at once")
+    server_n: bool = Field(True, description="openai: ask for n answers in one request; false: n requests")
+    server_logprobs: bool = Field(True, description="openai: ask for log-probabilities; false: they are stored as 0")
+    server_tries: int = Field(8, ge=1, description="openai: tries of a request that fails")
+    server_timeout: float = Field(600.0, gt=0, description="openai: seconds to wait for an answer")
+    server_key_env: str = Field("OPENAI_API_KEY", description="openai: environment variable that holds the key")
+    server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
+
+    @model_validator(mode="after")
+    def _possible(self) -> LLMConfig:
+        if self.backend == "openai" and self.server_endpoint == "chat" and self.server_n and not self.server_logprobs:
+            raise ValueError(
+                "key 'server_n': without log-probabilities the chat endpoint tells the length of an answer only when "
+                "it is alone in its reply; set server_n: false"
+            )
+        return self
+
+    def sampling(self) -> Sampling:
+        """The part that says how answers are drawn."""
+        return Sampling(**self.model_dump(include=set(Sampling.__dataclass_fields__)))
+
+    def run_settings(self) -> dict[str, Any]:
+        """The keys that change answers, as JSON values: a run that is continued must have the same.
+
+        Keys that were added after the first stores were written appear only when they are not at their defaults, so
+        that those stores can be continued.
+        """
+        dumped = self.model_dump(mode="json")
+        kept = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
+        kept["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__}
+        return kept | {key: dumped[key] for key, default in later_defaults().items() if dumped[key] != default}
+
+
+def later_defaults() -> dict[str, Any]:
+    """The keys that a run's settings hold only when they are not at these values."""
+    return {key: LLMConfig.model_fields[key].get_default() for key in _LATER}
+
+
+_LATER = ("backend", "window", "vllm_extra", "server_model", "server_endpoint", "server_logprobs", "server_extra")
 
 
 def open_llm(config: LLMConfig) -> LLM:
@@ -14,8 +89,8 @@ def open_llm(config: LLMConfig) -> LLM:
 
 
 def _transformers(config: LLMConfig) -> LLM:
-    from kbtrain.models.batching import BatchLimits
     from kbtrain.llm.transformers_llm import TransformersLLM
+    from kbtrain.models.batching import BatchLimits
 
     limits = BatchLimits(config.batch_rows, config.batch_prompt_tokens, config.window)
     return TransformersLLM.load(config.model, config.sampling(), config.dtype, config.device, limits)

@@ -1,12 +1,23 @@
-"""What every back end offers: answers for requests, as a stream of :class:`~kbtrain.records.SampleSet`."""
+"""What every back end offers: answers for requests, as a stream of :class:`~kbtrain.records.SampleSet`.
+
+The seed of a request, for back ends that draw by themselves.
+
+A prompt that fits: evidence is cut from its tail, and what was cut is counted.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kbtrain.errors import UserError
+from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.records import Condition, Question, SampleSet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -55,3 +66,33 @@ class LLM(Protocol):
         ``done`` are (question, condition) pairs that are stored already: nothing is returned for them.
         """
         ...
+
+
+def request_seed(seed: str, question_id: str, condition: str) -> int:
+    """A number below 2**52 for one question under one condition; sample i of it has this number + i.
+
+    Hashed, so that no two questions share a stretch of seeds; small enough for a server that reads JSON numbers as
+    doubles. vLLM itself adds the index when a request asks for n answers, so n requests draw what one request draws.
+    """
+    key = "\x1f".join((seed, question_id, condition))
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 12
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, ask: Ask, room: int) -> tuple[list[int], int]:
+    """Token ids of the rendered prompt, at most ``room``, and how many tokens of evidence were cut for it.
+
+    Raises :class:`UserError` for a question that does not fit without any evidence.
+    """
+    ids = encode(tokenizer, answer_prompt(ask.question, ask.condition, ask.evidence))
+    cut, evidence = 0, ask.evidence
+    while len(ids) > room:
+        tokens = tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
+        if not tokens:
+            raise UserError(
+                f"question '{ask.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
+            )
+        drop = min(len(ids) - room, len(tokens))
+        cut += drop
+        evidence = str(tokenizer.decode(tokens[:-drop]))
+        ids = encode(tokenizer, answer_prompt(ask.question, ask.condition, evidence))
+    return ids, cut

@@ -1,11 +1,14 @@
 """The back end for servers that speak OpenAI's protocol: many requests at once, failures tried again, n answers or n
 requests. ``completions`` sends the very token ids the other back ends see; ``chat`` leaves the rendering to the server.
+
+A server's reply -> samples. Completions and chat differ in where text and log-probabilities stand.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,15 +17,75 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.seeds import request_seed
-from kbtrain.llm.server_reply import samples
+from kbtrain.llm.base import Ask, Sampling, request_seed
 from kbtrain.llm.server_requests import Retry, message, post
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
-from kbtrain.records import GREEDY, Sample, SampleSet
+from kbtrain.records import GREEDY, Finish, Sample, SampleSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def samples(
+    reply: Mapping[str, Any],
+    first: int,
+    n: int,
+    stop: Sequence[str],
+    logprobs: bool,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> list[Sample]:
+    """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply that tells too little."""
+    choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))[:n]
+    alone = (reply.get("usage") or {}).get("completion_tokens") if len(reply["choices"]) == 1 else None
+    made = []
+    for i, choice in enumerate(choices):
+        found = token_logprobs(choice)
+        if logprobs and found is None:
+            raise UserError(
+                "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
+            )
+        text, finish = _text(choice, stop), _finish(choice, stop)
+        if found is not None:
+            count = len(found)
+        elif alone is not None:
+            count = int(alone)
+        elif tokenizer is not None:
+            count = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + (finish != "length")
+        else:
+            raise UserError("server: does not say how long its answers are; set server_n: false")
+        index = GREEDY if first == GREEDY else first + i
+        made.append(Sample(index, text, count, finish, math.fsum(found or ())))
+    return made
+
+
+def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
+    """The chosen tokens' log-probabilities, or None where the server gives none."""
+    given = choice.get("logprobs")
+    if not isinstance(given, dict):
+        return None
+    if given.get("token_logprobs") is not None:
+        return [float(value) for value in given["token_logprobs"]]
+    if given.get("content") is not None:
+        return [float(token["logprob"]) for token in given["content"]]
+    return None
+
+
+def _text(choice: Mapping[str, Any], stop: Sequence[str]) -> str:
+    """The answer up to the first stop string, should a server leave it in."""
+    text = str((choice.get("message") or {}).get("content") or choice.get("text") or "")
+    for string in stop:
+        text = text.split(string, 1)[0]
+    return text
+
+
+def _finish(choice: Mapping[str, Any], stop: Sequence[str]) -> Finish:
+    """vLLM names the stop string that was met; of another server it is only known that the answer ended."""
+    if choice.get("finish_reason") == "length":
+        return "length"
+    if "stop_reason" in choice:
+        return "stop" if isinstance(choice["stop_reason"], str) else "eos"
+    return "stop" if stop else "eos"
+
 
 # a vLLM server fills in what its model's generation config recommends; the answers must be drawn as they are asked for
 NEUTRAL = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
@@ -148,7 +211,7 @@ class OpenAILLM:
                 body["logprobs"] = True
             text = answer_prompt(ask.question, ask.condition, ask.evidence)
             return {**body, "messages": [{"role": "user", "content": text}]}, 0, 0
-        from kbtrain.llm.prompt_room import prompt_ids
+        from kbtrain.llm.base import prompt_ids
 
         ids, cut = prompt_ids(self.tokenizer, ask, s.max_prompt_tokens)
         if self.server.logprobs:

@@ -1,20 +1,150 @@
-"""The sampling stage: asks -> answers -> store. Whoever draws the answers, one process writes them."""
+"""The sampling stage: asks -> answers -> store. Whoever draws the answers, one process writes them.
+
+Which answers a sampling run asks for, as a stream over the question and evidence files.
+
+One run cut into shards, for job arrays: shard i of n takes every n-th window of the asks.
+
+Whole windows, because a window is what the sampler cuts into batches: so a shard computes the very batches that the
+undivided run computes, and the answers are the same to the byte, whatever the number of shards.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from kbtrain.llm.backends import open_llm
+from kbtrain import jsonl
+from kbtrain.answers.mask import mask_answers
+from kbtrain.errors import UserError, at
+from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import Ask
-from kbtrain.llm.plan import Plan
-from kbtrain.llm.settings import LLMConfig, later_defaults
-from kbtrain.llm.shards import Shard
+from kbtrain.models.batching import windows
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import file_sha256
-from kbtrain.records import SampleSet
+from kbtrain.records import Condition, Evidence, Question, SampleSet, Split
 from kbtrain.store import SampleStore
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Questions x conditions. ``samples`` gives the number of sampled answers by split (0: the greedy one only);
+    ``mask_questions`` bounds how many questions of a split are asked under ``mask`` (None: all)."""
+
+    questions: Path
+    evidence: Path
+    conditions: Sequence[Condition]
+    samples: Mapping[Split, int]
+    mask_questions: Mapping[Split, int] | None = None
+
+    def asks(self) -> Iterator[Ask]:
+        """Every ask, in the order of the question file; memory does not grow with it."""
+        seen: Counter[Split] = Counter()
+        for question, evidence in _pairs(self.questions, self.evidence):
+            seen[question.split] += 1
+            for condition in self.conditions:
+                if condition != "mask" or seen[question.split] <= self._mask_limit(question.split):
+                    text = _text(question, evidence, condition)
+                    yield Ask(question, condition, text, self.samples.get(question.split, 0))
+
+    def total(self, counts: Mapping[Split, int]) -> int:
+        """Number of asks, given the number of questions of each split."""
+        masked = 0
+        if "mask" in self.conditions:
+            masked = int(sum(min(n, self._mask_limit(split)) for split, n in counts.items()))
+        plain = sum(condition != "mask" for condition in self.conditions)
+        return plain * sum(counts.values()) + masked
+
+    def _mask_limit(self, split: Split) -> float:
+        return float("inf") if self.mask_questions is None else self.mask_questions.get(split, 0)
+
+
+def check_files(questions: Path, evidence: Path) -> Counter[Split]:
+    """Read both files to the end before any model is loaded; returns the number of questions of each split.
+
+    Raises :class:`UserError` for a broken or repeated record and for evidence of another question.
+    """
+    counts: Counter[Split] = Counter()
+    seen: set[str] = set()
+    for question, _ in _pairs(questions, evidence):
+        if question.id in seen:
+            raise UserError(f"{at(questions)}: field 'id': duplicate '{question.id}'")
+        if not question.answers or not all(a.strip() for a in question.answers):
+            raise UserError(f"{at(questions)}: field 'answers': question '{question.id}' has an empty answer or none")
+        seen.add(question.id)
+        counts[question.split] += 1
+    if not counts:
+        raise UserError(f"{at(questions)}: no questions in it")
+    return counts
+
+
+def _pairs(questions: Path, evidence: Path) -> Iterator[tuple[Question, Evidence]]:
+    both = itertools.zip_longest(jsonl.read(Question, questions), jsonl.read(Evidence, evidence))
+    for number, (question, found) in enumerate(both, 1):
+        if question is None or found is None or question.id != found.question_id:
+            wanted, got = (question and question.id), (found and found.question_id)
+            raise UserError(f"{at(evidence, number)}: evidence of {got!r} where {wanted!r} is due; run retrieve again")
+        yield question, found
+
+
+def _text(question: Question, evidence: Evidence, condition: Condition) -> str | None:
+    if condition == "llm":
+        return None
+    text = evidence_text(evidence.hits)
+    return mask_answers(text, question) if condition == "mask" else text
+
+
+@dataclass(frozen=True)
+class Shard:
+    """``index`` counts from 1; 1 of 1 is the undivided run."""
+
+    index: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shard:
+        """From "3/8", or None for the whole. Raises :class:`UserError`."""
+        if text is None:
+            return cls()
+        match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise UserError(f"key 'shard': expected 1/n to n/n (a Slurm array of n: --array=1-n), found '{text}'")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is no other shard."""
+        return self.count == 1
+
+    @property
+    def store_name(self) -> str:
+        """The file of the run folder that this shard writes."""
+        return "samples.db" if self.whole else f"samples.shard-{self.index}-of-{self.count}.db"
+
+    def windows(self, asks: Iterable[Ask], size: int) -> Iterator[list[Ask]]:
+        """This shard's windows of ``size`` asks, in their order."""
+        for number, window in enumerate(windows(asks, size)):
+            if number % self.count == self.index - 1:
+                yield window
+
+    def check(self, total: int, size: int) -> int:
+        """As :meth:`n_asks`. Raises :class:`UserError` for a shard with nothing in it."""
+        if self.index > (most := -(-total // size)):
+            raise UserError(
+                f"key 'shard': nothing is left for shard {self.index}: {total} question-conditions are {most} windows "
+                f"of {size}; use at most {most} shards, or a smaller window"
+            )
+        return self.n_asks(total, size)
+
+    def n_asks(self, total: int, size: int) -> int:
+        """How many of ``total`` asks are in this shard."""
+        starts = range((self.index - 1) * size, total, self.count * size)
+        return sum(min(size, total - start) for start in starts)
+
 
 Answered = tuple[dict[str, Any], list[SampleSet]]  # facts of the model that answered, and its answers
 Engine = Callable[[LLMConfig, Iterator[list[Ask]], Collection[tuple[str, str]]], Iterator[Answered]]

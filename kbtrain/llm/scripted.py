@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.sampler.uniforms import UniformRow
+from kbtrain.llm.sampler.draw import UniformRow
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GREEDY, Sample, SampleSet
 

@@ -13,15 +13,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.machine_memory import machine_memory
+from kbtrain.kernels.memory import machine_memory
 from kbtrain.kernels.side_by_side import at_once, side_by_side
-from kbtrain.llm.base import Ask, Sampling
-from kbtrain.models.batching import BatchLimits, batches, windows
-from kbtrain.llm.prompt_room import prompt_ids
+from kbtrain.llm.base import Ask, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
-from kbtrain.models.load import load_model
-from kbtrain.models.precision import name_of
+from kbtrain.models.batching import BatchLimits, batches, windows
+from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
 

@@ -7,12 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbtrain.errors import UserError
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import Ask, Sampling, prompt_ids, request_seed
 from kbtrain.models.batching import windows
-from kbtrain.llm.prompt_room import prompt_ids
-from kbtrain.llm.seeds import request_seed
-from kbtrain.models.load import load_tokenizer, resolve
-from kbtrain.models.precision import name_of
+from kbtrain.models.load import load_tokenizer, name_of, resolve
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
 

@@ -1,13 +1,22 @@
-"""How good a classifying gate's scores are on dev, and where to cut them."""
+"""How good a classifying gate's scores are on dev, and where to cut them.
+
+Dev figures with 95 % intervals, as a model card shows them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from kbtrain.metrics.classification import classify
+from kbtrain.metrics.ranking import separations
+from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, Threshold, choose
+from kbtrain.metrics.turns import Run, classify_turns
+from kbtrain.prompts.kbm import Key
+from kbtrain.records import GateExample, TurnExample
+from kbtrain.training.data import labelled
 
 _FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
 
@@ -31,3 +40,32 @@ def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[s
     found = classify("needed", truth, p, p > best_f1_threshold(need, list(p)).value)
     values = {"auroc": found.auroc, "average_precision": found.average_precision, "f1": found.f1}
     return {"loss": loss} | {name: value for name, value in values.items() if value is not None}
+
+
+def intervals_of_examples(
+    examples: Sequence[GateExample | TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
+) -> str:
+    """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled."""
+    run = Run(np.asarray(scores, dtype=np.float64), threshold)
+    truth = np.asarray(need) > 0.5
+    groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
+    found, _ = classify_turns(truth, groups, {"gate": [run]})
+    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {shown(v)} |" for k, v in found[0].metrics.items())
+
+
+def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
+    """AUROC of each key on the dev examples that have its hard label; questions are resampled."""
+    found = {}
+    position = {example.id: i for i, example in enumerate(dev)}
+    for key, column in probabilities.items():
+        used = labelled(dev, key, "hard")
+        truth = np.array([bool(getattr(example, key)) for example in used])
+        if truth.any() and not truth.all():
+            values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
+            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
+    return found
+
+
+def shown(value: Delta) -> str:
+    """``0.8140 [0.7712, 0.8521]``."""
+    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

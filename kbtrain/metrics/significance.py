@@ -1,7 +1,13 @@
-"""Paired bootstrap over questions, and random gates drawn many times; vectorised, in bounded memory."""
+"""Paired bootstrap over questions, and random gates drawn many times; vectorised, in bounded memory.
+
+Exact tests between gates, and the correction for asking many questions of one data set.
+
+Intervals for shares and their differences: 30 samples are few, and a label should say how few.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -92,3 +98,84 @@ def random_gates(llm: Floats, rag: Floats, searches: list[int], draws: int, seed
         total = np.concatenate([np.zeros((rows, 1)), np.cumsum(shuffled, axis=1)], axis=1)
         parts.append(llm.mean() + total[:, searches] / n)
     return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Questions that only the first of two gates answers right, those that only the second does, and the p-value.
+
+    ``p_holm`` is the p-value after Holm's correction over the family it was tested in.
+    """
+
+    only_first: int
+    only_second: int
+    p: float
+    p_holm: float | None = None
+
+
+def mcnemar(first: Floats, second: Floats) -> McNemar | None:
+    """Exact two-sided McNemar test (McNemar 1947) of two gates' correctness on the same questions.
+
+    None unless every value is 0 or 1: expected accuracies and random decisions have no pairs to count.
+    """
+    from scipy.stats import binomtest
+
+    if not np.isin(np.concatenate([first, second]), (0.0, 1.0)).all():
+        return None
+    only_first, only_second = int((first > second).sum()), int((second > first).sum())
+    n = only_first + only_second
+    return McNemar(only_first, only_second, float(binomtest(only_first, n, 0.5).pvalue) if n else 1.0)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p-values (Holm 1979), in the order given: below alpha = rejected, with the chance of
+    any false rejection in the family at most alpha, however the tests depend on each other."""
+    if not p_values:
+        return []
+    values = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return [float(p) for p in adjusted]
+
+
+def permutation_p(observed: float, drawn: Floats) -> float:
+    """Share of random gates at least as accurate as the observed one, itself counted among them, so never 0.
+
+    ``drawn`` are accuracies of random gates with as many searches (``significance.random_gates``): a valid one-sided
+    p-value for "the gate's choice of questions is no better than chance" (Phipson and Smyth 2010).
+    """
+    return float((1 + np.count_nonzero(drawn >= observed - 1e-12)) / (1 + len(drawn)))
+
+
+Interval = tuple[float, float]
+Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+
+
+def wilson(successes: int, n: int, z: float = Z95) -> Interval:
+    """Wilson's score interval for ``successes`` of ``n`` trials (Wilson 1927), within [0, 1].
+
+    Unlike the textbook interval it has width at 0 and at ``n`` successes, where most questions of a weak model are.
+    """
+    if not 0 <= successes <= n or n == 0:
+        raise ValueError(f"{successes} of {n} is no share")
+    share, weight = successes / n, z * z / n
+    centre = share + weight / 2
+    half = z * math.sqrt(share * (1 - share) / n + weight / (4 * n))
+    # at the ends the exact bound is 0 or 1; rounding must not move it
+    low = 0.0 if successes == 0 else (centre - half) / (1 + weight)
+    high = 1.0 if successes == n else (centre + half) / (1 + weight)
+    return low, high
+
+
+def newcombe(first: tuple[int, int], second: tuple[int, int], z: float = Z95) -> Interval:
+    """Interval for the share of ``second`` minus the share of ``first``, each (successes, n), within [-1, 1].
+
+    Newcombe's hybrid score interval for independent shares (Newcombe 1998, method 10), from Wilson's two intervals.
+    """
+    before, after = first[0] / first[1], second[0] / second[1]
+    (low_before, high_before), (low_after, high_after) = wilson(*first, z), wilson(*second, z)
+    low = after - before - math.hypot(after - low_after, high_before - before)
+    high = after - before + math.hypot(high_after - after, before - low_before)
+    return low, high

@@ -2,10 +2,20 @@
 
 A threshold lies halfway between two neighbouring scores, so that equal scores always share one fate. The two ends,
 "retrieve everything" and "retrieve nothing", are the lowest score - 1 and the highest score + 1.
+
+A threshold with a guarantee that holds for any finite number of calibration questions and any distribution.
+
+With probability 1 - delta over the draw of the calibration questions, a gate cut there keeps its promise on new
+questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", or "at most ``limit`` of the
+questions are retrieved". This is Learn-then-Test (Angelopoulos et al. 2021) with fixed-sequence testing: all cuts that
+differ are tested in one order laid down beforehand, from the cut that keeps the promise for sure; the first one that
+fails ends it. So no correction for the number of cuts is needed. Shares are bounded exactly (Clopper and Pearson
+1934); means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates et al. 2021, section 3.1).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -89,3 +99,103 @@ def _cumulated(scores: Floats, weights: Floats) -> Floats:
     """Sum of the weights of the questions retrieved at each of :func:`cuts`."""
     _, block = np.unique(-scores, return_inverse=True)
     return np.concatenate([[0.0], np.cumsum(np.bincount(block, weights=weights))])
+
+
+Promise = Literal["accuracy_lost", "retrieved"]
+PROMISES: tuple[Promise, ...] = get_args(Promise)
+_HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A threshold (retrieve if score > ``threshold``) and what it promises, see the module.
+
+    ``observed`` is the loss (or the ratio) on the ``n`` calibration questions, ``bound`` its upper confidence bound
+    (at most ``limit``), ``ratio`` the share of calibration questions retrieved.
+    """
+
+    promise: Promise
+    limit: float
+    delta: float
+    threshold: float
+    n: int
+    observed: float
+    bound: float
+    ratio: float
+
+
+def control(promise: Promise, calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
+    """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy (a share of all
+    questions, net of what not retrieving saves), or the one with the most retrievals within ``limit``.
+
+    The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
+    Raises :class:`UserError` if there are too few of them for any promise, with the number needed.
+    """
+    if not 0 < limit < 1 or not 0 < delta < 1:
+        raise UserError(f"risk control: limit and delta must lie between 0 and 1, found {limit} and {delta}")
+    scores, n = calibration.scores, len(calibration.scores)
+    needed = _least(promise, limit, delta)
+    if n < needed:
+        raise UserError(
+            f"risk control: {n} calibration questions are too few to promise '{promise}' <= {limit} with "
+            f"probability {1 - delta:g}; {needed} are needed, or a larger limit"
+        )
+    values = cuts(scores)  # from "retrieve nothing" to "retrieve everything"
+    if promise == "retrieved":
+        taken = np.searchsorted(np.sort(-scores), -values, side="left").astype(np.float64)
+        observed, bounds = taken / n, upper_bounds(taken, n, delta)
+    else:
+        values = values[::-1]
+        observed, bounds = _lost(calibration, values, delta)
+    kept = bounds <= limit + 1e-12
+    last = len(kept) - 1 if kept.all() else int(np.argmin(kept)) - 1
+    ratio = float((scores > values[last]).mean())
+    return Guarantee(promise, limit, delta, float(values[last]), n, float(observed[last]), float(bounds[last]), ratio)
+
+
+def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
+    """Accuracy lost against All-RAG at each cut, and its upper bound: that of the answers lost minus the lower bound
+    of the answers saved, each at delta / 2."""
+    order = np.argsort(calibration.scores, kind="stable")
+    loss = (calibration.rag - calibration.llm)[order]
+    n, skipped = len(loss), np.searchsorted(calibration.scores[order], values, side="right")
+    lost, saved = (np.concatenate([[0.0], np.cumsum(part)])[skipped] for part in (loss.clip(0), (-loss).clip(0)))
+    exact = bool(np.isin(loss, (-1.0, 0.0, 1.0)).all())
+    upper = upper_bounds(lost, n, delta / 2, exact)
+    lower = 1 - upper_bounds(n - saved, n, delta / 2, exact)
+    return (lost - saved) / n, upper - lower
+
+
+def _least(promise: Promise, limit: float, delta: float) -> int:
+    """Calibration questions without any loss that a promise needs: (1 - limit) ** n <= delta."""
+    return math.ceil(math.log(delta if promise == "retrieved" else delta / 2) / math.log1p(-limit) - 1e-9)
+
+
+def upper_bounds(totals: Floats, n: int, delta: float, exact: bool = True) -> Floats:
+    """Upper confidence bounds (1 - delta, one-sided) for means of ``n`` values in [0, 1] that add up to ``totals``.
+
+    ``exact``: the values are 0 or 1, so the totals are binomial (Clopper-Pearson); else Hoeffding-Bentkus.
+    """
+    from scipy.stats import beta
+
+    if exact:
+        inner = np.minimum(totals, n - 1)
+        return np.where(totals >= n, 1.0, beta.ppf(1 - delta, inner + 1, n - inner))
+    low, high = np.clip(totals / n, 0, 1), np.ones(len(totals))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        possible = _tail(totals, n, middle) > delta
+        low, high = np.where(possible, middle, low), np.where(possible, high, middle)
+    return high
+
+
+def _tail(totals: Floats, n: int, mean: Floats) -> Floats:
+    """Bound on the probability that n values in [0, 1] of this mean add up to no more than ``totals`` (<= n mean)."""
+    from scipy.special import rel_entr
+    from scipy.stats import binom
+
+    share = np.clip(totals / n, 0, 1)
+    hoeffding = np.exp(-n * (rel_entr(share, mean) + rel_entr(1 - share, 1 - mean)))
+    bentkus: Floats = np.e * binom.cdf(np.ceil(totals - 1e-9), n, mean)
+    tightest: Floats = np.minimum(hoeffding, bentkus)
+    return tightest

@@ -1,12 +1,27 @@
-"""Which base model an adapter belongs to, told from the base's files before any weights are loaded."""
+"""Which base model an adapter belongs to, told from the base's files before any weights are loaded.
+
+A model with its linear layers in NF4 (4 bits, scales quantised again): the frozen base that QLoRA trains beside.
+
+Source: Dettmers et al. 2023, as RAGate uses it; computed by bitsandbytes, on GPUs and CPUs.
+
+Opens the model that a recipe trains: all of its weights, or frozen ones with adapters beside them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError
+from kbtrain.training.config import Adapter
+from kbtrain.training.processes import require, under_deepspeed
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 _ROWS = 64
@@ -83,3 +98,103 @@ def _first_embeddings(folder: Path) -> bytes | None:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:8]
+
+
+def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (in eval mode) and tokenizer; products are computed in ``compute``, the output layer is not quantised.
+
+    Raises :class:`UserError` where it cannot be opened, or bitsandbytes is not installed.
+    """
+    require("bitsandbytes", "train", True)
+    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+    from kbtrain.models.load import choose_device, resolve
+
+    where, place = resolve(model), choose_device(device)
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
+    if place == "cuda":
+        place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # each process its own GPU
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            where, quantization_config=settings, dtype=compute, device_map={"": place}
+        )
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model '{model}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
+    return _never_packed(loaded).eval(), tokenizer
+
+
+def _never_packed(model: Any) -> Any:
+    """Keeps bitsandbytes from packing weights anew at the first evaluation on a CPU with AVX-512 BF16.
+
+    The packed form has other scales (rounded to bf16) and its product passes no gradient back: after the first dev
+    scores a training would go on without saying that the layers below no longer learn.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
+def merged_into_16_bit(base: str, adapter: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """The NF4 weights written out and the adapter added to them, rounded to ``dtype`` once.
+
+    Merging into the 4-bit weights themselves would round the adapter away.
+    """
+    import torch
+    from peft import PeftModel
+
+    from kbtrain.gates.kbm.gate import cast_weights
+
+    quantised, _ = load_nf4(base, device, torch.float32)
+    plain: Any = quantised.dequantize()
+    merged: Any = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload()
+    cast_weights(merged, dtype)
+    merged.config.dtype = dtype
+    return cast("PreTrainedModel", merged.eval())
+
+
+def compute_of(model: str, dtype: str, device: str) -> str:
+    """fp32, bf16 or fp16; ``auto`` measures, so ask once for all ranks and for every resume."""
+    from kbtrain.models.load import choose_dtype, name_of
+    from kbtrain.models.shapes import config_of
+
+    return name_of(choose_dtype(dtype, device, config_of(model).model_type))
+
+
+def open_base(model: str, method: str, device: str, compute: str) -> tuple[Any, PreTrainedTokenizerBase]:
+    """``method`` full, lora or qlora; ``compute`` fp32, bf16 or fp16. Weights are in fp32, but for DeepSpeed in 16
+    bits (it keeps its own fp32 copy), frozen ones on a GPU (bf16) and NF4. Raises :class:`UserError`."""
+    from kbtrain.models.load import NAMES, load_model
+
+    if method == "qlora":
+        return load_nf4(model, device, NAMES[compute])
+    frozen_on_gpu = method == "lora" and device.startswith("cuda")
+    half = compute == "bf16" and (under_deepspeed() or frozen_on_gpu)
+    return load_model(model, "bf16" if half else "fp32", device)
+
+
+def trainable(base: Any, adapter: Adapter | None, checkpointing: bool) -> Any:
+    """``base`` with adapters (if any), ready for gradient checkpointing (if wanted)."""
+    model = adapter(base) if adapter else base
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def checkpointed(model: Any) -> bool:
+    """Whether parts of it are computed again for the gradients (gradient checkpointing)."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+def adapters_in_fp32(model: Any) -> Any:
+    """What peft does when it opens an adapter; DeepSpeed rounds them to 16 bits, and the two would differ."""
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+    return model

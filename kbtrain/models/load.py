@@ -1,8 +1,13 @@
-"""Opens a causal language model: an embedded one by name, a local folder, or a hub id."""
+"""Opens a causal language model: an embedded one by name, a local folder, or a hub id.
+
+Which number format a model computes in: measured on the CPU at hand, never guessed from its name.
+"""
 
 from __future__ import annotations
 
 import difflib
+import functools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,53 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
-from kbtrain.models.precision import choose_dtype
+
+NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_WORTH = 1.2  # bf16 must be this much faster than fp32 to be taken: it also rounds
+
+
+def choose_dtype(name: str, device: str, model_type: str) -> torch.dtype:
+    """``auto``, or one of ``fp32``, ``bf16``, ``fp16``; Qwen2 overflows in fp16 and is refused it."""
+    if name == "fp16" and model_type.startswith("qwen2"):
+        raise UserError("key 'dtype': Qwen2 overflows in fp16 (it prints '!!!!'); use bf16, or fp16-anyway to insist")
+    if name == "auto":
+        return _auto(device)
+    chosen = NAMES.get(name.removesuffix("-anyway"))
+    if chosen is None:
+        raise UserError(f"key 'dtype': unknown '{name}'; valid: auto, {', '.join(NAMES)}")
+    return chosen
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The short name of a dtype: fp32, bf16 or fp16."""
+    return next(name for name, value in NAMES.items() if value is dtype)
+
+
+def _auto(device: str) -> torch.dtype:
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    return torch.bfloat16 if matmul_rate(torch.bfloat16) > _WORTH * matmul_rate(torch.float32) else torch.float32
+
+
+def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:
+    """Whether PyTorch's fused attention multiplies in fp32 what plain products would multiply in 16 bits.
+
+    So it is with bf16 on CPUs without AMX (measured on AVX-512 BF16: 2.5 times slower forward, more so backward).
+    """
+    return device == "cpu" and dtype is torch.bfloat16 and not torch.cpu._is_amx_tile_supported()
+
+
+@functools.cache
+def matmul_rate(dtype: torch.dtype, rows: int = 128, inner: int = 576, columns: int = 1536) -> float:
+    """Measured rate of (rows, inner) x (inner, columns) products on the CPU, in floating-point operations a second."""
+    left, right = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
+    best = float("inf")
+    for _ in range(6):  # the first ones warm up; the fastest is the machine's, the others are its neighbours'
+        start = time.perf_counter()
+        for _ in range(8):
+            torch.nn.functional.linear(left, right)
+        best = min(best, (time.perf_counter() - start) / 8)
+    return 2 * rows * inner * columns / best
 
 
 def resolve(model: str) -> str:

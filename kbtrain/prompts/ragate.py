@@ -1,9 +1,24 @@
-"""RAGate's prompts (appendix A) to the letter, typos included; what is ours says so."""
+"""RAGate's prompts (appendix A) to the letter, typos included; what is ours says so.
+
+RAGate-PEFT's prompt: appendix A's instruction, and one line for each feature of table 2 (those lines are ours).
+
+The paper prints no prompt for its fine-tuned variants; it says that the input varies with the features given.
+
+What a response generator reads, after KETOD's SimpleTOD-plus: context, then what is to be done, knowledge, response.
+
+The markers are plain text: any tokenizer has them, and no embedding must be added and learnt. KETOD adds them as new
+tokens, and its actions carry slots and values; here they are the names of the acts.
+
+What was said before a turn, as text; a context that is too long loses its oldest turns, never half a turn.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Literal
+
+from kbtrain.records import Utterance
 
 Shots = Literal["zero_shot", "in_context"]
 
@@ -40,3 +55,78 @@ def ragate_prompt(context: str, shots: Shots, knowledge: str | None = None) -> s
 def ragate_fingerprint(shots: Shots) -> str:
     """16 hex digits that change with the prompt's text."""
     return hashlib.sha256(ragate_prompt("probe", shots, "probe").encode()).hexdigest()[:16]
+
+
+PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]
+
+_PEFT_TASK = (
+    "Below is an instruction that describes a task. Please respond with 'True' or 'False' only that appropriately "
+    "completes the request.\n\n"
+    "Instruction: Analyse the conversational context so far. Generate an appropriate response. Consider the invovled "
+    "entites. Estimate if augmenting the response with external knowledge is helpful with an output of 'True' or "
+    "'False' only.\n"
+)
+_INPUT = "### Input: {context}\n"
+_LINES: dict[PeftFeature, str] = {
+    "resp": "### System response: {value}\n",
+    "syn-resp": "### Generated response: {value}\n",
+    "ner": "### Entities: {value}\n",
+    "know": "### Knowledge: {value}\n",
+    "source": "### Knowledge source: {value}\n",
+}
+_ANSWER = "### Response:"
+
+
+def ragate_peft_prompt(context: str, features: Mapping[PeftFeature, str]) -> str:
+    """``context``: ``USER: ... SYSTEM: ... USER: ...``; features stand in table 2's order whatever order is given."""
+    lines = "".join(_LINES[name].format(value=features[name]) for name in _LINES if name in features)
+    return _PEFT_TASK + _INPUT.format(context=context) + lines + _ANSWER
+
+
+def ragate_peft_answer(value: bool, chat: bool) -> str:
+    """True or False; as plain text it goes on after "Response:"."""
+    return f"{value}" if chat else f" {value}"
+
+
+def ragate_peft_fingerprint(features: Sequence[PeftFeature]) -> str:
+    """16 hex digits that change with the prompt's text."""
+    probe = ragate_peft_prompt("probe", dict.fromkeys(features, "probe"))
+    return hashlib.sha256(probe.encode()).hexdigest()[:16]
+
+
+CONTEXT, ACTION, KNOWLEDGE, RESPONSE = "<|context|>", "<|action|>", "<|knowledge|>", "<|response|>"
+
+
+def act_text(acts: Sequence[str]) -> str:
+    """``<|action|> OFFER, INFORM_COUNT``: what the turn does; "none" where the data set says nothing."""
+    return f" {ACTION} {', '.join(acts) or 'none'}"
+
+
+def snippet_text(title: str, text: str) -> str:
+    """``<|knowledge|> Title text``."""
+    return f" {KNOWLEDGE} {f'{title} {text}'.strip()}"
+
+
+def dialogue_fingerprint() -> str:
+    """16 hex digits that change with the prompt's text."""
+    probe = CONTEXT + act_text(["a", "b"]) + act_text([]) + snippet_text("a", "b") + f" {RESPONSE}"
+    return hashlib.sha256(probe.encode()).hexdigest()[:16]
+
+
+def turn_text(utterance: Utterance) -> str:
+    """``USER: Hello.``"""
+    return f"{utterance.speaker}: {utterance.text}"
+
+
+def context_text(context: Sequence[Utterance]) -> str:
+    """``USER: ... SYSTEM: ... USER: ...`` (RAGate, appendix A)."""
+    return " ".join(turn_text(utterance) for utterance in context)
+
+
+def first_kept(lengths: Sequence[int], room: int) -> int:
+    """Index of the oldest turn to keep so that the newest turns' lengths sum to at most ``room``."""
+    kept = len(lengths)
+    while kept > 0 and lengths[kept - 1] <= room:
+        kept -= 1
+        room -= lengths[kept]
+    return kept

@@ -1,11 +1,15 @@
-"""What a loader gives: a question, the passages that came with it, and where it stands in its file."""
+"""What a loader gives: a question, the passages that came with it, and where it stands in its file.
+
+Multiple choice: option letters, and files with one column per option.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import Row, shown
 from kbtrain.records import Gold, Passage, Question
 
 
@@ -42,3 +46,24 @@ def answers_or_hidden(row: Row, key: str) -> tuple[tuple[str, ...], Gold]:
 def joined(sentences: tuple[str, ...]) -> str:
     """Sentences as one text, whether or not they bring their own spaces."""
     return " ".join(sentence.strip() for sentence in sentences if sentence.strip())
+
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def letter(row: Row, key: str, n_options: int) -> str:
+    """The letter under ``key``, of an option that there is."""
+    value = row.text(key).upper()
+    valid = LETTERS[:n_options]
+    if len(value) != 1 or value not in valid:
+        raise row.error(key, f"expected one of {', '.join(valid)}, found {shown(value)}")
+    return value
+
+
+def letters_of(row: Row, key: str, options: Sequence[str]) -> tuple[str, ...]:
+    """The letters of the options that read like the text under ``key`` (two may, then both are right)."""
+    text = row.text(key)
+    found = tuple(LETTERS[i] for i, option in enumerate(options[: len(LETTERS)]) if option == text)
+    if not found:
+        raise row.error(key, f"{shown(text)} is none of the options")
+    return found

@@ -8,14 +8,12 @@ from pathlib import Path
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.data_set import DataSet, Reading, any_table, native
+from kbtrain.questions.data_sets.columns import csv_questions, jsonl_questions
 from kbtrain.questions.data_sets.commonsense import commonsense
-from kbtrain.questions.data_sets.csv_file import csv_questions
 from kbtrain.questions.data_sets.freshqa import freshqa
 from kbtrain.questions.data_sets.hotpotqa import hotpotqa
 from kbtrain.questions.data_sets.hub import hub_questions
-from kbtrain.questions.data_sets.iirc import iirc
-from kbtrain.questions.data_sets.iirc_steps import iirc_steps
-from kbtrain.questions.data_sets.jsonl_file import jsonl_questions
+from kbtrain.questions.data_sets.iirc import iirc, iirc_steps
 from kbtrain.questions.data_sets.mlec_qa import mlec_qa
 from kbtrain.questions.data_sets.mmlu import ceval, cmmlu, mmlu
 from kbtrain.questions.data_sets.musique import musique

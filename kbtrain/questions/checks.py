@@ -1,14 +1,56 @@
-"""What every stage that reads ``questions.jsonl`` relies on, checked while it streams."""
+"""What every stage that reads ``questions.jsonl`` relies on, checked while it streams.
+
+Training questions that also stand in dev or test: a gate must not be trained on what it is judged by.
+
+Where a key was seen first, kept on disk: checking a file for repeats takes the same memory for any length.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import sqlite3
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.questions.first_seen import FirstSeen
 from kbtrain.records import Question
+
+
+class FirstSeen:
+    """A map from keys to (id, line), in an unnamed temporary file that goes away with this object."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)  # "" is SQLite's name for a temporary file
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, id TEXT, line INTEGER) WITHOUT ROWID")
+        self._db.execute("BEGIN")
+
+    def add(self, key: str, name: str, line: int) -> tuple[str, int] | None:
+        """Remember a key; returns (id, line) of its first appearance if this is not the first."""
+        added = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (_digest(key), name, line))
+        return None if added.rowcount else self.find(key)
+
+    def find(self, key: str) -> tuple[str, int] | None:
+        """(id, line) of the key's first appearance, or None."""
+        found: tuple[str, int] | None = self._db.execute(
+            "SELECT id, line FROM seen WHERE key = ?", (_digest(key),)
+        ).fetchone()
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._db.close()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
@@ -56,3 +98,39 @@ def problem_of(question: Question) -> tuple[str, str] | None:
             valid = ", ".join(letters) or "none, there are no options"
             return "answers", f"'{wrong}' is no option's letter (valid: {valid})"
     return None
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training question and the dev or test question with the same normalised text, each with its line."""
+
+    id: str
+    line: int
+    other_id: str
+    other_line: int
+
+
+def leak_key(question: Question) -> str:
+    """What two questions must share to count as the same: normalised text and, in any order, normalised options."""
+    return "\n".join([normalise(question.text), *sorted(normalise(option) for option in question.options)])
+
+
+def find_leaks(path: Path | str) -> Iterator[Leak]:
+    """Every leak in a questions file, in the order of its training questions; memory does not grow with the file."""
+    with FirstSeen() as held_out:
+        for line, question in read_questions(path):
+            if question.split != "train":
+                held_out.add(leak_key(question), question.id, line)
+        for line, question in read_questions(path):
+            other = held_out.find(leak_key(question)) if question.split == "train" else None
+            if other is not None:
+                yield Leak(question.id, line, *other)
+
+
+def refuse_leaks(path: Path | str) -> None:
+    """Raise :class:`UserError` for the first leak, naming both questions and their lines."""
+    for leak in find_leaks(path):
+        raise UserError(
+            f"{at(path, leak.line)}: training question '{leak.id}' also stands in dev or test as '{leak.other_id}' "
+            f"(line {leak.other_line}); delete one of them or set on_leak: drop"
+        )

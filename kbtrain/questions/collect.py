@@ -1,16 +1,176 @@
-"""Questions and the passages that came with them, into a run folder."""
+"""Questions and the passages that came with them, into a run folder.
+
+The corpus of a run in the making: passages that came with the questions, each once.
+
+Which questions to take: the first ones, or a random draw that depends on ids and a seed only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
-from kbtrain.questions.passage_file import PassageFile
-from kbtrain.questions.pick import Tally
-from kbtrain.records import Passage
+from kbtrain.questions.checks import FirstSeen
+from kbtrain.records import Gold, Passage, Question
+
+
+class PassageFile:
+    """A context manager that appends to ``<path>.partial``; ``n`` counts the passages in it.
+
+    Without :meth:`finish` nothing is left behind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.n = 0
+        self._partial = path.with_name(path.name + ".partial")
+        self._seen = FirstSeen()
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self._partial, "w", encoding="utf-8")  # closed in __exit__
+        return self
+
+    def add(self, passages: Iterable[Passage]) -> None:
+        for passage in passages:
+            if self._seen.add(passage.id, passage.id, self.n) is None:
+                self._file.write(jsonl.dump(passage) + "\n")
+                self.n += 1
+
+    def with_own(self, loaded: Loaded) -> Question:
+        """The question, after its passages went into the corpus."""
+        self.add(loaded.passages)
+        return loaded.question
+
+    def finish(self) -> None:
+        """Give the file its name. Without passages an earlier collecting's file goes: it belongs to other questions."""
+        if self.n:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._partial, self.path)
+        elif meta_path(self.path).exists() and read_meta(self.path)["stage"] == "collect":
+            self.path.unlink(missing_ok=True)
+            meta_path(self.path).unlink()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._file.close()
+        self._seen.__exit__(kind, error, tb)
+        self._partial.unlink(missing_ok=True)
+
+
+Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """At most so many questions by ``limits``, picked as said, without those whose ``gold`` is in ``drop``."""
+
+    limits: Limits
+    pick: Literal["first", "random"] = "first"
+    seed: int = 0
+    drop: frozenset[Gold] = frozenset()
+
+
+@dataclass
+class Tally:
+    """What became of the questions that were read."""
+
+    splits: Counter[str] = field(default_factory=Counter)
+    impossible: int = 0  # taken, and without an answer
+    dropped: Counter[str] = field(default_factory=Counter)  # by ``gold``, and "beyond" the limits
+
+    def __str__(self) -> str:
+        names = {"hidden": "with hidden answers", "none": "impossible", "beyond": "beyond the limits"}
+        left = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
+        kept = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
+        return f"left out: {', '.join(left) or 'none'}{kept}"
+
+
+def picked(stream: Callable[[], Iterator[Loaded]], wanted: Wanted, tally: Tally) -> Iterator[Loaded]:
+    """The wanted questions in the order of their file, counted in ``tally``. A random draw calls ``stream`` twice."""
+    if wanted.pick == "first":
+        take: Callable[[Question], bool] = _First(wanted.limits)
+    else:
+        every = (loaded.question for loaded in stream())
+        take = draw((question for question in every if question.gold not in wanted.drop), wanted.limits, wanted.seed)
+    for loaded in stream():
+        question = loaded.question
+        if question.gold in wanted.drop:
+            tally.dropped[question.gold] += 1
+        elif not take(question):
+            tally.dropped["beyond"] += 1
+        else:
+            tally.splits[question.split] += 1
+            tally.impossible += question.gold == "none"
+            yield loaded
+
+
+def _group(limits: Limits, question: Question) -> str:
+    """What a question is counted under."""
+    return "all" if "all" in limits else question.split
+
+
+class _First:
+    """The first questions up to each limit."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.taken: Counter[str] = Counter()
+
+    def __call__(self, question: Question) -> bool:
+        group = _group(self.limits, question)
+        limit = self.limits.get(group)
+        if limit is not None and self.taken[group] >= limit:
+            return False
+        self.taken[group] += 1
+        return True
+
+
+def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[Question], bool]:
+    """A uniform random draw up to each limit: the questions with the lowest hashes of (seed, id).
+
+    It is the same for any order of the file; memory holds one number per drawn question. ``questions`` are read
+    through, and what is returned then says of each whether it was drawn.
+    """
+    heaps: dict[str, list[int]] = {}
+    for question in questions:
+        group = _group(limits, question)
+        limit = limits.get(group)
+        if not limit:
+            continue
+        heap, key = heaps.setdefault(group, []), -_hash(question.id, seed)
+        if len(heap) < limit:
+            heapq.heappush(heap, key)
+        else:
+            heapq.heappushpop(heap, key)
+    highest = {group: -heap[0] for group, heap in heaps.items()}
+
+    def taken(question: Question) -> bool:
+        group = _group(limits, question)
+        limit = limits.get(group)
+        return limit is None or (limit > 0 and _hash(question.id, seed) <= highest[group])
+
+    return taken
+
+
+def share_of(question_id: str) -> float:
+    """A number in [0, 1) that depends on the id alone: a question keeps its split whatever else is in the file."""
+    return int.from_bytes(hashlib.sha256(f"dev {question_id}".encode()).digest()[:8], "big") / 2**64
+
+
+def _hash(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "big")
 
 
 def write_questions(run: Path, stream: Iterable[Loaded], corpus: Iterable[Passage], tally: Tally) -> tuple[int, int]:

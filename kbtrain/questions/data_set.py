@@ -20,7 +20,7 @@ class Reading:
     only: str | None = None  # of an archive or folder: files whose names match this pattern
     columns: Columns = field(default_factory=Columns)
     subset: str | None = None  # of a Hugging Face data set: its configuration
-    dev_share: float = 0.0  # so much of the test questions becomes dev, see :func:`kbtrain.questions.pick.share_of`
+    dev_share: float = 0.0  # so much of the test questions becomes dev, see :func:`kbtrain.questions.collect.share_of`
 
 
 Loader = Callable[[Path, Reading], Iterator[Loaded]]

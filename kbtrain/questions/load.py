@@ -8,13 +8,12 @@ from pathlib import Path
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.catalogue import DATA_SETS
-from kbtrain.questions.checks import problem_of
+from kbtrain.questions.checks import FirstSeen, problem_of
+from kbtrain.questions.collect import share_of
 from kbtrain.questions.data_set import Reading, in_split
 from kbtrain.questions.data_sets.atlas import atlas_file
 from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.questions.data_sets.two_wiki import ALIASES
-from kbtrain.questions.first_seen import FirstSeen
-from kbtrain.questions.pick import share_of
 from kbtrain.records import Question
 
 

@@ -9,9 +9,8 @@ from typing import Literal, get_args
 
 from kbtrain import jsonl
 from kbtrain.rag.seakr.lockstep import Begin
-from kbtrain.rag.seakr.loops import multi_hop
+from kbtrain.rag.seakr.loops import multi_hop, single_hop
 from kbtrain.rag.seakr.self_aware import SelfAwareSettings, Talk
-from kbtrain.rag.seakr.single_hop import single_hop
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Question
 

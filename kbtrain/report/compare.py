@@ -8,12 +8,12 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.evaluation._part_report_results import Results, load
 from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs
-from kbtrain.evaluation.stored import first_ids, read_scores
+from kbtrain.evaluation.results import Results, load
+from kbtrain.evaluation.run_folder import first_ids, read_scores
 from kbtrain.records import Outcome
 from kbtrain.report import figures, summary
-from kbtrain.report.rendering import page
+from kbtrain.report.page import page
 from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",

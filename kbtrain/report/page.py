@@ -1,27 +1,106 @@
-"""The report as one self-contained HTML page and as Markdown, from what is stored in the run folder."""
+"""The report as one self-contained HTML page and as Markdown, from what is stored in the run folder.
+
+Templates to text: pages with inline styles and one script that the page's own policy allows, by its hash.
+
+How the templates show values: numbers, table cells, and texts that Markdown must not read.
+
+The main gate on each part of the questions (data set, relation, hops, popularity), for readers without a browser.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kbtrain.evaluation._part_report_results import Results
-from kbtrain.evaluation.results import GateResult
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.evaluation.groups import Judged, Row, rows
+from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.records import CONDITIONS
 from kbtrain.report import figures, summary
-from kbtrain.report.bills import Bills
-from kbtrain.report.examples import Kind
-from kbtrain.report.filters import escape_markdown as escape_markdown
+from kbtrain.report.examples import TEXT, Errors, Kind
 from kbtrain.report.label_statistics import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
-from kbtrain.report.parts import parts
-from kbtrain.report.rendering import page, render
 from kbtrain.report.selection import Selection
-from kbtrain.report.worst_errors import TEXT, Errors
+from kbtrain.report.summary import Bills
 from kbtrain.text_table import number, signed
+
+
+def escape_markdown(text: object) -> str:
+    """Text that a Markdown reader shows as it is: no tag, no emphasis, no link, no new table cell or line."""
+    escaped = re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", html.escape(str(text), quote=False))
+    return escaped.replace("\r", "").replace("\n", "<br>")
+
+
+def cell(value: object) -> str:
+    """A value of the meta data as short text."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+FILTERS = {"number": number, "signed": signed, "md": escape_markdown, "cell": cell}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One way to part the questions: its name, and a row for each of its groups."""
+
+    name: str
+    rows: list[Row]
+
+
+def parts(selection: Selection, gate: str | None) -> list[Part]:
+    """Every dimension of the selection; empty without a gate whose decisions are stored."""
+    if gate is None or gate not in selection.decisions:
+        return []
+    judged = Judged(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
+    return [
+        Part(d.name, rows(judged, [None if place < 0 else d.labels[place] for place in d.places], d.labels.index))
+        for d in selection.dimensions
+    ]
+
+
+def _bits(text: str) -> NDArray[np.float64]:
+    return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
+
+
+_HERE = Path(__file__).parent
+SCRIPT = _HERE / "page.js"
+
+
+def render(template: str, autoescape: bool, **values: Any) -> str:
+    """Fill a template of this folder; a name that it uses and nobody gave is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= FILTERS
+    text: str = environment.get_template(template).render(**values)
+    return text
+
+
+def page(template: str, **values: Any) -> str:
+    """A page: everything escaped but the SVG figures (values named ``svgs``), nothing loaded, one script inline."""
+    from markupsafe import Markup
+
+    script = SCRIPT.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    svgs = {name: Markup(svg) for name, svg in values.pop("svgs", {}).items()}
+    return render(template, True, svgs=svgs, script=Markup(script), script_hash=f"sha256-{digest}", **values)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,31 @@
-"""RAGate's tables 1 to 4 and figures 3 and 4 as tables: raw values for JSON, text for Markdown and the page."""
+"""RAGate's tables 1 to 4 and figures 3 and 4 as tables: raw values for JSON, text for Markdown and the page.
+
+RAGate's evaluation from its inputs: every table, in the paper's order.
+
+The tables and figures of a dialogue evaluation as Markdown and as one self-contained page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.dialogue import domain_of
-from kbtrain.evaluation.augmentation import Figures, Row
-from kbtrain.evaluation.dialogue import Recall
-from kbtrain.metrics.turns import METRICS, GateTurns
+from kbtrain.dialogue.responses import NONE
+from kbtrain.evaluation.dialogue import DialogueInputs, Figures, Recall, Row, block, figures, parts_of
+from kbtrain.metrics.text_generation import bleu_signature
+from kbtrain.metrics.turns import METRICS, GateTurns, Run, classify_turns
 from kbtrain.records import TurnExample
-from kbtrain.report.tables import Column, Table, Value
+from kbtrain.report.page import escape_markdown, page
+from kbtrain.report.tables import Column, Table, Value, as_markdown, cells
+from kbtrain.svg import COLOURS, new_figure, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Bools = NDArray[np.bool_]
 BINS = 10  # of a turn's relative position
@@ -118,3 +130,125 @@ def _shares(
         rows.append([label, n, *(float(chosen[inside].mean()) if n else None for chosen in decisions.values())])
     columns = [Column(what, "text"), Column("turns", "count"), *(Column(gate) for gate in decisions)]
     return Table(name, title, "Percent of the group's turns that are augmented.", columns, rows)
+
+
+_NOTE = "ROUGE: F by rouge-score, with stemming. BLEU: 0 to 100. A gate of several seeds decides as its first."
+
+
+@dataclass(frozen=True)
+class Draws:
+    """``random``: of Random-Aug; ``bootstrap``: of table 2, over dialogues."""
+
+    random: int = 20
+    bootstrap: int = 2000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BertScored:
+    """Each response's F1 by augmentation; ``note`` names model, layer and versions, or says why there is none."""
+
+    note: str
+    f1: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DialogueResult:
+    """``details``: table 2 with its intervals and each seed's values."""
+
+    n: int
+    tables: list[Table]
+    details: list[GateTurns]
+    notes: list[str]
+    lacking: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Raw values; undefined is null."""
+        tables = [table.to_json() for table in self.tables]
+        details = list(map(asdict, self.details))
+        told = {"notes": self.notes, "lacking": self.lacking}
+        return {"schema": 1, "n": self.n, **told, "tables": tables, "table2_details": details}
+
+
+def evaluate_dialogue(
+    inputs: DialogueInputs, runs: Mapping[str, Sequence[Run]], ranker: str, bert: BertScored, draws: Draws
+) -> DialogueResult:
+    """``runs``: each gate's scores of ``inputs.turns``, one a seed; ``ranker``: whose snippets table 3 shows."""
+    labels = np.array([bool(turn.label) for turn in inputs.turns])
+    chosen = {name: found[0].scores > found[0].threshold for name, found in runs.items()}
+    tables, lacking = [table_1(inputs.recalls)], [*inputs.lacking]
+    details: list[GateTurns] = []
+    if labels.any() and not labels.all():
+        dialogues = [turn.dialogue_id for turn in inputs.turns]
+        details, _ = classify_turns(labels, dialogues, runs, draws.bootstrap, draws.seed)
+        tables.append(table_2(details, len(labels), int(labels.sum())))
+    else:
+        lacking.append(f"table 2: all {len(labels)} test turns are of one class, so nothing is told apart")
+    parts = {name: parts_of(made, inputs.references, bert.f1.get(name)) for name, made in inputs.responses.items()}
+    none, rows = parts.pop(NONE), list[Row]()
+    for name, augmented in parts.items():
+        rows += block(name, none, augmented, chosen, labels, draws.random, draws.seed)
+    base = figures(none)
+    tables += [table_3(base, len(labels), rows, ranker, _NOTE), table_4(base, len(labels), rows, _NOTE)]
+    shown = {"Human": labels, **chosen}
+    tables += [figure_3(inputs.turns, shown), figure_4(inputs.turns, shown)]
+    return DialogueResult(len(labels), tables, details, [f"BLEU: sacrebleu {bleu_signature()}", bert.note], lacking)
+
+
+TITLE = "Dialogue: which turns need knowledge, and what it does to the responses"
+_SHADES = ("ink", "blue", "orange", "green", "red", "purple", "sky")
+_MARKS = ("o-", "s--", "^-.", "D:")  # a second mark beside the colour
+
+
+def position_figure(table: Table) -> str:
+    """Figure 3 as lines over the positions."""
+    figure, axes = new_figure(6.4, 3.4)
+    labels = [str(row[0]) for row in table.rows]
+    for i, column in enumerate(table.columns[2:]):
+        x = [j for j, row in enumerate(table.rows) if row[2 + i] is not None]
+        y = [100 * float(table.rows[j][2 + i] or 0) for j in x]
+        colour = COLOURS[_SHADES[i % len(_SHADES)]]
+        axes.plot(x, y, _MARKS[i % len(_MARKS)], color=colour, linewidth=1.5, markersize=4, label=column.name)
+    axes.set_xticks(range(len(labels)), labels, fontsize=8)
+    axes.set_xlabel("relative position in the dialogue")
+    axes.set_ylabel("augmented turns (%)")
+    _legend(axes, len(table.columns) - 2)
+    return render(figure, table.name)
+
+
+def domain_figure(table: Table) -> str:
+    """Figure 4 as bars, one group a domain."""
+    names = table.columns[2:]
+    figure, axes = new_figure(6.4, max(2.4, 0.16 * len(table.rows) * (len(names) + 1)))
+    height = 0.84 / len(names)
+    for i, column in enumerate(names):
+        y = [j + (i - (len(names) - 1) / 2) * height for j in range(len(table.rows))]
+        x = [100 * float(row[2 + i] or 0) for row in table.rows]
+        axes.barh(y, x, height=height * 0.92, color=COLOURS[_SHADES[i % len(_SHADES)]], label=column.name)
+    axes.set_yticks(range(len(table.rows)), [f"{row[0]} ({row[1]})" for row in table.rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("augmented turns (%)")
+    _legend(axes, len(names))
+    return render(figure, table.name)
+
+
+def _legend(axes: Axes, n: int) -> None:
+    """Above the drawing, where it hides nothing."""
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
+    axes.legend(**place, ncols=min(n, 4), fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
+
+
+def dialogue_markdown(result: DialogueResult) -> str:
+    """Everything but the drawings."""
+    head = "\n".join(f"- {escape_markdown(note)}" for note in result.notes)
+    missing = "\n".join(f"- {escape_markdown(text)}" for text in result.lacking) or "Nothing."
+    body = "\n".join(map(as_markdown, result.tables))
+    return f"# {TITLE}\n\n{head}\n\n{body}\n## What is missing\n\n{missing}\n"
+
+
+def dialogue_html(result: DialogueResult) -> str:
+    """One page: everything escaped, nothing loaded."""
+    draw = {"figure3": position_figure, "figure4": domain_figure}
+    svgs = {table.name: draw[table.name](table) for table in result.tables if table.name in draw}
+    shown = [(table, cells(table)) for table in result.tables]
+    return page("dialogue.html.j2", svgs=svgs, title=TITLE, tables=shown, notes=result.notes, lacking=result.lacking)

@@ -12,7 +12,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.groups import quantile_groups
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.stored import first_ids
+from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.records import Outcome, Question
 
 POPULARITY_GROUPS = 4

@@ -1,14 +1,26 @@
-"""A table of an evaluation: named columns, rows of numbers, shown as text, Markdown or JSON with the same figures."""
+"""A table of an evaluation: named columns, rows of numbers, shown as text, Markdown or JSON with the same figures.
+
+Whole methods beside stored answers, as lines of text.
+
+The table of eval/signals.py: how well scores tell, and what their order is worth.
+
+Gates on dialogue turns as text tables.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kbtrain.text_table import aligned
+from kbtrain.evaluation.pipelines import COSTS, MethodResult, MethodRow
+from kbtrain.metrics.ranking import Separation
+from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.turns import METRICS, Comparison, GateTurns
+from kbtrain.text_table import aligned, number, signed
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
 Value = str | float | int | None
@@ -83,3 +95,82 @@ def beside(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]
     columns = [*table.columns, *(Column(name) for name in names)]
     rows = [[*row, *more] for row, more in zip(table.rows, values, strict=True)]
     return Table(table.name, table.title, table.note, columns, rows)
+
+
+HEAD = ("answers", "n", "right", "EM", "F1", "searched", *COSTS, "right: method minus this", "F1: method minus this")
+
+
+def methods_text(results: Sequence[MethodResult]) -> str:
+    """A table for each method."""
+    return "\n\n".join(_one(result) for result in results)
+
+
+def _one(result: MethodResult) -> str:
+    if not result.rows:
+        return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
+    note = f"; {result.left_out} questions without stored answers left out" if result.left_out else ""
+    title = f"method {result.method} (gates cut to its number of searches, at most one a question{note})"
+    return f"{title}\n{aligned(HEAD, [_method_cells(row) for row in result.rows])}"
+
+
+def _method_cells(row: MethodRow) -> list[str]:
+    costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
+    figures = [number(value) for value in (row.accuracy, row.exact_match, row.f1)]
+    differences = [_difference(found) for found in (row.accuracy_minus, row.f1_minus)]
+    return [row.name, str(row.n), *figures, f"{row.searched:.0%}", *costs, *differences]
+
+
+def _difference(found: Delta | None) -> str:
+    return "" if found is None else f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
+
+
+Areas = tuple[Delta | None, Delta | None]
+
+
+def signal_document(found: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
+    """One object per score; ``area`` and ``area_minus`` (the reference's minus it) are null where not defined."""
+    made = []
+    for one in found:
+        area, minus = areas[one.name]
+        extra = {"area": area and dataclasses.asdict(area), "area_minus": minus and dataclasses.asdict(minus)}
+        made.append(dataclasses.asdict(one) | extra)
+    return made
+
+
+def signal_table(found: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
+    """One row per score, the best first."""
+    minus = f"{reference} minus this"
+    head = ("score", "AUROC", "95 % interval", minus, "area", minus, "quartiles, positive", "quartiles, negative")
+    ordered = sorted(found, key=lambda one: -one.auroc.mean)
+    return aligned(head, [_signal_cells(one, areas[one.name]) for one in ordered])
+
+
+def _signal_cells(one: Separation, areas: Areas) -> list[str]:
+    quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (one.positive, one.negative)]
+    return [one.name, number(one.auroc.mean), f"[{number(one.auroc.low)}, {number(one.auroc.high)}]",
+            _difference(one.minus), *map(_difference, areas), *quartiles]  # fmt: skip
+
+
+def gate_table(found: Sequence[GateTurns]) -> str:
+    """Mean over seeds, its 95 % interval over dialogues, and the standard deviation over seeds (sd)."""
+    rows = []
+    for gate in found:
+        cells = []
+        for metric in METRICS:
+            value, spread = gate.metrics[metric], gate.spread[metric]
+            sd = "" if spread is None else f" sd {spread:.3f}"
+            cells.append(f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]{sd}")
+        rows.append([gate.gate, str(len(gate.thresholds)), f"{gate.retrieved:.3f}", *cells])
+    return aligned(("gate", "seeds", "retrieved", "precision", "recall", "F1", "AUC", "AP", "FDR"), rows)
+
+
+def difference_table(differences: Sequence[Comparison]) -> str:
+    """One row a difference; the last column says whether its interval excludes 0."""
+    rows = []
+    for d in differences:
+        value = d.difference
+        apart = "yes" if value.low > 0 or value.high < 0 else "no"
+        rows.append(
+            [f"{d.better} - {d.than}", d.metric, f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]", apart]
+        )
+    return aligned(("difference", "metric", "95 % interval", "excludes 0"), rows)

@@ -1,11 +1,15 @@
-"""What every retriever offers."""
+"""What every retriever offers.
+
+The evidence that a data set brings with it: its gold passages alone, or all passages of the question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from kbtrain.records import Hit
+from kbtrain.errors import UserError
+from kbtrain.records import Hit, Passage, Question
 
 
 class Searcher(Protocol):
@@ -14,3 +18,26 @@ class Searcher(Protocol):
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, best first."""
         ...
+
+
+def fixed_hits(question: Question, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
+    """The first ``k`` gold passages in the question's order, each with score 1; none if it names none.
+
+    Raises :class:`UserError` for a passage that the corpus does not have.
+    """
+    return _hits(question, "gold_passages", passages, k)
+
+
+def context_hits(question: Question, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
+    """As :func:`fixed_hits`, of all passages that came with the question, distractors among them (HotpotQA)."""
+    return _hits(question, "context_passages", passages, k)
+
+
+def _hits(question: Question, field: str, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
+    hits = []
+    names: tuple[str, ...] = getattr(question, field)
+    for name in names[:k]:
+        if name not in passages:
+            raise UserError(f"question '{question.id}': field '{field}': no passage '{name}' in the corpus")
+        hits.append(Hit(name, passages[name].title, passages[name].text, 1.0))
+    return tuple(hits)

@@ -1,6 +1,10 @@
 """Passages from a file, streamed: our own JSON Lines, any other with ``id``, ``title``, ``text``, or DPR's TSV; gz too.
 
 DPR's ``psgs_w100.tsv`` (21 million passages of 100 words) has the columns id, text, title.
+
+Passages on disk, read by position: what an index returns is fetched from here, so memory holds none of them.
+
+Long documents cut into passages of so many tokens: words (as DPR's 100), or a model's own tokens.
 """
 
 from __future__ import annotations
@@ -8,13 +12,20 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import mmap
+import re
 import zlib
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.records import Passage
+from kbtrain.retrieval.tokens import CJK
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FIELDS = ("id", "title", "text")
 _LONGEST_FIELD = 2**30  # csv refuses fields above 128 KiB by default
@@ -96,3 +107,134 @@ def _tsv(path: Path | str) -> Iterator[Passage]:
             yield Passage(*(_text(data, field, path, rows.line_num) for field in FIELDS))
     except csv.Error as error:
         raise UserError(f"{at(path, rows.line_num)}: broken TSV ({error})") from None
+
+
+_TEXTS, _OFFSETS, _RANKS = "passages.jsonl", "passages.offsets.npy", "passages.ranks.npy"
+_BLOCK = 65_536  # ids gathered before they become one array
+
+
+def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage]:
+    """Pass passages on, writing them into ``folder`` on the way; when the last one has passed, the files are whole.
+
+    Besides the texts: where each begins, and the rank of its id among all ids (by code points), which orders equal
+    scores. Memory: 8 bytes and the longest id's length per passage. Raises :class:`UserError`: none, or an id twice.
+    """
+    import numpy as np
+
+    offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
+    with open(folder / _TEXTS, "wb") as file:
+        for passage in passages:
+            row = {"id": passage.id, "title": passage.title, "text": passage.text}
+            size = file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            offsets.append(offsets[-1] + size)
+            ids.append(passage.id.encode())
+            if len(ids) == _BLOCK:
+                blocks.append(np.array(ids))
+                ids.clear()
+            yield passage
+    if ids:
+        blocks.append(np.array(ids))
+    if not blocks:
+        raise UserError("no passages to search: the corpus is empty")
+    np.save(folder / _OFFSETS, np.frombuffer(offsets, dtype=np.int64))
+    np.save(folder / _RANKS, _ranks(np.concatenate(blocks)))
+
+
+def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Place of each id in their order. UTF-8 bytes sort like code points, so this is the order of Python's strings."""
+    import numpy as np
+
+    order = np.argsort(ids, kind="stable")
+    same = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
+    if len(same):
+        first, second = sorted(order[same[0] : same[0] + 2].tolist())
+        name = ids[first].decode()
+        raise UserError(f"two passages have the id '{name}': number {first + 1} and number {second + 1} of the corpus")
+    ranks = np.empty(len(ids), dtype=np.int32)
+    ranks[order] = np.arange(len(ids), dtype=np.int32)
+    return ranks
+
+
+class PassageFile:
+    """The passages of a folder that :func:`copy_passages` filled, memory-mapped. ``ranks[i]``: rank of i's id."""
+
+    def __init__(self, folder: Path) -> None:
+        import numpy as np
+
+        try:
+            self._offsets = np.load(folder / _OFFSETS, mmap_mode="r")
+            self.ranks = np.load(folder / _RANKS, mmap_mode="r")
+            with open(folder / _TEXTS, "rb") as file:
+                self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (FileNotFoundError, ValueError) as error:
+            raise UserError(f"{at(folder)}: no whole index ({error}); build it again") from None
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __getitem__(self, position: int) -> Passage:
+        begin, end = self._offsets[position : position + 2].tolist()
+        return Passage(**json.loads(self._texts[begin:end]))
+
+
+Spans = Callable[[str], list[tuple[int, int]]]  # where each token of a text begins and ends
+_WORDS = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
+
+
+class Chunking(NamedTuple):
+    """``size`` tokens a chunk, of which the first ``overlap`` are the last of the one before.
+
+    ``tokenizer``: "words" (between spaces; every Chinese character is one), an embedded model's name, a folder or a
+    hub id.
+    """
+
+    size: int
+    overlap: int = 0
+    tokenizer: str = "words"
+
+
+def chunked(passages: Iterable[Passage], chunking: Chunking) -> Iterator[Passage]:
+    """Passages of at most ``chunking.size`` tokens: longer ones in pieces ``ID#0``, ``ID#1`` ... with their title.
+
+    Texts are exact stretches of the original, without the spaces at their ends. Raises :class:`UserError`.
+    """
+    size, overlap, tokenizer = chunking
+    if not 0 <= overlap < size:
+        raise UserError(f"chunks of {size} tokens cannot overlap by {overlap}; take an overlap from 0 to {size - 1}")
+    spans = word_spans if tokenizer == "words" else model_spans(tokenizer)
+    for passage in passages:
+        yield from _pieces(passage, spans(passage.text), size, overlap)
+
+
+def _pieces(passage: Passage, spans: list[tuple[int, int]], size: int, overlap: int) -> Iterator[Passage]:
+    if len(spans) <= size:
+        yield passage
+        return
+    for number, first in enumerate(range(0, len(spans) - overlap, size - overlap)):
+        begin, end = spans[first][0], spans[min(first + size, len(spans)) - 1][1]
+        yield Passage(f"{passage.id}#{number}", passage.title, passage.text[begin:end].strip())
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Words between spaces, Chinese characters one by one."""
+    return [found.span() for found in _WORDS.finditer(text)]
+
+
+def model_spans(name: str) -> Spans:
+    """The tokens of a model's fast tokenizer."""
+    from transformers import AutoTokenizer
+
+    from kbtrain.models.embedded import is_embedded, path_of
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(path_of(name)) if is_embedded(name) else name)
+    except (OSError, ValueError) as error:
+        raise UserError(f"tokenizer '{name}': cannot be opened ({str(error).splitlines()[0][:150]})") from None
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer '{name}': does not say where its tokens stand (no fast tokenizer); use 'words'")
+
+    def spans(text: str) -> list[tuple[int, int]]:
+        made = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [(begin, end) for begin, end in made["offset_mapping"] if end > begin]
+
+    return spans

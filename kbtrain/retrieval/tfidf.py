@@ -10,7 +10,7 @@ from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.passage_file import PassageFile, copy_passages
+from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.tokens import Tokens
 
 _TOKENS, _WORDS = "tokens.json", "tfidf.json"

@@ -1,22 +1,27 @@
-"""What can be told before any weights are loaded: number format, tokens, output layer, labels, memory."""
+"""What can be told before any weights are loaded: number format, tokens, output layer, labels, memory.
+
+What a training will take, said before it starts: steps, tokens, operations, memory of weights and optimiser.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.machine_memory import machine_memory
+from kbtrain.kernels.memory import machine_memory
 from kbtrain.models.adapters import folder_of, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kbtrain.training.plan.config import PlannedTraining
-    from kbtrain.training.rows import Row
+    from kbtrain.training.answer_trainer import Row
+    from kbtrain.training.plan.plan import PlannedTraining
 
 _HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
 
@@ -28,8 +33,7 @@ def check_base(model: str, method: str, dtype: str, device: str) -> PreTrainedTo
     - a padding or end token that the model has no row for;
     - adapters on a model whose files hold no output layer: a new one would be random and never saved.
     """
-    from kbtrain.models.load import load_tokenizer
-    from kbtrain.models.precision import choose_dtype
+    from kbtrain.models.load import choose_dtype, load_tokenizer
     from kbtrain.models.shapes import config_of
 
     if dtype.startswith("fp16") and device == "cpu":
@@ -68,7 +72,7 @@ def _check_head(model: str) -> None:
 
 def check_rows(rows: Sequence[Row], ids: Sequence[str]) -> None:
     """Every row must teach something. Raises :class:`UserError` naming the first example that does not."""
-    from kbtrain.training.rows import IGNORE
+    from kbtrain.training.answer_trainer import IGNORE
 
     for row, name in zip(rows, ids, strict=True):
         if all(label == IGNORE for label in row.labels):
@@ -125,3 +129,62 @@ def device_memory(device: str) -> float:
     if device.startswith("cuda"):
         return float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     return float(machine_memory())
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``operations``: 6 a parameter and token (4 for LoRA, whose weights need no gradient), attention not counted.
+
+    ``state_gb``: weights, gradients and AdamW's two moments per device in GB (10^9 bytes), activations not counted.
+    """
+
+    steps: int
+    tokens: int
+    shortest: int
+    median: int
+    longest: int
+    operations: float
+    state_gb: float
+
+
+def estimate(
+    lengths: Sequence[int], epochs: float, group: int, parameters: int, trained: int, shards: int = 1
+) -> Estimate:
+    """``group``: rows a step over all devices; ``shards``: devices that ZeRO-2 spreads gradients and moments over."""
+    ordered = sorted(lengths)
+    tokens = round(sum(ordered) * epochs)
+    per_token = 6 if trained == parameters else 4
+    weights = 2 if shards > 1 else 4  # DeepSpeed's bf16 copy; its fp32 one is among what is spread
+    spread = (2 + 12 if shards > 1 else 12) * trained / shards
+    return Estimate(
+        steps=count_steps(len(ordered), group, epochs),
+        tokens=tokens,
+        shortest=ordered[0],
+        median=ordered[len(ordered) // 2],
+        longest=ordered[-1],
+        operations=per_token * parameters * tokens,
+        state_gb=(weights * parameters + spread) / 1e9,
+    )
+
+
+def count_steps(rows: int, group: int, epochs: float) -> int:
+    """Steps of ``group`` rows each, the last of an epoch perhaps of fewer."""
+    return math.ceil(math.ceil(rows / group) * epochs)
+
+
+def open_without_weights(model: str) -> tuple[Any, Any]:
+    """A model whose weights take no memory (meta device), and its tokenizer. Raises :class:`UserError`."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from kbtrain.models.load import resolve
+
+    where = resolve(model)
+    try:
+        config = AutoConfig.from_pretrained(where)
+        tokenizer = AutoTokenizer.from_pretrained(where)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config), tokenizer
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"model '{model}': cannot be opened ({first[:200]})") from None

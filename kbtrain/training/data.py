@@ -1,7 +1,11 @@
-"""Training and dev examples, read and checked before any model is loaded."""
+"""Training and dev examples, read and checked before any model is loaded.
+
+Labelled turns or questions for gates that classify: read, checked, and weighed by class.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +14,11 @@ from typing import Any, Literal
 
 from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import read
+from kbtrain.gates.encoder.input import Example
+from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.records import GateExample, Split
+from kbtrain.records import GateExample, Split, TurnExample
 
 Labels = Literal["hard", "soft"]
 
@@ -118,3 +123,112 @@ def _check_classes(values: Sequence[float | None], key: Key, labels: Labels, pat
             f"{at(path)}: key '{key}' is {what} in all {len(known)} labelled examples, so there is nothing to learn; "
             "choose another tau when labelling"
         )
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An example with the probability that it needs retrieval (0 or 1: a hard label)."""
+
+    example: Example
+    need: float
+
+
+@dataclass(frozen=True)
+class ClassifierData:
+    """``unlabelled``: examples of each split left out, since nothing is known of them."""
+
+    train: tuple[Labelled, ...]
+    dev: tuple[Labelled, ...]
+    unlabelled: dict[str, int]
+
+
+def need(example: Example, key: Key = "mastery", labels: Labels = "hard") -> float | None:
+    """1 where retrieval is needed: an enriched turn, a question not mastered, or one that retrieval helps."""
+    if isinstance(example, TurnExample):
+        return None if example.label is None else float(example.label)
+    value = getattr(example, key) if labels == "hard" else getattr(example, f"soft_{key}")
+    if value is None:
+        return None
+    return float(value) if key == "benefit" else 1 - float(value)
+
+
+def read_examples(path: Path) -> list[Example]:
+    """All examples of a file, turns or questions as its first line says. Raises :class:`UserError` if it is empty."""
+    _, first = next(iter(lines(path)), (0, ""))
+    try:
+        keys = set(json.loads(first)) if first else set()
+    except json.JSONDecodeError:
+        keys = set()  # the reader below names the place
+    turns = "dialogue_id" in keys
+    found: list[Example] = [*read(TurnExample, path)] if turns else [*read(GateExample, path)]
+    if not found:
+        raise UserError(f"{at(path)}: no examples in it")
+    return found
+
+
+def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[list[Labelled], int]:
+    """The labelled examples of one split, and how many have no label. Other splits of the file are passed over.
+
+    Raises :class:`UserError` for a split without examples or labels, and for an id that stands there twice.
+    """
+    examples = [example for example in read_examples(path) if example.split == split]
+    if not examples:
+        raise UserError(f"{at(path)}: no example of split '{split}' in it")
+    seen: set[str] = set()
+    for example in examples:
+        if example.id in seen:
+            raise UserError(f"{at(path)}: id '{example.id}' stands there twice")
+        seen.add(example.id)
+    found = [Labelled(example, value) for example in examples if (value := need(example, key, labels)) is not None]
+    if not found:
+        raise UserError(f"{at(path)}: no {split} example has a {labels} label")
+    return found, len(examples) - len(found)
+
+
+def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: Labels = "hard") -> ClassifierData:
+    """Both splits (of two files, or of one). Raises :class:`UserError` if a class is missing or the splits overlap."""
+    given, without = read_labelled(train, "train", key, labels)
+    held_out, dev_without = read_labelled(dev, "dev", key, labels)
+    _apart([row.example for row in given], [row.example for row in held_out], train, dev)
+    for rows, path, split in ((given, train, "train"), (held_out, dev, "dev")):
+        if len({row.need > 0.5 for row in rows}) < 2:
+            raise UserError(
+                f"{at(path)}: all {len(rows)} {split} examples are of one class; nothing to learn or choose"
+            )
+    return ClassifierData(tuple(given), tuple(held_out), {"train": without, "dev": dev_without})
+
+
+def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> None:
+    given, other = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
+    check_disjoint(given, other, train_path, dev_path)
+    held_out = {example.dialogue_id for example in dev if isinstance(example, TurnExample)}
+    for example in train:
+        if isinstance(example, TurnExample) and example.dialogue_id in held_out:
+            raise UserError(f"{at(train_path)}: dialogue '{example.dialogue_id}' stands in train and in dev")
+
+
+def class_weights(rows: Sequence[Labelled], strength: float = 1.0) -> tuple[float, float]:
+    """(negative, positive) weights, inverse to the classes' shares to the power ``strength``, summing to 1.
+
+    ``strength`` 1 gives both classes the same say (RAGate's [0.06, 0.94] for 6 % of positives), 0 none.
+    """
+    share = sum(row.need for row in rows) / len(rows)
+    negative, positive = share**strength, (1 - share) ** strength
+    return negative / (negative + positive), positive / (negative + positive)
+
+
+def common_acts(rows: Sequence[Labelled], least: float = 0.01) -> tuple[str, ...]:
+    """What at least this share of the training turns do (OFFER, REQUEST, ...): targets beside the label.
+
+    An encoder that learns to foresee what the system will do next learns from every turn, not from the few enriched
+    ones alone; when it scores it reads what was said before the turn, and nothing else.
+    """
+    counts = Counter(act for row in rows if isinstance(row.example, TurnExample) for act in row.example.response_acts)
+    return tuple(sorted(act for act, count in counts.items() if count >= least * len(rows)))
+
+
+def act_targets(example: Example, acts: Sequence[str]) -> tuple[float, ...] | None:
+    """1 for each act that the turn does; None where nothing is known of it."""
+    if isinstance(example, TurnExample) and example.response_acts:
+        return tuple(float(act in example.response_acts) for act in acts)
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbtrain.folder import GateCard
+from kbtrain.gate_folder import GateCard
 
 _TEXT = """---
 library_name: kbtrain

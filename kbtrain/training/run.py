@@ -1,14 +1,39 @@
-"""Which training a folder holds: the same command goes on with it, another one is refused."""
+"""Which training a folder holds: the same command goes on with it, another one is refused.
+
+What a finished run's folder holds beside the gate: its configuration, its environment, and its curves.
+
+Checkpoints that can be trusted: one is complete when its list of files is written, last of all.
+
+A process killed while saving leaves a folder without that list, a failing disk one with files that do not match it
+(size, and a checksum of the whole or, of large files, of pieces all over); it is put aside on the next start, which
+says so and goes on from the one before.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Mapping
+import platform
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import BaseModel
+
 from kbtrain.errors import UserError, at
-from kbtrain.provenance import file_sha256, meta_path, write_atomically
+from kbtrain.provenance import (
+    device,
+    file_sha256,
+    git_state,
+    meta_path,
+    package_versions,
+    peak_rss_mb,
+    write_atomically,
+)
 
 RUN = "run.json"
 SETTLED = "settled"  # what was measured at the first start
@@ -55,3 +80,112 @@ def settled(folder: Path, name: str, measure: Callable[[], str]) -> str:
         known[name] = measure()
         write_atomically(path, json.dumps({**run, SETTLED: known}, ensure_ascii=False, indent=1) + "\n")
     return known[name]
+
+
+CONFIG, ENVIRONMENT, CURVES = "config.yaml", "environment.json", "curves.svg"
+
+
+def write_run_files(folder: Path, config: BaseModel, data: Sequence[str], history: Sequence[Any] | None) -> None:
+    """``data``: keys of ``config`` that name data files (or nothing); ``history``: transformers' log history,
+    None where nothing was trained in steps (no curves then)."""
+    files = {name: path for name in data if (path := getattr(config, name))}
+    write_atomically(
+        folder / CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    )
+    environment = {
+        "packages": package_versions(),
+        **git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device(),
+        "peak_rss_mb": peak_rss_mb(),
+        "data_sha256": {name: file_sha256(path) for name, path in files.items()},
+    }
+    write_atomically(folder / ENVIRONMENT, json.dumps(environment, ensure_ascii=False, indent=1) + "\n")
+    if history is not None:
+        write_atomically(folder / CURVES, curves(history))
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> str:
+    """An SVG page: the loss of every step, and below it dev's figures (the same bytes for the same run)."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from kbtrain.svg import COLOURS
+
+    losses = [(log["step"], log["loss"]) for log in history if "loss" in log]
+    dev: dict[str, list[tuple[int, float]]] = {}
+    for log in history:
+        for name in log:
+            if name.startswith("eval_") and name.removeprefix("eval_") in ("loss", "auroc", "f1", "average_precision"):
+                dev.setdefault(name.removeprefix("eval_"), []).append((log["step"], log[name]))
+    with rc_context({"svg.hashsalt": "kbtrain", "svg.fonttype": "none", "font.size": 10.0}):
+        figure = Figure(figsize=(6.4, 4.8 if dev else 2.8), layout="constrained")
+        axes = figure.subplots(2 if dev else 1, 1, sharex=True, squeeze=False)[:, 0]
+        if losses:
+            axes[0].plot(*zip(*losses, strict=True), color=COLOURS["blue"], linewidth=1.2)
+        axes[0].set_ylabel("loss (nats a token)")
+        for (name, line), colour in zip(sorted(dev.items()), ("orange", "green", "red", "purple"), strict=False):
+            axes[1].plot(*zip(*line, strict=True), "o-", markersize=3, color=COLOURS[colour], label=f"dev {name}")
+        if dev:
+            axes[1].legend(fontsize=8, frameon=False)
+        axes[-1].set_xlabel("step")
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+MARK = "complete.json"
+_PIECE, _PIECES = 1 << 20, 64  # bytes and number of the pieces that are checked of a large file
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def mark_complete(folder: Path) -> None:
+    """Write the list of files, their sizes and checksums."""
+    write_atomically(folder / MARK, json.dumps(_marks(folder), indent=1) + "\n")
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether all files are there in full and unchanged."""
+    try:
+        return bool(json.loads((folder / MARK).read_text()) == _marks(folder))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return False
+
+
+def all_checkpoints(run: Path) -> list[Path]:
+    """The folders ``checkpoint-<step>``, oldest first, complete or not."""
+    found = [(int(m.group(1)), path) for path in run.glob("checkpoint-*") if (m := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def last_good(run: Path) -> tuple[Path | None, list[Path]]:
+    """The newest complete checkpoint (None: start anew) and the incomplete ones."""
+    good = [path for path in all_checkpoints(run) if is_complete(path)]
+    return (good[-1] if good else None), [path for path in all_checkpoints(run) if path not in good]
+
+
+def rotate(run: Path, keep: set[Path]) -> None:
+    """Delete all complete checkpoints but the newest and those to keep."""
+    good = [path for path in all_checkpoints(run) if is_complete(path)]
+    for path in good[:-1]:
+        if path not in keep:
+            (path / MARK).unlink()  # first: a deletion cut short must not look complete
+            shutil.rmtree(path)
+
+
+def _marks(folder: Path) -> dict[str, list[int]]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
+    return {path.relative_to(folder).as_posix(): [path.stat().st_size, _checksum(path)] for path in sorted(files)}
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 of a file, or of evenly spread pieces of one above 64 MiB, its end among them: a checkpoint of a large
+    model must not take minutes to check."""
+    size, found = path.stat().st_size, 0
+    pieces = min(_PIECES, -(-size // _PIECE))
+    with open(path, "rb") as file:
+        for i in range(pieces):
+            file.seek(i * max(0, size - _PIECE) // max(1, pieces - 1))
+            found = zlib.crc32(file.read(_PIECE), found)
+    return found

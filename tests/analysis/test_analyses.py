@@ -9,14 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kbtrain.metrics.intervals import newcombe, wilson
+from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.analysis.conditions import Accuracies, Copying
-from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
-from kbtrain.report.analysis.least_certain import Group, LeastCertain
-from kbtrain.report.analysis.mean import RunningMean
-from kbtrain.report.analysis.stability import Stability
-from kbtrain.report.analysis.tau_sweep import TAUS, SweepRow, TauSweep
+from kbtrain.report.analysis.graded import GradedAnswers, RunningMean, graded_answers
+from kbtrain.report.analysis.stability import TAUS, Group, LeastCertain, Stability, SweepRow, TauSweep
 
 Build = Callable[[str], GradedAnswers]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kbtrain import jsonl, store_export
+from kbtrain import jsonl
+from kbtrain import store as store_module
 from kbtrain.errors import UserError
 from kbtrain.provenance import read_meta
 from kbtrain.records import SampleSet
@@ -42,9 +43,9 @@ def test_jsonl_and_parquet_hold_every_answer(run_folder: Path, script: Script) -
 def test_parquet_is_written_in_row_groups(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet
 
-    monkeypatch.setattr(store_export, "ROW_GROUP", 100)
+    monkeypatch.setattr(store_module, "ROW_GROUP", 100)
     with SampleStore(run_folder / "samples.db", read_only=True) as store:
-        n = store_export.export(store, "main", run_folder / "x.parquet")
+        n = store_module.export(store, "main", run_folder / "x.parquet")
     assert n == 460
     assert pyarrow.parquet.ParquetFile(run_folder / "x.parquet").num_row_groups == 5
 
@@ -52,9 +53,9 @@ def test_parquet_is_written_in_row_groups(run_folder: Path, monkeypatch: pytest.
 def test_another_suffix_or_an_unknown_run_is_one_line(run_folder: Path) -> None:
     with SampleStore(run_folder / "samples.db", read_only=True) as store:
         with pytest.raises(UserError, match=r"x\.csv: cannot export to '\.csv'; name a \.parquet or \.jsonl file"):
-            store_export.export(store, "main", run_folder / "x.csv")
+            store_module.export(store, "main", run_folder / "x.csv")
         with pytest.raises(UserError, match="no run 'mian'"):
-            store_export.export(store, "mian", run_folder / "x.jsonl")
+            store_module.export(store, "mian", run_folder / "x.jsonl")
 
 
 def test_export_streams(tmp_path: Path, books: Any) -> None:
@@ -62,4 +63,4 @@ def test_export_streams(tmp_path: Path, books: Any) -> None:
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         store.put("main", [books.sample_set(books.question(i, "train"), "llm", 1) for i in range(50)])
-        assert store_export.export(store, "main", tmp_path / "s.jsonl") == 50
+        assert store_module.export(store, "main", tmp_path / "s.jsonl") == 50

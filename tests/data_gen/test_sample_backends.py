@@ -14,10 +14,9 @@ from model_server import ModelServer
 from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.llm.settings import LLMConfig
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.records import Evidence, Hit, Question
-from kbtrain.store import SampleStore
-from kbtrain.store_lock import writing
+from kbtrain.store import SampleStore, writing
 
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 24

@@ -8,8 +8,8 @@ import pytest
 from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
-from kbtrain.dialogue.augmentations import augment, kept_augmented, snippets_of
 from kbtrain.dialogue.responder import Reads, Responder
+from kbtrain.dialogue.responses import augment, kept_augmented, snippets_of
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
 

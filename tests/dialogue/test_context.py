@@ -1,6 +1,6 @@
 """Contexts as text, cut at a turn."""
 
-from kbtrain.prompts.context import context_text, first_kept
+from kbtrain.prompts.ragate import context_text, first_kept
 from kbtrain.records import Utterance
 
 

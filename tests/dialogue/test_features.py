@@ -3,15 +3,14 @@
 import pytest
 from tiny_turns import snippets, turn
 
-from kbtrain.dialogue.features import annotated, gliner_finder, read_text, spacy_finder, with_entities
-from kbtrain.dialogue.knowledge import by_rank
+from kbtrain.dialogue.features import annotated, by_rank, gliner_finder, read_text, spacy_finder, with_entities
 from kbtrain.dialogue.responses import all_responses, asked, generated
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Entity, Utterance
-from kbtrain.retrieval.ranker_data import Candidates, TfIdfRank
+from kbtrain.retrieval.ranker import Candidates, TfIdfRank
 
 
 def test_slot_spans_of_the_context_are_entities_latest_first_each_once():

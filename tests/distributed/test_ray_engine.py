@@ -8,10 +8,8 @@ import pytest
 
 from kbtrain.distributed.sampling import RayEngine, Worker
 from kbtrain.errors import UserError
-from kbtrain.llm.plan import Plan
-from kbtrain.llm.sample_stage import SamplingJob
-from kbtrain.llm.settings import LLMConfig
-from kbtrain.llm.shards import Shard
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.sample_stage import Plan, SamplingJob, Shard
 from kbtrain.store import SampleStore
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")

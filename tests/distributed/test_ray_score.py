@@ -19,10 +19,9 @@ from kbtrain.config import parse_args
 from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
-from kbtrain.folder import GateCard, write_card
+from kbtrain.gate_folder import GateCard, write_card
 from kbtrain.gates.registry import Opening, Source, source_of
-from kbtrain.gates.score_chunks import Chunk, chunks_left, local, score_chunks
-from kbtrain.gates.score_stage import ScoreFile
+from kbtrain.gates.score_stage import Chunk, ScoreFile, chunks_left, local, score_chunks
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
@@ -64,7 +63,7 @@ def gates(tmp_path_factory):
 
 def write_seakr(folder, tokenizer):
     from kbtrain.gates.seakr.engine import SeakrSettings
-    from kbtrain.gates.seakr.seakr_folder import SeakrCard, write_seakr_card
+    from kbtrain.gates.seakr.gate import SeakrCard, write_seakr_card
     from kbtrain.prompts.kbm import answer_fingerprint
 
     settings = SeakrSettings(k=3, layer=0, mlp="mlp", max_new_tokens=4)
@@ -78,10 +77,10 @@ def write_classifiers(folder):
     import torch
     from tiny_turns import bert_folder
 
-    from kbtrain.classifier_folder import ClassifierCard, write_classifier_card
+    from kbtrain.gate_folder import ClassifierCard, write_classifier_card
     from kbtrain.gates.encoder.gate import open_encoder
+    from kbtrain.gates.ragate.mha import train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
-    from kbtrain.gates.ragate.ragate_mha_input import train_tokenizer
 
     bert_folder(folder / "bert")
     model, words = open_encoder(str(folder / "bert"), "fp32", "cpu", n_logits=1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbtrain.errors import UserError
-from kbtrain.llm.shards import Shard
+from kbtrain.llm.sample_stage import Shard
 
 
 @given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 8))

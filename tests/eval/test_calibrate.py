@@ -6,9 +6,9 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.folder import read_json
+from kbtrain.gate_folder import read_json
 from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.seakr_folder import MeasuredScale, SeakrCard, write_seakr_card
+from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard, write_seakr_card
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.records import GateScore, Outcome
 

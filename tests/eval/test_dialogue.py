@@ -14,7 +14,7 @@ from tiny_kbm import make_folder
 from tiny_turns import bert_folder, turn
 
 from kbtrain.config import parse_args
-from kbtrain.dialogue.augmentations import AugmentedResponse
+from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.metrics.text_generation import text_scores

@@ -16,8 +16,8 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation._part_report_results import check, load
-from kbtrain.folder import GateCard, read_card, write_card
+from kbtrain.evaluation.results import check, load
+from kbtrain.gate_folder import GateCard, read_card, write_card
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question

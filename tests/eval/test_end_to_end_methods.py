@@ -6,7 +6,7 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.evaluation._part_report_results import load
+from kbtrain.evaluation.results import load
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.rag.seakr.trace import Spent, Trace
 

@@ -9,7 +9,7 @@ from tiny_kbm import make_folder
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.folder import read_json
+from kbtrain.gate_folder import read_json
 from kbtrain.gates.score_stage import ScoreFile
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.labeling.examples import example
@@ -72,7 +72,7 @@ def test_every_signal_is_scored_once_with_its_cost(script, run_folder):
     meta = read_meta(run_folder / "scores.jsonl")
     assert meta["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
     assert meta["spent_per_question"]["perplexity"]["dev"]["requests"] == 1.0
-    from kbtrain.evaluation.stored import read_scores
+    from kbtrain.evaluation.run_folder import read_scores
 
     scores = read_scores(run_folder / "scores.jsonl")
     assert set(scores) == set(SIGNALS) and all(len(found) == 9 for found in scores.values())

@@ -12,7 +12,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.folder import GateCard, Threshold, set_threshold, write_card
+from kbtrain.gate_folder import GateCard, Threshold, set_threshold, write_card
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.registry import Source

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare
 from torch import nn
 
-from kbtrain.kernels.dropout import Dropout
+from kbtrain.kernels.lean_training import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])

@@ -10,13 +10,12 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.folder import GateCard, Threshold, read_card, set_threshold, write_card
+from kbtrain.gate_folder import GateCard, Threshold, read_card, set_threshold, write_card
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.prompt import Prompt
-from kbtrain.gates.true_false.form import Encoded
+from kbtrain.gates.true_false.form import Encoded, build_tree
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false.scorer import like_length, marginals
-from kbtrain.gates.true_false.value_tokens import build_tree
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
 from kbtrain.prompts.kbm import kbm_fingerprint

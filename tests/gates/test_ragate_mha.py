@@ -9,11 +9,10 @@ import torch
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.mha import RagateMHA
+from kbtrain.gates.ragate.mha import INPUTS, MHAInput, RagateMHA, kept_tokenizer, train_tokenizer
 from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
-from kbtrain.gates.ragate.ragate_mha_input import INPUTS, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.records import Hit
-from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
+from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -112,7 +111,7 @@ def test_older_turns_are_cut_away_and_counted():
 
 
 def test_a_folder_gives_the_same_scores_again(tmp_path):
-    from kbtrain.classifier_folder import ClassifierCard, write_classifier_card
+    from kbtrain.gate_folder import ClassifierCard, write_classifier_card
 
     one = gate("contx+know")
     one.model.save_pretrained(tmp_path)
@@ -136,7 +135,7 @@ def test_a_tokenizer_is_the_same_in_every_process_and_kept_for_a_training_that_g
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "from tiny_turns import turn\n"
-        "from kbtrain.gates.ragate.ragate_mha_input import train_tokenizer\n"
+        "from kbtrain.gates.ragate.mha import train_tokenizer\n"
         "print(sorted(train_tokenizer([turn(i) for i in range(40)], 'contx', 300).get_vocab().items()))"
     )
     root = Path(__file__).parents[2]

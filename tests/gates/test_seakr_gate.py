@@ -9,10 +9,17 @@ from tiny_kbm import example, make_folder, make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.folder import Threshold, read_card, read_json, set_threshold
+from kbtrain.gate_folder import Threshold, read_card, read_json, set_threshold
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
-from kbtrain.gates.seakr.gate import SeaKR, prompt_text
-from kbtrain.gates.seakr.seakr_folder import SeakrCard, measured_scale, read_seakr_card, scale_of, write_seakr_card
+from kbtrain.gates.seakr.gate import (
+    SeaKR,
+    SeakrCard,
+    measured_scale,
+    prompt_text,
+    read_seakr_card,
+    scale_of,
+    write_seakr_card,
+)
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
 from kbtrain.models.batching import BatchLimits

@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.gates.seakr.signals import SIGNALS, measure, n_empty
-from kbtrain.gates.seakr.signals_text import answer_groups, laplacian_sum, lexical_disagreement, similarities
+from kbtrain.gates.seakr.signals import (
+    SIGNALS,
+    answer_groups,
+    laplacian_sum,
+    lexical_disagreement,
+    measure,
+    n_empty,
+    similarities,
+)
 from kbtrain.llm.sampler.state_sampler import ClosedAnswer
 from kbtrain.records import Sample
 

@@ -6,10 +6,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
-from kbtrain.gates.oracle import Oracle
-from kbtrain.gates.random import Random
-from kbtrain.gates.relation_only import RelationOnly
-from kbtrain.gates.simple import Always, Never
+from kbtrain.gates.simple import Always, Never, Oracle, Random, RelationOnly
 from kbtrain.records import GateExample, Indicators, Label, Outcome, Split
 
 

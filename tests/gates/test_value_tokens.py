@@ -4,8 +4,7 @@ import pytest
 from tiny_kbm import example, make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import NEED_FORM, Encoder, kbm_form
-from kbtrain.gates.true_false.value_tokens import build_tree
+from kbtrain.gates.true_false.form import NEED_FORM, Encoder, build_tree, kbm_form
 from kbtrain.prompts.kbm import encode, kbm_prompt, render_chat
 
 KEYS = ("mastery", "certainty", "benefit")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbtrain.answers.answer_overlap import exact_match, token_f1
+from kbtrain.answers.grading import exact_match, token_f1
 
 
 def test_exact_match_is_after_normalisation_over_all_aliases():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbtrain.labeling.benefit_target import PLAIN, BenefitTarget
+from kbtrain.labeling.examples import PLAIN, BenefitTarget
 from kbtrain.labeling.label import indicators, label
 from kbtrain.records import Label, Question, SampleSet, Split
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.labeling.certainty import certainty
-from kbtrain.labeling.effect import benefit, effect
-from kbtrain.labeling.label import indicators
-from kbtrain.metrics.intervals import newcombe
+from kbtrain.labeling.label import benefit, effect, indicators
+from kbtrain.metrics.significance import newcombe
 from kbtrain.records import Question, SampleSet
 
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.labeling.benefit_target import BenefitTarget
-from kbtrain.labeling.examples import example, reference_example
+from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.label import indicators, label
-from kbtrain.labeling.targets import Targets
 from kbtrain.prompts.kbm import ALL_KEYS, PAPER_KEYS, query_text
 from kbtrain.records import Label, Question, SampleSet
 

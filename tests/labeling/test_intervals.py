@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.stats import binomtest
 
-from kbtrain.metrics.intervals import newcombe, wilson
+from kbtrain.metrics.significance import newcombe, wilson
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 30, 300])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.labeling.label import indicators, label, with_taus
-from kbtrain.metrics.intervals import wilson
+from kbtrain.metrics.significance import wilson
 from kbtrain.records import Question, SampleSet
 
 Answered = Callable[..., SampleSet]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.labeling.tau import Quantile, choose_tau, quantile
+from kbtrain.labeling.label_stage import Quantile, choose_tau, quantile
 
 
 def test_quantile_equals_numpys_inverted_cdf() -> None:

@@ -9,11 +9,9 @@ import torch
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, decoder_layers, middle, mlp_name
-from kbtrain.llm.sampler.draw import draw, filtered
-from kbtrain.llm.sampler.draw_top import draw_top, top
+from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filtered, top
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 from kbtrain.llm.sampler.state_sampler import ClosingSampler
-from kbtrain.llm.sampler.token_statistics import TokenStatistics
 
 SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
 
@@ -122,8 +120,8 @@ def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokeni
     sampler = ClosingSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama")))
     newline = tokenizer("\n")["input_ids"]
     answer = tokenizer("question")["input_ids"]
+    from kbtrain.llm.sampler.draw import UniformRow
     from kbtrain.llm.sampler.state_sampler import _Row
-    from kbtrain.llm.sampler.uniforms import UniformRow
 
     stopped = _Row(0, "q", 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
     assert sampler._tail(stopped) == [sampler.end]

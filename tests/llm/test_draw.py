@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from kbtrain.llm.sampler.draw import draw, filtered
-from kbtrain.llm.sampler.uniforms import UniformRow
+from kbtrain.llm.sampler.draw import UniformRow, draw, filtered
 
 
 def drawn(logits, uniforms, source=None):

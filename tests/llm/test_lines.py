@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kbtrain.llm.sampler.lines import Lines
+from kbtrain.llm.sampler.sampler import Lines
 
 
 @dataclass

@@ -8,9 +8,8 @@ import pytest
 from model_server import ModelServer
 
 from kbtrain.errors import UserError
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import Ask, Sampling, request_seed
 from kbtrain.llm.openai_llm import OpenAILLM, Server
-from kbtrain.llm.seeds import request_seed
 from kbtrain.llm.server_requests import Retry, retry_after
 from kbtrain.prompts.kbm import answer_prompt, encode
 

@@ -4,7 +4,7 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.llm.plan import Plan, check_files
+from kbtrain.llm.sample_stage import Plan, check_files
 from kbtrain.records import Evidence, Hit, Question
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.prefill import prefill
-from kbtrain.llm.sampler.prompt_head import PromptHead, common_start
+from kbtrain.llm.sampler.prefill import PromptHead, common_start, prefill
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 
 HEAD = [(7 * i) % 90 for i in range(40)]

@@ -9,10 +9,10 @@ from scipy import stats
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.llm.sampler.sampler import PromptRows
 from kbtrain.llm.transformers_llm import TransformersLLM
-from kbtrain.models.precision import choose_dtype
+from kbtrain.models.batching import BatchLimits, batches
+from kbtrain.models.load import choose_dtype
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_fp16_is_refused_to_qwen2_unless_insisted():
 
 
 def test_precision_on_a_cpu_follows_the_measured_rates(monkeypatch):
-    import kbtrain.models.precision as precision
+    import kbtrain.models.load as precision
 
     for ratio, chosen in ((3.0, torch.bfloat16), (0.3, torch.float32)):
         monkeypatch.setattr(precision, "matmul_rate", lambda d, r=ratio: r if d is torch.bfloat16 else 1.0)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 
 from kbtrain.labeling.mastery import grade
-from kbtrain.llm.backends import open_llm
-from kbtrain.llm.base import Ask, Sampling
-from kbtrain.llm.sampler.uniforms import UniformRow
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import Ask, Sampling, request_seed
+from kbtrain.llm.sampler.draw import UniformRow
 from kbtrain.llm.scripted import ScriptedLLM
-from kbtrain.llm.seeds import request_seed
-from kbtrain.llm.settings import LLMConfig
 
 
 def answered(llm, asks, done=frozenset()):

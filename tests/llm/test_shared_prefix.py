@@ -5,9 +5,9 @@ import torch
 
 import kbtrain.llm.sampler.shared_prefix as shared_prefix
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.models.batching import BatchLimits
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.llm.transformers_llm import TransformersLLM
+from kbtrain.models.batching import BatchLimits
 
 SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]
 

@@ -9,8 +9,8 @@ import torch
 from kbtrain.kernels.causal_blocks import causal_blocks
 from kbtrain.kernels.side_by_side import at_once, replica, side_by_side
 from kbtrain.llm.base import Ask, Sampling
-from kbtrain.models.batching import BatchLimits
 from kbtrain.llm.transformers_llm import TransformersLLM
+from kbtrain.models.batching import BatchLimits
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain import jsonl
-from kbtrain.labeling._part_metrics_agreement import answers, difference, same_greedy, shared_questions
+from kbtrain.labeling.agreement import answers, difference, same_greedy, shared_questions
 from kbtrain.models.embedded import path_of
 from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore

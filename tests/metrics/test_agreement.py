@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kbtrain.labeling._part_metrics_agreement import Answers, answers, difference, same_greedy, shared_questions
+from kbtrain.labeling.agreement import Answers, answers, difference, same_greedy, shared_questions
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.dialogue.augmentations import AugmentedResponse
-from kbtrain.evaluation.augmentation import Figures, block, drawn, figures, mixed, parts_of, summary
+from kbtrain.dialogue.responses import AugmentedResponse
+from kbtrain.evaluation.dialogue import Figures, block, drawn, figures, mixed, parts_of, summary
 from kbtrain.metrics.text_generation import scores_of, text_parts, text_scores
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")

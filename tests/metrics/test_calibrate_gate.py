@@ -5,7 +5,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import Wanted, calibrate
-from kbtrain.metrics.calibrate_shift import KEPT, kept_scores, shift
+from kbtrain.metrics.calibration import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kbtrain.metrics.curves import normalised_area, oracle_curve, oracles, retrieval_curve
+from kbtrain.metrics.ranking import normalised_area, oracle_curve, oracles, retrieval_curve
 
 
 def test_curve_worked_by_hand() -> None:

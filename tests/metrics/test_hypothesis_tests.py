@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.metrics.hypothesis_tests import holm, mcnemar, permutation_p
+from kbtrain.metrics.significance import holm, mcnemar, permutation_p
 
 
 def test_mcnemar_worked_by_hand() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.answers.grading import contains
-from kbtrain.evaluation.knowledge_frequency import answer_counts
+from kbtrain.evaluation.groups import answer_counts
 from kbtrain.records import Passage, Question
 
 

@@ -5,7 +5,7 @@ import pytest
 from kbtrain.evaluation.pipelines import measure_method
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
-from kbtrain.report.methods_table import methods_text
+from kbtrain.report.tables import methods_text
 from kbtrain.store import SampleStore
 
 N = 8

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import beta, binom, binomtest
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.risk_control import Promise, control, upper_bounds
-from kbtrain.metrics.thresholds import Dev
+from kbtrain.metrics.thresholds import Dev, Promise, control, upper_bounds
 
 
 def dev(scores: np.ndarray, llm: np.ndarray, rag: np.ndarray) -> Dev:

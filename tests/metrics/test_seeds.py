@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.metrics.seeds import summarise_seeds
+from kbtrain.metrics.turns import summarise_seeds
 
 
 def test_seeds_that_agree_add_no_variance() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kbtrain.metrics import significance
-from kbtrain.metrics.curves import normalised_area
+from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import delta, random_gates, resampled_areas, resampled_means
 
 

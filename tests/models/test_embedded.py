@@ -145,7 +145,7 @@ def no_conversion(monkeypatch) -> list[Path]:
         calls.append(folder)
         (folder / "model.safetensors").write_bytes(gguf.read_bytes())
 
-    monkeypatch.setattr("kbtrain.models.gguf.convert", convert)
+    monkeypatch.setattr("kbtrain.models.embedded.convert", convert)
     return calls
 
 
@@ -226,7 +226,7 @@ def test_two_that_ask_at_once_convert_once(here, monkeypatch):
         calls.append(folder)
         time.sleep(0.3)
 
-    monkeypatch.setattr("kbtrain.models.gguf.convert", slow)
+    monkeypatch.setattr("kbtrain.models.embedded.convert", slow)
     threads = [threading.Thread(target=embedded.path_of, args=("tiny",)) for _ in range(3)]
     for thread in threads:
         thread.start()

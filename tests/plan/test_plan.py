@@ -16,11 +16,8 @@ from kbtrain.errors import UserError
 from kbtrain.jsonl import write
 from kbtrain.models.shapes import config_of, parameters_of
 from kbtrain.training.config import Adapter
-from kbtrain.training.plan.activations import Batch, activations
-from kbtrain.training.plan.config import read_planned
-from kbtrain.training.plan.memory import Weights, needs
-from kbtrain.training.plan.plan import make_plan, on_cpu, ways_to_fit
-from kbtrain.training.plan.work import work
+from kbtrain.training.plan.memory import Batch, Weights, activations, needs
+from kbtrain.training.plan.plan import make_plan, on_cpu, read_planned, ways_to_fit, work
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "recipes" / "configs"

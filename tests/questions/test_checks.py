@@ -9,8 +9,7 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.questions.checks import problem_of, read_questions
-from kbtrain.questions.leaks import Leak, find_leaks, refuse_leaks
+from kbtrain.questions.checks import Leak, find_leaks, problem_of, read_questions, refuse_leaks
 from kbtrain.records import Question, Split
 
 OPEN = Question("q", "Who wrote Faust?", ("Goethe",), "train", "d")

@@ -10,8 +10,8 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.questions import Reading, load
 from kbtrain.questions.data_sets.columns import AnswerAs, Columns, cell_texts, mapped
-from kbtrain.questions.reading.python_list import python_list
 from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.tables import python_list
 from kbtrain.records import Question
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.questions.first_seen import FirstSeen
+from kbtrain.questions.checks import FirstSeen
 
 
 def test_the_first_place_of_a_key_is_kept() -> None:

@@ -10,8 +10,7 @@ from typing import Literal
 
 from kbtrain import jsonl
 from kbtrain.questions.base import Loaded, context
-from kbtrain.questions.passage_file import PassageFile
-from kbtrain.questions.pick import Tally, Wanted, picked
+from kbtrain.questions.collect import PassageFile, Tally, Wanted, picked
 from kbtrain.records import Passage, Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")

@@ -3,8 +3,8 @@
 from seakr_stand_ins import Script, Shelf, question
 
 from kbtrain.rag.seakr.lockstep import answer_all
+from kbtrain.rag.seakr.loops import single_hop
 from kbtrain.rag.seakr.self_aware import SelfAwareSettings, is_missing
-from kbtrain.rag.seakr.single_hop import single_hop
 
 ASKED = question(text="Book")
 

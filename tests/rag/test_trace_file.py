@@ -10,11 +10,9 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.rag.seakr.lockstep import answer_all
 from kbtrain.rag.seakr.loops import multi_hop
-from kbtrain.rag.seakr.run import chosen
+from kbtrain.rag.seakr.run import chosen, first_thoughts, for_ratio
 from kbtrain.rag.seakr.self_aware import SelfAwareSettings
-from kbtrain.rag.seakr.step_threshold import first_thoughts, for_ratio
-from kbtrain.rag.seakr.trace import Trace
-from kbtrain.rag.seakr.trace_file import TraceFile
+from kbtrain.rag.seakr.trace import Trace, TraceFile
 from kbtrain.report.trace_page import render_traces, summarise
 
 EVIL = "<script>alert('x')</script>"

@@ -21,7 +21,7 @@ from kbtrain.dialogue.train_responder import lesson_rows, read_dialogue_data
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
 from kbtrain.records import Hit
-from kbtrain.training.rows import IGNORE
+from kbtrain.training.answer_trainer import IGNORE
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "train_dialogue.py"
@@ -142,7 +142,7 @@ def test_a_step_s_loss_is_the_mean_over_its_response_tokens(recipe, data, tmp_pa
 
 def test_stopped_and_resumed_it_ends_with_the_same_weights_bit_for_bit(recipe, data, tmp_path, monkeypatch, capsys):
     recipe(arguments(data, tmp_path / "whole"))
-    from kbtrain.dialogue.dialogue_trainer import DialogueTrainer
+    from kbtrain.dialogue.train_responder import DialogueTrainer
 
     log = DialogueTrainer.log
 
@@ -165,7 +165,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights_bit_for_bit(recipe, d
 
 def test_killed_after_its_last_step_it_takes_no_further_one(recipe, data, tmp_path, monkeypatch):
     """Also where that step is no epoch's end: 5 steps are one epoch and a half."""
-    import kbtrain.dialogue.dialogue_finish as finish
+    import kbtrain.dialogue.train_responder as finish
 
     recipe(arguments(data, tmp_path / "whole", epochs=1.5))
     save = finish.save_responder

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.kbm.dev_metrics import dev_metrics
 from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gates.kbm.train import dev_metrics
 from kbtrain.jsonl import write
 from kbtrain.prompts.kbm import encode, kbm_prompt
 
@@ -137,7 +137,7 @@ def test_killed_with_its_gate_saved_and_no_curves_it_still_draws_them(recipe, ar
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("kbtrain.training.run_files.curves", killed)
+        patched.setattr("kbtrain.training.run.curves", killed)
         with pytest.raises(KeyboardInterrupt):
             recipe(arguments())
     left = weights(tmp_path / "kbm")
@@ -204,7 +204,7 @@ def test_a_loss_that_is_no_number_stops_the_training(recipe, arguments, tmp_path
 
 
 def test_a_gate_that_does_not_survive_saving_is_refused(recipe, arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr("kbtrain.gates.kbm.save.reload_difference", lambda *_: 0.1)
+    monkeypatch.setattr("kbtrain.gates.kbm.train.reload_difference", lambda *_: 0.1)
     with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to 0\.1\)"):
         recipe(arguments(epochs=1))
     assert not (tmp_path / "kbm" / "gate.json").exists()

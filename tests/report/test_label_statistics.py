@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.labeling.effect import effect
+from kbtrain.labeling.label import effect
 from kbtrain.records import Condition, Indicators, Label, Split
 from kbtrain.report.label_statistics import interval, statistics
 

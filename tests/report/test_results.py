@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation._part_report_results import Results, check, load, save, to_json
-from kbtrain.evaluation.conditions import summarise
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
-from kbtrain.evaluation.outcomes import ConditionOutcome
+from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
+from kbtrain.evaluation.results import Results, check, load, save, to_json
 from kbtrain.records import Outcome
 
 

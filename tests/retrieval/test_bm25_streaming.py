@@ -11,9 +11,8 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Passage
-from kbtrain.retrieval.bm25 import BM25
-from kbtrain.retrieval.passage_file import PassageFile, copy_passages
-from kbtrain.retrieval.postings import Postings
+from kbtrain.retrieval.bm25 import BM25, Postings
+from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.tokens import TokenIds, Tokens
 
 

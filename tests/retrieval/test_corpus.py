@@ -10,8 +10,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.records import Passage
-from kbtrain.retrieval.chunk import Chunking, chunked, word_spans
-from kbtrain.retrieval.corpus import read_passages
+from kbtrain.retrieval.corpus import Chunking, chunked, read_passages, word_spans
 
 ROWS = [Passage("1", "Aaron", 'He said "Hi,\tyou".'), Passage("2", "", "中文 text")]
 

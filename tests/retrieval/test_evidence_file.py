@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.records import Evidence
-from kbtrain.retrieval.evidence_file import EvidenceFile
+from kbtrain.retrieval.retrieve_stage import EvidenceFile
 
 
 def evidence(name: str) -> Evidence:

@@ -8,7 +8,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit, Passage, Question
-from kbtrain.retrieval.fixed import context_hits, fixed_hits
+from kbtrain.retrieval.base import context_hits, fixed_hits
 
 PASSAGES = {name: Passage(name, name.upper(), f"text {name}") for name in "abc"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbtrain.answers import number_forms
+from kbtrain.answers import mask
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.records import Question
 
@@ -108,13 +108,13 @@ def test_a_copied_mask_is_recognised() -> None:
 
 def test_numbers_are_read_as_they_are_written() -> None:
     for n in (*range(1, 130), 200, 999, 1000, 1001, 1905, 10_000, 12_000, 20_305, 100_000, 1_000_000, 99_999_999):
-        assert number_forms.from_english(number_forms.english(n)) == n
-        assert number_forms.from_chinese(number_forms.chinese(n)) == n
-    assert number_forms.english(1_905) == "one thousand nine hundred five".split()
-    assert number_forms.from_english("one hundred and five".split()) == 105
-    assert number_forms.from_english("five hundred thousand".split()) == 500_000
-    assert [number_forms.chinese(n) for n in (0, 10, 12, 20, 105, 1010, 12_000, 10_500)] == [
+        assert mask.from_english(mask.english(n)) == n
+        assert mask.from_chinese(mask.chinese(n)) == n
+    assert mask.english(1_905) == "one thousand nine hundred five".split()
+    assert mask.from_english("one hundred and five".split()) == 105
+    assert mask.from_english("five hundred thousand".split()) == 500_000
+    assert [mask.chinese(n) for n in (0, 10, 12, 20, 105, 1010, 12_000, 10_500)] == [
         "零", "十", "十二", "二十", "一百零五", "一千零一十", "一万二千", "一万零五百",
     ]  # fmt: skip
-    assert [number_forms.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
-    assert number_forms.from_chinese("十百") is None and number_forms.from_chinese("两千") == 2000
+    assert [mask.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
+    assert mask.from_chinese("十百") is None and mask.from_chinese("两千") == 2000

@@ -8,8 +8,15 @@ from kbtrain.errors import UserError
 from kbtrain.gates.encoder.gate import open_encoder
 from kbtrain.jsonl import write
 from kbtrain.records import Hit, Snippet, Utterance
-from kbtrain.retrieval.ranker import RankedSearch, Ranker
-from kbtrain.retrieval.ranker_data import Candidates, TfIdfRank, read_ranker_data, recall, training_pairs
+from kbtrain.retrieval.ranker import (
+    Candidates,
+    RankedSearch,
+    Ranker,
+    TfIdfRank,
+    read_ranker_data,
+    recall,
+    training_pairs,
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kbtrain.kernels.attention import attention_for_training
-from kbtrain.kernels.training_attention import NAME, BlockAttention
+from kbtrain.kernels.training_attention import NAME, BlockAttention, attention_for_training
 
 
 @pytest.fixture

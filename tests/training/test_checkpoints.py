@@ -1,8 +1,7 @@
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.training.checkpoints import MARK, all_checkpoints, is_complete, last_good, mark_complete, rotate
-from kbtrain.training.run import claim, settled
+from kbtrain.training.run import MARK, all_checkpoints, claim, is_complete, last_good, mark_complete, rotate, settled
 
 
 def make(run, step, complete=True):

@@ -5,9 +5,9 @@ from transformers import AutoTokenizer
 from kbtrain.errors import UserError
 from kbtrain.gates.true_false.form import Encoder, kbm_form
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
+from kbtrain.training.answer_trainer import IGNORE, Collator, Row, make_row
 from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout
-from kbtrain.training.plan.config import PlannedTraining
-from kbtrain.training.rows import IGNORE, Collator, Row, make_row
+from kbtrain.training.plan.plan import PlannedTraining
 
 
 def test_fp16_is_refused_for_qwen2_and_on_a_cpu_before_weights_are_opened(tmp_path):

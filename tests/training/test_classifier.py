@@ -11,7 +11,16 @@ from tiny_turns import turn
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics
-from kbtrain.training.classifier_data import (
+from kbtrain.training.classifier_trainer import (
+    ClassifierCollator,
+    ClassifierRow,
+    Rates,
+    classifier_loss,
+    freeze,
+    need_logit,
+    parameter_groups,
+)
+from kbtrain.training.data import (
     Labelled,
     act_targets,
     class_weights,
@@ -19,8 +28,6 @@ from kbtrain.training.classifier_data import (
     need,
     read_classifier_data,
 )
-from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, classifier_loss, need_logit
-from kbtrain.training.layer_rates import Rates, freeze, parameter_groups
 
 
 def turns_file(path, turns):

@@ -3,8 +3,8 @@ import math
 import pytest
 from tiny_kbm import example, labelled
 
-from kbtrain.gates.kbm.dev_metrics import dev_metrics
-from kbtrain.training.estimate import estimate
+from kbtrain.gates.kbm.train import dev_metrics
+from kbtrain.training.checks import estimate
 
 
 def test_loss_and_auroc_worked_by_hand():

@@ -8,8 +8,7 @@ from peft import LoraConfig, get_peft_model
 from tiny_kbm import make_model
 from torch import nn
 
-from kbtrain.kernels.dropout import kept_places
-from kbtrain.kernels.lean_adapters import DroppedProduct, lean_adapters
+from kbtrain.kernels.lean_training import DroppedProduct, kept_places, lean_adapters
 
 
 def adapted(dropout, seed=0):

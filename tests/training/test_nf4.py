@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_kbm import make_folder
 
-from kbtrain.models.nf4 import load_nf4
+from kbtrain.models.adapters import load_nf4
 from kbtrain.training.config import Adapter
 
 pytest.importorskip("bitsandbytes", reason='bitsandbytes is not installed: pip install "kbtrain[train]"')

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbtrain.training.order import LikeLengthSampler, epoch_order
+from kbtrain.training.base_trainer import LikeLengthSampler, epoch_order
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 3))

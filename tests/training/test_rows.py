@@ -5,7 +5,7 @@ import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
 
 from kbtrain.gates.true_false.form import Encoder, kbm_form
-from kbtrain.training.rows import IGNORE, Collator, answer_loss, make_row
+from kbtrain.training.answer_trainer import IGNORE, Collator, answer_loss, make_row
 
 KEYS = ("mastery", "certainty")
 ENCODER = Encoder(make_tokenizer(), kbm_form(KEYS), 4000)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.classifier_folder import ClassifierCard, read_classifier_card
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import ClassifierCard, read_classifier_card
 from kbtrain.gates.encoder.input import EncoderInput, Example, Segments
 from kbtrain.gates.encoder.offset import EncoderBase
 
@@ -77,7 +77,7 @@ class EncoderGate:
     def _probabilities(self, rows: Sequence[Segments], offsets: Sequence[float]) -> list[float]:
         import torch
 
-        from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow
+        from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
 
         collator = ClassifierCollator(self.reader.pad_id, has_segments(self.model))
         batch = collator.inputs([ClassifierRow(row.ids, row.segments) for row in rows])
@@ -119,8 +119,7 @@ def open_as(kind: Any, name: str, dtype: str, device: str, **changes: Any) -> An
     """As :func:`open_encoder`, by one of transformers' Auto classes; ``changes`` are of the model's config."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from kbtrain.models.load import choose_device, resolve
-    from kbtrain.models.precision import choose_dtype
+    from kbtrain.models.load import choose_device, choose_dtype, resolve
 
     where, place = resolve(name), choose_device(device)
     try:

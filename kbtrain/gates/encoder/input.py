@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
-from kbtrain.prompts.context import first_kept, turn_text
+from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:

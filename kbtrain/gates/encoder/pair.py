@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbtrain.folder import CARD, set_threshold
+from kbtrain.gate_folder import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
-from kbtrain.metrics._part_training_intervals import intervals_of_examples
-from kbtrain.metrics.dev import classifier_metrics
+from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
 from kbtrain.provenance import write_meta
-from kbtrain.training.classifier_data import ClassifierData
+from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import ClassifierConfig, dev_threshold, score_held_out
-from kbtrain.training.run_files import write_run_files
+from kbtrain.training.run import write_run_files
 
 _TEXT = """---
 library_name: kbtrain

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kbtrain.classifier_folder import ClassifierCard, read_classifier_card
 from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import ClassifierCard, read_classifier_card
 from kbtrain.gates.encoder.input import Example
 from kbtrain.gates.encoder.offset import turns_only
-from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C
+from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table, probability
 from kbtrain.gates.turns.features import dialogue_features
-from kbtrain.gates.turns.logistic_turns import feature_table, probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 from kbtrain.records import GateExample
@@ -164,7 +163,7 @@ def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Ex
     import numpy as np
     import torch
 
-    from kbtrain.training.classifier_rows import padded
+    from kbtrain.training.classifier_trainer import padded
 
     rows = reader.encode(examples) if examples else []
     size = int(model.config.hidden_size)

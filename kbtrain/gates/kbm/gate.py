@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.folder import ADAPTER, CARD, GateCard, read_card
+from kbtrain.gate_folder import ADAPTER, CARD, GateCard, read_card
 from kbtrain.gates.true_false.form import Encoder, kbm_form
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.models.adapters import check_base_of_adapter
@@ -121,11 +121,11 @@ def _open(folder: Path, card: GateCard, dtype: str, device: str) -> tuple[PreTra
     from peft import PeftModel
     from transformers import AutoTokenizer
 
-    from kbtrain.models.precision import choose_dtype
+    from kbtrain.models.load import choose_dtype
 
     check_base_of_adapter(card.base_model, card.base_fingerprint, str(folder / CARD))
     if card.method == "qlora":
-        from kbtrain.models.nf4 import load_nf4
+        from kbtrain.models.adapters import load_nf4
 
         quantised, _ = load_nf4(card.base_model, device, choose_dtype(dtype, choose_device(device), ""))
         beside: Any = PeftModel.from_pretrained(quantised, str(folder / ADAPTER)).eval()

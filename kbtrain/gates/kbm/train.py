@@ -1,22 +1,110 @@
-"""transformers' Trainer for a KBM: loss on the answer only, dev scored as the gate scores."""
+"""transformers' Trainer for a KBM: loss on the answer only, dev scored as the gate scores.
+
+The end of every training: weights to disk, opened again, and the scores must be the same.
+
+What a training would do, told without loading weights: rendered examples, lengths, steps, estimates.
+
+How good a KBM's probabilities are on dev examples: log loss and AUROC per key.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from kbtrain.gates.kbm.dev_metrics import dev_metrics
-from kbtrain.gates.kbm.gate import KBM
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import ADAPTER, CARD, GateCard, write_card
+from kbtrain.gates.kbm.gate import KBM, cast_weights
+from kbtrain.gates.true_false.form import Encoder, kbm_form
+from kbtrain.metrics.dev import intervals_of_keys
+from kbtrain.models.adapters import adapters_in_fp32, merged_into_16_bit
+from kbtrain.models.load import NAMES
+from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample
-from kbtrain.training.answer_trainer import AnswerTrainer
+from kbtrain.training.answer_trainer import AnswerTrainer, Row
 from kbtrain.training.base_trainer import Watch
-from kbtrain.training.data import Labels
-from kbtrain.training.rows import Row
-from kbtrain.training.zero3 import equal_turns
+from kbtrain.training.checks import estimate, open_without_weights
+from kbtrain.training.data import Labels, TrainingData, labelled, target
+from kbtrain.training.model_card import model_card
+from kbtrain.training.processes import equal_turns
+
+_FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
+
+
+def dev_metrics(
+    examples: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]], labels: Labels
+) -> dict[str, float]:
+    """``loss`` and ``auroc`` (means over the keys) and each key's own, over the examples that have its label.
+
+    The loss is the cross-entropy of p(True), in nats, against the target as trained (hard or soft); AUROC is always
+    against the hard label, and left out where only one class is present.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    found: dict[str, float] = {}
+    position = {e.id: i for i, e in enumerate(examples)}
+    for key, column in probabilities.items():
+        used = labelled(examples, key, labels)
+        if used:
+            losses = [_cross_entropy(column[position[e.id]], target(e, key, labels) or 0.0) for e in used]
+            found[f"loss_{key}"] = math.fsum(losses) / len(losses)
+        used = labelled(examples, key, "hard")
+        truth = [bool(getattr(e, key)) for e in used]
+        if len(set(truth)) == 2:
+            found[f"auroc_{key}"] = float(roc_auc_score(truth, [column[position[e.id]] for e in used]))
+    for name in ("loss", "auroc"):
+        values = [value for key, value in found.items() if key.startswith(f"{name}_")]
+        if values:
+            found[name] = math.fsum(values) / len(values)
+    return found
+
+
+def _cross_entropy(p: float, truth: float) -> float:
+    p = min(max(p, _FLOOR), 1 - _FLOOR)
+    return -truth * math.log(p) - (1 - truth) * math.log(1 - p)
+
+
+def dry_run(
+    model: str,
+    data: TrainingData,
+    keys: Sequence[Key],
+    labels: Labels,
+    max_length: int,
+    epochs: float,
+    rows_a_device: int,
+    adapt: Callable[[Any], Any] | None = None,
+) -> str:
+    """Two examples as the model reads them (the answer in double brackets), then one line of figures.
+
+    ``adapt`` adds adapters. Raises :class:`~kbtrain.errors.UserError` for an unknown model or a question too long.
+    """
+    empty, tokenizer = open_without_weights(model)
+    if adapt:
+        empty = adapt(empty)
+    encoder = Encoder(tokenizer, kbm_form(keys), max_length)
+    encoded = [encoder.encode(e) for e in data.train]
+    lines = []
+    for example, made in list(zip(data.train, encoded, strict=True))[:2]:
+        answer = made.answer(tuple((target(example, key, labels) or 0.0) > 0.5 for key in keys))
+        lines.append(f"--- {example.id}\n{tokenizer.decode(made.prompt)}[[{tokenizer.decode(answer)}]]")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    parameters = sum(p.numel() for p in empty.parameters())
+    trained = sum(p.numel() for p in empty.parameters() if p.requires_grad)
+    found = estimate([e.length for e in encoded], epochs, rows_a_device * world, parameters, trained, world)
+    lines.append(
+        f"dry run: {len(encoded)} examples of {found.shortest}-{found.longest} tokens (median {found.median}), "
+        f"{sum(e.cut for e in encoded)} reference tokens cut, {data.unlabelled} without a label left out; "
+        f"{found.steps} steps of {rows_a_device * world} rows, {found.tokens:,} tokens, {found.operations:.2g} "
+        f"operations; weights and optimiser {found.state_gb:.1f} GB a device"
+    )
+    return "\n".join(lines)
 
 
 class KBMTrainer(AnswerTrainer):
@@ -64,3 +152,71 @@ class KBMTrainer(AnswerTrainer):
         gathered: list[Any] = [None] * world
         torch.distributed.all_gather_object(gathered, local)
         return {key: [p for part in gathered for p in part[key]][: len(self.dev)] for key in self.kbm.keys}
+
+
+TOLERANCE = 1e-5  # of a probability, between the trained model and the one opened from its folder
+
+
+def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, card: GateCard) -> PreTrainedModel:
+    """Write weights, tokenizer and ``gate.json`` into a new folder; returns the model as it is in there.
+
+    An adapter is saved by itself and, if ``card.merged``, merged into the weights as well.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if card.method != "full":
+        model.save_pretrained(folder / ADAPTER)
+        (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+    if card.method == "lora":
+        cast_weights(model, NAMES["fp32"])
+        model = model.merge_and_unload()
+    if card.method == "qlora" and card.merged:
+        model = merged_into_16_bit(card.base_model, folder / ADAPTER, model.device.type, NAMES[card.dtype])
+    elif card.method == "qlora":
+        adapters_in_fp32(model)
+    else:
+        cast_weights(model, NAMES[card.dtype])
+    if card.merged:
+        model.config.dtype = NAMES[card.dtype]
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_card(folder, card)
+    plain: PreTrainedModel = model
+    return plain
+
+
+def reload_difference(
+    folder: Path, kept: dict[Key, list[float]], examples: Sequence[GateExample], device: str
+) -> float:
+    """Largest difference of a probability between ``kept`` and the model opened from the folder."""
+    again = KBM.load(folder, device=device).probabilities(examples)
+    return max(abs(a - b) for key in kept for a, b in zip(kept[key], again[key], strict=True))
+
+
+def save_checked(
+    output: Path, model: Any, kbm: KBM, card: GateCard, dev: Sequence[GateExample], spare: Sequence[GateExample]
+) -> tuple[float, dict[str, float]]:
+    """Save into ``output`` after checking that the saved gate scores ``dev`` (``spare`` if empty) as the trained one.
+
+    ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a probability and the
+    saved gate's dev metrics; raises :class:`UserError` above 1e-5, and leaves the folder without a gate.
+    """
+    tokenizer, staging, probe = kbm.scorer.encoder.tokenizer, output / "saving", dev or spare
+    plain = write_gate(staging, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
+    kept = KBM(plain, tokenizer, card.keys, card.max_length).probabilities(probe)
+    worst = reload_difference(staging, kept, probe, str(plain.device))
+    if not worst <= TOLERANCE:
+        raise UserError(
+            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
+            "nothing was put into the output folder"
+        )
+    scores = dev_metrics(dev, kept, card.labels) if dev else {}
+    text = model_card(card, scores, worst, len(probe), intervals_of_keys(dev, kept) if dev else None)
+    (staging / "README.md").write_text(text, encoding="utf-8")
+    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
+        target = output / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(path, target)
+    staging.rmdir()
+    return worst, scores

@@ -1,19 +1,156 @@
-"""RAGate-MHA as a gate: its folder holds network, tokenizer and what it reads."""
+"""RAGate-MHA as a gate: its folder holds network, tokenizer and what it reads.
+
+RAGate-MHA's own tokenizer, and its four inputs (table 2 of the paper).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from kbtrain.classifier_folder import ClassifierCard, read_classifier_card
 from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import ClassifierCard, read_classifier_card
 from kbtrain.gates.encoder.gate import like_length
-from kbtrain.gates.encoder.input import Example
-from kbtrain.gates.ragate.ragate_mha_input import MHAInput, Read
+from kbtrain.gates.encoder.input import Example, made
+from kbtrain.prompts.ragate import first_kept, turn_text
+from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from kbtrain.gates.ragate.mha_model import RagateMHAModel
+
+Inputs = Literal["contx", "contx+know", "contx*know", "contx+resp", "contx+syn-resp"]
+INPUTS: tuple[Inputs, ...] = get_args(Inputs)
+PAD, UNKNOWN, SEPARATOR, NOTHING = "[PAD]", "[UNK]", "[SEP]", "[NONE]"
+
+
+@dataclass(frozen=True)
+class Read:
+    """Tokens of the input and, where the knowledge is read on its own (contx*know), of the knowledge."""
+
+    ids: tuple[int, ...]
+    other: tuple[int, ...] = ()
+    cut: int = 0
+
+
+class MHAInput:
+    """Encodes turns (or questions, whose reference is the knowledge) for one tokenizer; the oldest turns are cut away.
+
+    ``max_length`` bounds context and what is joined to it; knowledge read on its own has the same bound, its tail cut.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, inputs: Inputs) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.inputs: Inputs = inputs
+        ids: Any = tokenizer.convert_tokens_to_ids([SEPARATOR, NOTHING])
+        self._separator, self._nothing = int(ids[0]), int(ids[1])
+        self._turns: dict[str, list[int]] = {}
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a gate must keep to read examples the same way."""
+        return {"max_length": self.max_length, "inputs": self.inputs}
+
+    def encode(self, example: Example) -> Read:
+        """Raises :class:`UserError` if the example lacks what the input needs."""
+        joined = self._ids(joined_text(example, self.inputs)) if "+" in self.inputs else []
+        joined = [self._separator, *joined][: self.max_length // 2] if joined else []
+        turns = [self._known(text) for text in context_turns(example)]
+        kept = first_kept([len(turn) for turn in turns], self.max_length - len(joined))
+        newest = turns[kept:] or [turns[-1][-(self.max_length - len(joined)) :]]
+        ids = [token for turn in newest for token in turn] or [self._nothing]
+        other: tuple[int, ...] = ()
+        if "*" in self.inputs:
+            other = tuple(self._ids(joined_text(example, self.inputs))[: self.max_length]) or (self._nothing,)
+        return Read((*ids, *joined), other, min(kept, len(turns) - 1))
+
+    def _known(self, text: str) -> list[int]:
+        if text not in self._turns:
+            self._turns[text] = self._ids(text)
+        return self._turns[text]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+
+def context_turns(example: Example) -> list[str]:
+    """What was said before, oldest first; of a question: itself."""
+    if isinstance(example, GateExample):
+        return [example.question]
+    return [turn_text(utterance) for utterance in example.context]
+
+
+def joined_text(example: Example, inputs: Inputs) -> str:
+    """The text of what is read beside the context."""
+    if isinstance(example, GateExample):
+        if inputs not in ("contx+know", "contx*know"):
+            raise UserError(f"example '{example.id}': a question has no response; use contx or contx+know")
+        return example.reference or ""
+    if inputs == "contx+resp":
+        return made(example.response, example, "resp")
+    if inputs == "contx+syn-resp":
+        return made(example.synthetic_response, example, "syn-resp")
+    return knowledge_text(example)
+
+
+def knowledge_text(example: TurnExample) -> str:
+    """The snippets, best first."""
+    found = None if example.knowledge is None else " ".join(f"{hit.title} {hit.text}" for hit in example.knowledge)
+    return made(found, example, "know")
+
+
+def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int) -> PreTrainedTokenizerBase:
+    """Byte-pair encoding of lower-cased words, from all that the training examples' input holds.
+
+    Padding, unknown words, separator and "no knowledge" have ids of their own (0 to 3). The same texts give the same
+    tokenizer in every process (WordPiece's trainer breaks ties at random).
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = [PAD, UNKNOWN, SEPARATOR, NOTHING]
+    made_: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    made_.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made_.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, min_frequency=2, show_progress=False)
+    made_.train_from_iterator(_texts(examples, inputs), trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=made_, pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
+
+
+def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    """The tokenizer of a training that goes on, from ``path``; else ``train`` makes it, and it is kept there.
+
+    Its weights belong to the entries' numbers, which another version of the library may give out otherwise.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if not path.exists():
+        made: Any = train()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        made.backend_tokenizer.save(str(partial))
+        os.replace(partial, path)
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
+
+
+def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
+    """Each utterance of a dialogue once: it stands in the context of all later turns."""
+    seen: set[tuple[str, int]] = set()
+    for example in examples:
+        dialogue = example.dialogue_id if isinstance(example, TurnExample) else example.id
+        for place in enumerate(context_turns(example)):
+            if (dialogue, place[0]) not in seen:
+                seen.add((dialogue, place[0]))
+                yield place[1]
+        if inputs != "contx":
+            yield joined_text(example, inputs)
+
 
 TOKENS_PER_BATCH = 16384  # rows x longest: bounds memory
 
@@ -67,7 +204,7 @@ class RagateMHA:
     def _probabilities(self, rows: Sequence[Read]) -> list[float]:
         import torch
 
-        from kbtrain.training.classifier_rows import ClassifierCollator, ClassifierRow, need_logit
+        from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, need_logit
 
         batch = ClassifierCollator(self.model.config.pad_token_id).inputs(
             [ClassifierRow(row.ids, other=row.other) for row in rows]

@@ -15,7 +15,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from kbtrain.kernels.dropout import Dropout
+from kbtrain.kernels.lean_training import Dropout
 
 Crossing = Literal["self", "knowledge"]
 

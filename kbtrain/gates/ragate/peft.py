@@ -1,33 +1,79 @@
 """RAGate-PEFT (section 3.2): a language model with a low-rank adapter, trained to say whether a turn needs knowledge.
 
 The score is p(True) against p(False) where the answer says it: one forward pass, nothing generated or parsed.
+
+``gate.json`` of RAGate-PEFT: which base and adapter, which features it reads, and what it was trained from.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from kbtrain.errors import UserError
-from kbtrain.folder import ADAPTER, CARD
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import ADAPTER, CARD, Threshold, read_json
 from kbtrain.gates.encoder.input import made
-from kbtrain.gates.ragate.ragate_peft_folder import RagatePeftCard, read_peft_card
 from kbtrain.gates.true_false.form import Encoded, Encoder, Form
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.jsonl import one_line
 from kbtrain.models.adapters import check_base_of_adapter
-from kbtrain.prompts.context import context_text, first_kept, turn_text
 from kbtrain.prompts.kbm import encode
-from kbtrain.prompts.ragate_peft_prompts import (
+from kbtrain.prompts.ragate import (
     PeftFeature,
+    context_text,
+    first_kept,
     ragate_peft_answer,
     ragate_peft_fingerprint,
     ragate_peft_prompt,
+    turn_text,
 )
+from kbtrain.provenance import write_atomically
 from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class RagatePeftCard(BaseModel):
+    """The content of ``gate.json``. ``dtype``: what is computed in; ``method`` qlora: the base is opened in NF4."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    schema_version: Literal[1] = 1
+    kind: Literal["ragate_peft"] = "ragate_peft"
+    base_model: str
+    base_fingerprint: str
+    method: Literal["lora", "qlora"]
+    features: tuple[PeftFeature, ...]
+    prompt_fingerprint: str
+    max_length: int
+    dtype: str
+    seed: int
+    merged: bool = False  # the folder also holds the 16-bit weights with the adapter in them
+    thresholds: dict[str, Threshold] = {}
+    label_rule: dict[str, Any] = {}
+    run: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+def write_peft_card(folder: Path, card: RagatePeftCard) -> None:
+    """Write ``gate.json`` atomically."""
+    write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+
+
+def read_peft_card(folder: Path | str) -> RagatePeftCard:
+    """Raises :class:`UserError` for a folder that holds no such gate, or a broken one."""
+    data, path = read_json(folder), Path(folder) / CARD
+    if data["kind"] != "ragate_peft":
+        raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected 'ragate_peft'")
+    try:
+        return RagatePeftCard.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{at(path)}: {one_line(error)}") from None
+
 
 NAME = "ragate_peft"
 MERGED = "merged"  # folder of the 16-bit weights, where they were asked for
@@ -152,7 +198,7 @@ def _open(
     from peft import PeftModel
     from transformers import AutoTokenizer
 
-    from kbtrain.models.bases import compute_of, open_base
+    from kbtrain.models.adapters import compute_of, open_base
     from kbtrain.models.load import choose_device
 
     place = choose_device(device)

@@ -12,9 +12,8 @@ from kbtrain.errors import UserError
 from kbtrain.gates.encoder.input import made
 from kbtrain.gates.true_false.form import Encoder, Form
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
-from kbtrain.prompts.context import context_text, first_kept, turn_text
 from kbtrain.prompts.kbm import encode
-from kbtrain.prompts.ragate import Shots, ragate_prompt
+from kbtrain.prompts.ragate import Shots, context_text, first_kept, ragate_prompt, turn_text
 from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:

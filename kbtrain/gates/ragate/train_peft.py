@@ -1,18 +1,39 @@
-"""Labelled turns for RAGate-PEFT, and their rows: loss at the one token that says True or False."""
+"""Labelled turns for RAGate-PEFT, and their rows: loss at the one token that says True or False.
+
+The KBM's trainer for turns: same loss and checkpoints, dev measured as RAGate's table 2 measures it.
+
+RAGate-PEFT's run, told and filed: threshold on dev, the gate's folder, scores of dev and test, the model card.
+
+The end of RAGate-PEFT's training: the adapter to disk, opened again, and the scores must be the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import ADAPTER, CARD
 from kbtrain.gates.encoder.input import Example
-from kbtrain.gates.ragate.peft import TurnPrompts
+from kbtrain.gates.kbm.train import KBMTrainer
+from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts, write_peft_card
 from kbtrain.gates.true_false.form import Encoded
-from kbtrain.prompts.ragate_peft_prompts import PeftFeature
+from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
+from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, merged_into_16_bit
+from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
+from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.records import TurnExample
-from kbtrain.training.classifier_data import ClassifierData, read_classifier_data
-from kbtrain.training.rows import IGNORE, Row, make_row
+from kbtrain.training.answer_trainer import IGNORE, Row, make_row
+from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
+from kbtrain.training.finish import dev_threshold, score_held_out
+from kbtrain.training.processes import under_deepspeed
+from kbtrain.training.run import write_run_files
 
 _FIELDS: dict[PeftFeature, str] = {
     "resp": "response",
@@ -65,3 +86,182 @@ def answer_only(encoded: Encoded, need: bool) -> Row:
     end = len(encoded.prompt) + place + 1
     # transformers counts a step's labels from the second on, as if they were yet to be shifted: one goes before
     return Row(row.ids[:end], (IGNORE, row.labels[place]), (0, row.other[place]), (1.0, row.weight[place]), row.cut)
+
+
+def peft_arguments(arguments: TrainingArguments, select: str, device: str) -> TrainingArguments:
+    """As every recipe's; on a GPU AdamW in pages, which wait in the machine's memory when the GPU's is short."""
+    if device.startswith("cuda") and not under_deepspeed():
+        arguments.optim = OptimizerNames.PAGED_ADAMW
+    arguments.greater_is_better = select != "loss"
+    return arguments
+
+
+class RagatePeftTrainer(KBMTrainer):
+    """``labels`` is not used: a turn's label is True or False. ``turns_cut``: old turns that did not fit."""
+
+    turns_cut = 0
+
+    def dev_figures(self, probabilities: Mapping[Any, Sequence[float]]) -> dict[str, float]:
+        """``loss``, ``auroc``, ``average_precision`` and the best ``f1`` of dev."""
+        need: list[float] = [float(bool(turn.label)) for turn in self.dev]  # type: ignore[attr-defined]
+        return classifier_metrics(need, probabilities["need"])
+
+
+TOLERANCE = 1e-6  # of a probability, between the trained gate and the one opened from its folder
+
+
+def save_peft(
+    output: Path,
+    gate: RagatePeft,
+    card: RagatePeftCard,
+    probe: Sequence[TurnExample],
+    kept: Sequence[float],
+    text: Callable[[float], str],
+) -> float:
+    """Write adapter, tokenizer, model card (``text`` of the reload check's
+    difference) and ``gate.json``; ``kept`` are ``gate``'s scores of ``probe``.
+
+    ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a score; raises
+    :class:`UserError` above 1e-6, and leaves the folder without a gate.
+    """
+    staging, model = output / "saving", gate.scorer.model
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    model.save_pretrained(staging / ADAPTER)
+    (staging / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+    tokenizer = gate.prompts.encoder.tokenizer
+    tokenizer.save_pretrained(staging)
+    write_peft_card(staging, card)
+    again = RagatePeft.load(staging, device=model.device.type).score(probe)
+    worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))
+    if not worst <= TOLERANCE:
+        raise UserError(
+            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
+            "nothing was put into the output folder"
+        )
+    if card.merged:
+        write_merged(staging / MERGED, card, staging / ADAPTER, model.device.type, tokenizer)
+    (staging / "README.md").write_text(text(worst), encoding="utf-8")
+    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
+        target = output / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(path, target)
+    staging.rmdir()
+    return worst
+
+
+def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str, tokenizer: Any) -> None:
+    """A model of its own in 16 bits, for other software. Its scores differ from the gate's by rounding."""
+    import torch
+
+    if card.method == "qlora":
+        model: Any = merged_into_16_bit(card.base_model, adapter, device, torch.bfloat16)
+    else:
+        from peft import PeftModel
+
+        from kbtrain.gates.kbm.gate import cast_weights
+        from kbtrain.models.load import load_model
+
+        base, _ = load_model(card.base_model, "fp32", device)
+        model = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
+        cast_weights(model, torch.bfloat16)
+        model.config.dtype = torch.bfloat16
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+_TEXT = """---
+library_name: kbtrain
+base_model: {base}
+tags: [adaptive-retrieval, ragate]
+---
+# RAGate-PEFT on {base}
+Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in [0, 1], one forward
+pass. The folder holds the adapter; the base model is opened beside it{nf4}.
+
+```python
+import kbtrain
+
+gate = kbtrain.load_gate("this/folder")
+print(gate.score(turns))  # kbtrain.records.TurnExample
+```
+
+- Reads: context{features}; at most {max_length} tokens, the oldest turns are left out.
+- Labels: a turn is positive if people enriched it{rule}. Loss at the answer's token alone.
+- Limits: trained on the dialogues named below; other domains and languages were not tried. The threshold is for data
+  with the same share of positives. Scores rank turns; they are not calibrated probabilities.
+- Saved, opened again and scored on {n_probe} turns: largest difference of a score {worst:.1e}.
+
+## On dev ({n_dev} turns, {positive} positive; 95 % intervals over dialogues)
+{metrics}
+
+Threshold {threshold:.6g} (best F1 on dev; dev chose it, so its own precision, recall and F1 are optimistic).
+
+## Run
+{run}
+
+## Versions
+{versions}
+"""
+
+
+def finish_peft(
+    config: Any, output: Path, gate: RagatePeft, data: ClassifierData, state: Any, run: Mapping[str, Any]
+) -> str:
+    """Save ``gate`` into ``output``; ``state`` is transformers' trainer state. Returns what is to be said of it."""
+    state.save_to_json(str(output / "trainer_state.json"))
+    dev = [row.example for row in data.dev if isinstance(row.example, TurnExample)]
+    adapters_in_fp32(gate.scorer.model)
+    kept = gate.score(dev)
+    need = [row.need for row in data.dev]
+    found = classifier_metrics(need, kept)
+    threshold = dev_threshold(data.dev, kept, config.dev)
+    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev), "dev": found}
+    facts |= {"without_label": data.unlabelled, "steps": state.global_step, "best_step": state.best_global_step}
+    card = RagatePeftCard(
+        base_model=config.model,
+        base_fingerprint=base_fingerprint(config.model),
+        prompt_fingerprint=ragate_peft_fingerprint(config.features),
+        dtype=run["compute"],
+        merged=config.merge_adapter,
+        thresholds={gate.name: threshold},
+        label_rule=label_rule(config.train),
+        run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
+        versions=package_versions(),
+        **{name: getattr(config, name) for name in ("method", "features", "max_length", "seed")},
+    )
+    figures = intervals_of_examples(dev, need, kept, threshold.threshold)
+    worst = save_peft(output, gate, card, dev, kept, lambda worst: _card_text(card, need, figures, worst))
+    write_run_files(output, config, ("train", "dev", "test"), state.log_history)
+    write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
+    score_held_out(config, output, gate, dev, kept)
+    if not config.keep_checkpoints:
+        shutil.rmtree(output / "checkpoints")
+    told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    return (
+        f"{len(data.train)} turns, {state.global_step} steps in {run['seconds']} s ({run['compute']}); dev: {told}; "
+        f"adapter saved, opened again, scores equal (to {worst:.0e}) -> {output}"
+    )
+
+
+def _card_text(card: RagatePeftCard, need: Sequence[float], metrics: str, worst: float) -> str:
+    return _TEXT.format(
+        base=card.base_model,
+        nf4=" in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else "",
+        features="".join(f", {name}" for name in card.features),
+        max_length=card.max_length,
+        rule="".join(f", {key} {value}" for key, value in card.label_rule.items()),
+        n_probe=len(need),
+        worst=worst,
+        n_dev=len(need),
+        positive=round(sum(need)),
+        metrics=metrics,
+        threshold=card.thresholds[RagatePeft.name].threshold,
+        run=_table(card.run),
+        versions=_table(card.versions),
+    )
+
+
+def _table(values: Mapping[str, object]) -> str:
+    return "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in values.items())

@@ -18,9 +18,9 @@ from kbtrain.records import GREEDY
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.models.batching import BatchLimits
     from kbtrain.llm.sampler.sampler import PromptRows
     from kbtrain.llm.sampler.state_sampler import ClosedAnswer
+    from kbtrain.models.batching import BatchLimits
 
 
 class SeakrSettings(BaseModel):
@@ -76,10 +76,10 @@ class Uncertainty:
         settings: SeakrSettings,
         limits: BatchLimits | None = None,
     ) -> None:
-        from kbtrain.models.batching import BatchLimits
         from kbtrain.llm.hidden_states import StateTap
         from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
         from kbtrain.llm.sampler.state_sampler import ClosingSampler
+        from kbtrain.models.batching import BatchLimits
 
         if settings.signal not in signals.SIGNALS:
             raise UserError(f"key 'signal': unknown '{settings.signal}'; valid: {', '.join(signals.SIGNALS)}")
@@ -96,7 +96,7 @@ class Uncertainty:
 
     def set_head(self, ids: Sequence[int]) -> None:
         """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
-        from kbtrain.llm.sampler.prompt_head import PromptHead
+        from kbtrain.llm.sampler.prefill import PromptHead
 
         self._sampler.head = PromptHead(self.model, ids, self._sampler.shared) if ids else None
 
@@ -105,8 +105,8 @@ class Uncertainty:
 
         Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
         """
-        from kbtrain.models.batching import batches
         from kbtrain.llm.sampler.sampler import PromptRows
+        from kbtrain.models.batching import batches
 
         indices = (GREEDY, *range(self.settings.k))
         rows = [PromptRows(name, "llm", tuple(ids), indices) for name, ids in prompts]

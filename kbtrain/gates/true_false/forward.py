@@ -15,11 +15,10 @@ import torch
 from transformers import PreTrainedModel
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import Encoded
-from kbtrain.gates.true_false.value_tokens import AnswerTree, Values
+from kbtrain.gates.true_false.form import AnswerTree, Encoded, Values
 from kbtrain.kernels.causal_blocks import causal_blocks, pays, plain
 from kbtrain.kernels.exact_head import exact_head
-from kbtrain.llm.sampler.prompt_head import PromptHead
+from kbtrain.llm.sampler.prefill import PromptHead
 
 _BLOCKS_FROM = 128  # tokens of a row, start, prompt and tree (at 160, blocks are a twentieth faster)
 

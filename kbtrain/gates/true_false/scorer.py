@@ -1,20 +1,27 @@
-"""Examples to probabilities: encode, sort into batches of like length, one forward pass each, sum over the branches."""
+"""Examples to probabilities: encode, sort into batches of like length, one forward pass each, sum over the branches.
+
+What every prompt of a form begins with (system turn, instruction, demonstrations), computed once for all.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import Encoded, Encoder
-from kbtrain.gates.true_false.value_tokens import Values
+from kbtrain.gates.true_false.form import Encoded, Encoder, Values
+from kbtrain.llm.sampler.prefill import PromptHead, common_start
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from kbtrain.llm.sampler.prompt_head import PromptHead
+    from kbtrain.llm.sampler.prefill import PromptHead
 
 TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is enough to keep matrix products fast
 
@@ -23,7 +30,6 @@ class Scorer:
     """p(True) of each key of a form, by a causal language model. ``reference_cut`` counts cut reference tokens."""
 
     def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
-        from kbtrain.gates.true_false.form_start import FormStart
         from kbtrain.gates.true_false.forward import check_model
         from kbtrain.kernels.memory import keep_freed_memory
         from kbtrain.kernels.packed_linear import PackedLinears
@@ -106,3 +112,34 @@ def like_length(rows: Sequence[Encoded], tokens_per_batch: int) -> Iterator[list
         batch.append(i)
     if batch:
         yield batch
+
+
+_LEAST = 8  # tokens from which on it pays
+_PROBES = (
+    GateExample("1", "1", "test", "Who?", "en", None),
+    GateExample("2", "2", "test", "an", "en", "It is."),
+)
+
+
+class FormStart:
+    """A function of model and form alone, so that a score does not depend on which others it is computed with."""
+
+    def __init__(self, model: PreTrainedModel, encoder: Encoder) -> None:
+        self.model = model
+        self.encoder = encoder
+        self._head: PromptHead | None = None
+
+    def of(self, prompts: Sequence[Sequence[int]]) -> PromptHead | None:
+        """The head, computed anew where weights have changed; None if too short or if a prompt begins otherwise."""
+        if len(self._ids) < _LEAST:
+            return None
+        if self._head is None or not self._head.current():
+            self._head = PromptHead(self.model, self._ids)
+        return self._head if self._head.fits(prompts) else None
+
+    @cached_property
+    def _ids(self) -> tuple[int, ...]:
+        layers: list[Any] = DynamicCache(config=self.model.config).layers
+        if not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it
+            return ()
+        return common_start([self.encoder.encode(probe).prompt for probe in _PROBES])

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.gates.turns.logistic_turns import LogisticTurnGate, labelled, probability
+from kbtrain.gates.turns.dialogue_state import LogisticTurnGate, labelled, probability
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
 from kbtrain.records import TurnExample

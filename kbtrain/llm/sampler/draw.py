@@ -2,18 +2,32 @@
 
 ``torch.multinomial`` over a vocabulary of 49,152 takes twenty times as long as a cumulative sum and a binary search,
 and its result would depend on the batch.
+
+Drawing with a top-k filter: the few tokens it leaves are all that is sorted and summed.
+
+Sorting the whole vocabulary for top-p, as the general filters must, takes longer than a step of a small model; even
+choosing the highest 50 of 49,152 does. They stand in the 50 blocks with the highest maxima, which are found quickly.
+
+Uniform random numbers by hashing, so that a sample depends on what it is, not on when or beside what it was drawn.
+
+Consecutive seeds of a generator repeat samples between questions; a hash of (run, question, condition, index, step)
+does not.
+
+What a step's logits say beside the drawn token: the entropy of the distribution, and the token's surprisal.
 """
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     import torch
-
 
 _ROWS = 16  # rows worked on at a time, so that their float32 copies stay in the processor's cache
 _BLOCK = 256  # tokens summed before the search: first the block is found, then the token in it
@@ -81,3 +95,102 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
     if bool(greedy.any()):
         tokens[greedy] = scores.argmax(dim=-1)[which[greedy]]
     return Drawn(tokens, weights[which, tokens].double().log() - total[which].log())
+
+
+class UniformRow:
+    """The stream of one answer: ``row.at(step)`` is its number in [0, 1) for that step, with 53 random bits."""
+
+    def __init__(self, seed: str, question_id: str, condition: str, index: int) -> None:
+        key = "\x1f".join((seed, question_id, condition, str(index)))
+        self._base = hashlib.blake2b(key.encode(), digest_size=8)
+
+    def at(self, step: int) -> float:
+        """The uniform number for token ``step`` (counted from 0)."""
+        state = self._base.copy()
+        state.update(step.to_bytes(4, "little"))
+        return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
+
+
+_LINES = 16  # worked on at a time, so that their float32 copies stay in the processor's cache
+_NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf times 0 would be no number
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """One number per row, in nats, of the model's own distribution (temperature 1, nothing filtered)."""
+
+    entropies: torch.Tensor
+    surprisals: torch.Tensor
+
+    @classmethod
+    def of(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
+        """``logits`` (lines, vocabulary); row i drew ``tokens[i]`` from line ``source[i]``."""
+        used, line = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
+        lines = logits if len(used) == len(logits) else logits[used]
+        parts = [_entropy(chunk) for chunk in lines.split(_LINES)]
+        entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
+        surprisals = log_totals[line] - lines[line, tokens].float()
+        return cls(entropies[line].clamp(min=0.0), surprisals.clamp(min=0.0))
+
+
+def _entropy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropy and log-sum-exp of each line."""
+    top = logits.amax(dim=-1, keepdim=True).float()
+    scores = logits.float().sub_(top) if logits.dtype is not torch.float32 else logits - top
+    scores.clamp_(min=_NOTHING)
+    weights = scores.exp()
+    total = weights.sum(dim=-1)
+    mean = weights.mul_(scores).sum(dim=-1) / total
+    return total.log() - mean, total.log() + top.squeeze(-1)
+
+
+_TOP_BLOCK = 64  # tokens whose maximum is looked at together
+
+
+def top(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``k`` highest logits of each line, falling, and their ids: ``topk`` (of equal ones it may take another)."""
+    size = logits.shape[-1]
+    if k * _TOP_BLOCK * 2 > size:
+        return logits.topk(k, dim=-1)
+    whole = size - size % _TOP_BLOCK
+    blocks = logits[:, :whole].unflatten(-1, (-1, _TOP_BLOCK))
+    best = blocks.amax(dim=-1).topk(k, dim=-1).indices
+    values = blocks.gather(1, best.unsqueeze(-1).expand(-1, -1, _TOP_BLOCK)).flatten(1)
+    ids = (best.unsqueeze(-1) * _TOP_BLOCK + torch.arange(_TOP_BLOCK, device=logits.device)).flatten(1)
+    if whole < size:
+        rest = torch.arange(whole, size, device=logits.device).expand(len(logits), -1)
+        values, ids = torch.cat([values, logits[:, whole:]], dim=1), torch.cat([ids, rest], dim=1)
+    highest = values.topk(k, dim=-1)
+    return highest.values, ids.gather(1, highest.indices)
+
+
+def draw_top(
+    logits: torch.Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    uniforms: torch.Tensor,
+    greedy: torch.Tensor,
+    source: Sequence[int],
+) -> Drawn:
+    """As ``draw(filtered(...))`` of :mod:`kbtrain.llm.sampler.draw` for ``top_k`` > 0: same tokens, to rounding.
+
+    Of tokens that tie at rank k, ``filtered`` keeps all and this keeps k.
+    """
+    values, ids = top(logits, top_k)
+    scores = values.double() / temperature
+    weights = torch.exp(scores - scores[:, :1])
+    before = weights.cumsum(-1) - weights
+    weights = torch.where(before < top_p * weights.sum(-1, keepdim=True), weights, 0.0)
+    best = ids[:, 0]
+    ids, order = ids.sort(dim=-1)  # by token id, the order in which ``draw`` sums
+    weights = weights.gather(-1, order)
+    lines = torch.tensor(source, device=logits.device)
+    weights, ids = weights[lines], ids[lines]
+    sums = weights.cumsum(-1)
+    total = sums[:, -1]
+    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    at = torch.searchsorted(sums, target.unsqueeze(-1), right=True)
+    at = torch.where(greedy.unsqueeze(-1), (ids == best[lines].unsqueeze(-1)).long().argmax(-1, keepdim=True), at)
+    chosen = weights.gather(-1, at).squeeze(-1)
+    return Drawn(ids.gather(-1, at).squeeze(-1), chosen.log() - total.log())

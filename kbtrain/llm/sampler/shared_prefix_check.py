@@ -8,8 +8,8 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from kbtrain.kernels.causal_blocks import pays
-from kbtrain.llm.sampler.decoders import SharedPrefixDecoder
 from kbtrain.llm.sampler.prefill import prefill
+from kbtrain.llm.sampler.shared_prefix import SharedPrefixDecoder
 
 _TOLERANCE = 0.1  # of the logits' spread: bf16 rounding measured 0.03, a lost prefix 0.5 and more
 _BLOCKS = 300  # tokens of a prompt that takes several blocks

@@ -21,16 +21,10 @@ from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import Reading, StateTap
-from kbtrain.llm.sampler.decoders import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
-from kbtrain.llm.sampler.draw import Drawn, draw, filtered
-from kbtrain.llm.sampler.draw_top import draw_top
-from kbtrain.llm.sampler.lines import LEAVE
-from kbtrain.llm.sampler.prefill import prefill
-from kbtrain.llm.sampler.prompt_head import PromptHead
-from kbtrain.llm.sampler.sampler import PromptRows
-from kbtrain.llm.sampler.stopping import Stopper
-from kbtrain.llm.sampler.token_statistics import TokenStatistics
-from kbtrain.llm.sampler.uniforms import UniformRow
+from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, UniformRow, draw, draw_top, filtered
+from kbtrain.llm.sampler.prefill import PromptHead, prefill
+from kbtrain.llm.sampler.sampler import LEAVE, PromptRows, Stopper
+from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.records import GREEDY, Finish, Sample
 
 _TAIL = 16  # tokens that may follow the drawn ones: the end token, and what a stop token held before the stop string

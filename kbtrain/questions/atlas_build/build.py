@@ -1,19 +1,99 @@
-"""The whole atlas from its two sources."""
+"""The whole atlas from its two sources.
+
+The corpus: short plain sentences, each with one fact and the name of what it is about.
+
+A country has three passages (place, money and codes, land), every other entity one.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbtrain.questions.atlas_build import elements as chemistry
 from kbtrain.questions.atlas_build import geonames
-from kbtrain.questions.atlas_build.ask import balanced, choice_questions, open_questions
+from kbtrain.questions.atlas_build.ask import balanced, choice_questions, comparisons, open_questions
 from kbtrain.questions.atlas_build.chance import share
-from kbtrain.questions.atlas_build.compare import comparisons
-from kbtrain.questions.atlas_build.entities import Country
-from kbtrain.questions.atlas_build.facts import all_facts
-from kbtrain.questions.atlas_build.passages import city_passage, country_passages, element_passage, state_passage
+from kbtrain.questions.atlas_build.facts import City, Country, Element, Entity, State, all_facts
 from kbtrain.records import Passage, Question
+
+
+def country_passages(land: Country, names: Mapping[str, str]) -> list[Passage]:
+    """``names`` says how each country is called in a sentence."""
+    x, start = land.said, land.said[0].upper() + land.said[1:]
+    place = [
+        f"{start} is on the continent of {land.continent}." if land.continent else "",
+        f"The capital of {x} is {land.capital[0]}." if land.capital else "",
+        f"The official language of {x} is {land.language[0]}." if land.language else "",
+    ]
+    money = [
+        f"The currency of {x} is the {land.currency[0]}." if land.currency else "",
+        f"The currency code of {x} is {land.currency_code}." if land.currency_code else "",
+        f"The calling code of {x} is +{land.calling_code}." if land.calling_code else "",
+        f"The internet domain of {x} is {land.domain}.",
+    ]
+    borders = [names[i] for i in land.neighbours]
+    ground = [
+        f"{start} has an area of {land.area_km2:,} square kilometres.",
+        f"{start} borders {_listed(borders)}." if borders else "",
+    ]
+    return [
+        _passage(land.id, land.name, place),
+        _passage(f"{land.id}:money", land.name, money),
+        _passage(f"{land.id}:land", land.name, ground),
+    ]
+
+
+def state_passage(state: State) -> Passage:
+    x = state.name
+    return _passage(
+        state.id,
+        x,
+        [
+            f"{x} is a state of the United States.",
+            f"The capital of {x} is {state.capital[0]}.",
+            f"The postal abbreviation of {x} is {state.code}.",
+        ],
+    )
+
+
+def city_passage(city: City, home: Entity, said: str) -> Passage:
+    """``said`` is how the country or US state is called in a sentence."""
+    x = city.name
+    where = f"the US state of {said}" if isinstance(home, State) else said
+    return _passage(
+        city.id,
+        x,
+        [
+            f"{x} is the capital of {said}." if city.is_capital else f"{x} is in {where}.",
+            f"The population of {x} is {city.population:,}.",
+            f"The time zone of {x} is {city.time_zone}.",
+        ],
+    )
+
+
+def element_passage(element: Element) -> Passage:
+    x = element.name
+    family = element.family[0] if element.family else "chemical element"
+    return _passage(
+        element.id,
+        f"{x.capitalize()} (chemical element)",
+        [
+            f"{x.capitalize()} is {'an' if family[0] in 'aeiou' else 'a'} {family}.",
+            f"The chemical symbol of {x} is {element.symbol}.",
+            f"The atomic number of {x} is {element.number}.",
+            f"{x.capitalize()} is in period {element.period} of the periodic table.",
+        ],
+    )
+
+
+def _passage(identity: str, title: str, sentences: Iterable[str]) -> Passage:
+    return Passage(identity, title, " ".join(sentence for sentence in sentences if sentence))
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def build() -> tuple[list[Question], list[Passage]]:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbtrain.questions.atlas_build import languages, tables
-from kbtrain.questions.atlas_build.chance import shuffled
+from kbtrain.questions.atlas_build.chance import assign, ranks, shuffled
 from kbtrain.questions.atlas_build.currencies import CURRENCIES
-from kbtrain.questions.atlas_build.entities import City, Country, State
-from kbtrain.questions.atlas_build.splits import assign, ranks
-from kbtrain.questions.atlas_build.us_states import STATE_CAPITALS
+from kbtrain.questions.atlas_build.facts import City, Country, State
+from kbtrain.questions.atlas_build.tables import STATE_CAPITALS
 
 Raw = dict[str, Any]
 KNOWN = 4  # places of each country and US state that are chosen for being well known

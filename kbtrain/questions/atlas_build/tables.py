@@ -1,6 +1,8 @@
 """What GeoNames lacks or has outdated: names in sentences, aliases, and what is not asked.
 
 Common knowledge, checked by hand, keyed by ISO 3166 codes.
+
+Capitals of the fifty states of the United States, which GeoNames' table of states does not have.
 """
 
 from __future__ import annotations
@@ -72,3 +74,56 @@ CITY_NAMES = {
     "Hannover": "Hanover",
 }
 NOT_CITIES = {"Puxi", "Pudong", "New Territories", "Bao'an", "New South Memphis", "Manhattan", "South Boston"}
+
+STATE_CAPITALS = {
+    "AL": "Montgomery",
+    "AK": "Juneau",
+    "AZ": "Phoenix",
+    "AR": "Little Rock",
+    "CA": "Sacramento",
+    "CO": "Denver",
+    "CT": "Hartford",
+    "DE": "Dover",
+    "FL": "Tallahassee",
+    "GA": "Atlanta",
+    "HI": "Honolulu",
+    "ID": "Boise",
+    "IL": "Springfield",
+    "IN": "Indianapolis",
+    "IA": "Des Moines",
+    "KS": "Topeka",
+    "KY": "Frankfort",
+    "LA": "Baton Rouge",
+    "ME": "Augusta",
+    "MD": "Annapolis",
+    "MA": "Boston",
+    "MI": "Lansing",
+    "MN": "Saint Paul|St. Paul",
+    "MS": "Jackson",
+    "MO": "Jefferson City",
+    "MT": "Helena",
+    "NE": "Lincoln",
+    "NV": "Carson City",
+    "NH": "Concord",
+    "NJ": "Trenton",
+    "NM": "Santa Fe",
+    "NY": "Albany",
+    "NC": "Raleigh",
+    "ND": "Bismarck",
+    "OH": "Columbus",
+    "OK": "Oklahoma City",
+    "OR": "Salem",
+    "PA": "Harrisburg",
+    "RI": "Providence",
+    "SC": "Columbia",
+    "SD": "Pierre",
+    "TN": "Nashville",
+    "TX": "Austin",
+    "UT": "Salt Lake City",
+    "VT": "Montpelier",
+    "VA": "Richmond",
+    "WA": "Olympia",
+    "WV": "Charleston",
+    "WI": "Madison",
+    "WY": "Cheyenne",
+}

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.questions.checks import problem_of
+from kbtrain.questions.checks import FirstSeen, problem_of
+from kbtrain.questions.collect import share_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
-from kbtrain.questions.first_seen import FirstSeen
-from kbtrain.questions.pick import share_of
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import Row, shown

@@ -3,20 +3,25 @@
 ``{"text": "question_text", "answers": "reference"}``; ``a.b`` reaches into an object, ``["A", "B"]`` makes a list of
 several columns. A field that is not in the map is looked for under its own name (text also under "question", answers
 under "answer").
+
+Questions from any table in CSV or TSV, by a map of its columns.
+
+Questions from a plain JSONL file: ``{"question": "...", "answers": ["..."]}`` a line is enough.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kbtrain.questions.base import Loaded, context, ids
-from kbtrain.questions.choice import LETTERS, letter, letters_of
-from kbtrain.questions.reading.files import SPLITS, split_word
-from kbtrain.questions.reading.python_list import python_list
+from kbtrain import jsonl
+from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of
+from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
+from kbtrain.questions.reading.json_stream import json_rows, loads
 from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.tables import csv_rows, python_list
 from kbtrain.records import Form, Grading, Passage, Question, Split
 
 FIELDS = (
@@ -191,3 +196,45 @@ def _passages(row: Row, dataset: str) -> list[tuple[Passage, bool]]:
         mark = next((key for key in ("is_supporting", "isgold") if inner.has(key)), None)
         found.append((context(dataset, inner.text_or_empty("title"), text), bool(mark and inner.flag(mark))))
     return found
+
+
+def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
+    """``.tsv`` is separated by tabs, anything else by commas; the first row names the columns."""
+    delimiter = "\t" if file.suffix == ".tsv" else ","
+    for number, row in enumerate(csv_rows(file, (), delimiter=delimiter), 1):
+        yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
+
+
+_RECORD_NAMES = {"question": "text", "answer": "answers"}
+
+
+def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
+    """With a column map any objects; without one our own fields.
+
+    Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
+    :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
+    ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
+    """
+    if columns.names:
+        for number, row in enumerate(json_rows(file), 1):
+            yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
+        return
+    for number, line in text_lines(file):
+        if line.strip():
+            complete = _complete(line, loads(file, number, line), file, number, columns)
+            yield Loaded(jsonl.parse(Question, complete, file.name, number), file.name, number)
+
+
+def _complete(line: str, data: Any, file: DataFile, number: int, columns: Columns) -> str:
+    """The line with the defaults filled in."""
+    if not isinstance(data, dict):
+        return line  # parse() says what is wrong
+    row: dict[str, Any] = {_RECORD_NAMES.get(str(key), str(key)): value for key, value in data.items()}
+    if isinstance(row.get("answers"), str):
+        row["answers"] = [row["answers"]]
+    defaults: dict[str, Any] = {
+        "id": f"{file.label}-{number}", "split": file.split, "dataset": file.label, "language": columns.language
+    }  # fmt: skip
+    if row.get("options"):
+        defaults |= {"form": "choice", "grading": "option"}
+    return json.dumps({**defaults, **row}, ensure_ascii=False)

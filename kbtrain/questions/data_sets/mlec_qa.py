@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from kbtrain.questions.base import Loaded
-from kbtrain.questions.choice import LETTERS, letter
+from kbtrain.questions.base import LETTERS, Loaded, letter
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import Row

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Literal
 
-from kbtrain.questions.base import Loaded
-from kbtrain.questions.choice import letter
+from kbtrain.questions.base import Loaded, letter
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import Row
 from kbtrain.questions.reading.tables import csv_cells, csv_rows

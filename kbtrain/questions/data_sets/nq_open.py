@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.python_list import python_list
 from kbtrain.questions.reading.rows import Row
-from kbtrain.questions.reading.tables import csv_cells
+from kbtrain.questions.reading.tables import csv_cells, python_list
 from kbtrain.records import Passage, Question
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded, context, ids
-from kbtrain.questions.choice import LETTERS
+from kbtrain.questions.base import LETTERS, Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import Row, shown

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from kbtrain.questions.base import Loaded
-from kbtrain.questions.choice import letters_of
+from kbtrain.questions.base import Loaded, letters_of
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import Row

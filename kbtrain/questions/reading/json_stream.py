@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.reading.rows import Row
-from kbtrain.questions.reading.text import text_chunks, text_lines
 
 _SPACE = " \t\r\n"
 _TOKEN = 16  # characters; an error so near the end may be a token that goes on in the next chunk

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kbtrain.answers.answer_overlap import exact_match, token_f1
-from kbtrain.answers.grading import is_correct
+from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.errors import UserError
-from kbtrain.rag.seakr.self_aware import Granted, Outcome, Talk, Wish
-from kbtrain.rag.seakr.thinking import Ask, Reply, Thinking
+from kbtrain.rag.seakr.self_aware import Ask, Granted, Outcome, Reply, Talk, Thinking, Wish
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question
 from kbtrain.retrieval.base import Searcher

@@ -1,19 +1,115 @@
 """SeaKR's multi-hop loop (section 3.2): a sentence at a time, searching whenever the model is not sure of the next.
 
 It keeps two buffers: the documents that were kept, and the rationale, one sentence for each step.
+
+SeaKR for simple questions: answer directly if sure, else with the document that leaves the least uncertainty.
+
+From a sentence that the model is not sure of to a search query: the words it is sure of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import re
+from collections.abc import Generator, Sequence
 from typing import cast
 
 from kbtrain.prompts.seakr import final_answer, first_sentence
-from kbtrain.rag.seakr.query import build_query
-from kbtrain.rag.seakr.self_aware import Granted, Outcome, SelfAwareSettings, Talk, Wish, choose, rank, strategy
-from kbtrain.rag.seakr.thinking import Ask, Reply
+from kbtrain.rag.seakr.self_aware import (
+    Ask,
+    Granted,
+    Outcome,
+    Reply,
+    SelfAwareSettings,
+    Talk,
+    Wish,
+    choose,
+    rank,
+    strategy,
+)
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
 from kbtrain.records import Hit, Question
+
+_WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]+|[^\W_]+(?:['’.-][^\W_]+)*")
+_FUNCTION_WORDS = frozenset(
+    "a about after all also an and answer any are as at be been before being both but by can could did do does during "
+    "each first for from had has have he her him his how i if in into is it its last many may more most much not of on "
+    "one only or other our out over same she should since so some such than that the their them then there these they "
+    "this those through to two under until up was we were what when where which while who whom whose why will with "
+    "would you your".split()
+)
+
+
+def content_words(text: str) -> list[str]:
+    """Words that name something, in their order, each once (letter case does not count)."""
+    found: dict[str, str] = {}
+    for word in _WORD.findall(text):
+        if word.lower() not in _FUNCTION_WORDS:
+            found.setdefault(word.lower(), word)
+    return list(found.values())
+
+
+def confident_words(pieces: Sequence[tuple[str, float]], sentence: str, confidence: float) -> list[str]:
+    """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``.
+
+    ``pieces`` are the generated tokens' texts and probabilities; ``sentence`` stands at their beginning.
+    """
+    text = "".join(piece for piece, _ in pieces)
+    start = max(0, text.find(sentence))
+    kept = []
+    for found in _WORD.finditer(text, start, start + len(sentence)):
+        if min(_probabilities(pieces, found.start(), found.end()), default=0.0) >= confidence:
+            kept.append(found.group())
+    return content_words(" ".join(kept))
+
+
+def build_query(pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float) -> str:
+    """The confident content words of the sentence, or else the question's content words, or else the question."""
+    words = confident_words(pieces, sentence, confidence) or content_words(question)
+    return " ".join(words) or question
+
+
+def _probabilities(pieces: Sequence[tuple[str, float]], start: int, end: int) -> list[float]:
+    """Of the tokens that overlap these characters."""
+    found, position = [], 0
+    for piece, probability in pieces:
+        if position < end and position + len(piece) > start:
+            found.append(probability)
+        position += len(piece)
+    return found
+
+
+def single_hop(question: Question, settings: SelfAwareSettings) -> Talk:
+    """One question to its answer, as :func:`kbtrain.rag.seakr.loops.multi_hop`.
+
+    The documents are tried one at a time; of answers that are not missing, the lowest U wins. Where the search finds
+    nothing, or every document leads to no answer, the direct answer stands.
+    """
+    (reply,) = cast(list[Reply], (yield [Ask(f"{question.id}/direct", question.text, answer=True)]))
+    direct = strategy("direct", reply)
+    if direct.uncertainty <= settings.threshold:
+        answer, weighed = choose([direct])
+        return Outcome(answer, "sure", [Step(direct.answer, direct.uncertainty, None, (), direct.answer)], weighed)
+    hits = cast(tuple[Hit, ...], (yield (question.text, settings.documents)))
+    tried = hits if settings.rerank else hits[:1]
+    if not tried:
+        answer, weighed = choose([direct])
+        return Outcome(answer, "nothing found", [_single_step(direct, question, (), answer)], weighed)
+    asks = [Ask(f"{question.id}/{hit.passage_id}", question.text, (hit,), answer=True) for hit in tried]
+    replies = cast(list[Reply], (yield asks))
+    aided = [strategy(f"document {hit.passage_id}", reply) for hit, reply in zip(tried, replies, strict=True)]
+    answer, weighed = choose(aided)
+    weighed.append(direct)
+    if not answer:
+        answer, weighed = choose([*aided, direct])
+    candidates = tuple(
+        Candidate(hit.passage_id, hit.title, hit.text, way.answer, way.uncertainty, way.chosen)
+        for hit, way in zip(tried, weighed, strict=False)
+    )
+    return Outcome(answer, "searched", [_single_step(direct, question, candidates, answer)], weighed)
+
+
+def _single_step(direct: Strategy, question: Question, candidates: tuple[Candidate, ...], answer: str) -> Step:
+    return Step(direct.answer, direct.uncertainty, question.text, candidates, answer or None)
 
 
 class _Buffers:

@@ -1,4 +1,9 @@
-"""Running SeaKR as a whole method over a run folder's questions, resumable at the next question."""
+"""Running SeaKR as a whole method over a run folder's questions, resumable at the next question.
+
+Settings of SeaKR as a whole method, shared by the scripts that run it.
+
+A threshold for a loop's own prompts: U of a sentence behind demonstrations is not U of a bare question's answer.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +13,90 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from pydantic import Field
+
 from kbtrain import jsonl
+from kbtrain.config import Config
 from kbtrain.errors import UserError, at
-from kbtrain.gates.seakr.seakr_folder import read_seakr_card
+from kbtrain.gates.seakr.engine import Thought
+from kbtrain.gates.seakr.gate import read_seakr_card
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.provenance import file_sha256, write_atomically
-from kbtrain.rag.pipelines import FOLDER, beginner
+from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
-from kbtrain.rag.seakr.seakr_config import SeakrMethodConfig
-from kbtrain.rag.seakr.step_threshold import first_thoughts, for_ratio
-from kbtrain.rag.seakr.trace import Trace
-from kbtrain.rag.seakr.trace_file import TraceFile
+from kbtrain.rag.seakr.self_aware import SelfAwareSettings, Thinking
+from kbtrain.rag.seakr.trace import Trace, TraceFile
 from kbtrain.records import Question, Split
 from kbtrain.retrieval.base import Searcher
 
 if TYPE_CHECKING:
     from kbtrain.gates.seakr.engine import Thought
-    from kbtrain.rag.seakr.thinking import PromptThinking, Thinking
+    from kbtrain.rag.seakr.self_aware import PromptThinking, Thinking
+
+
+class SeakrMethodConfig(Config):
+    """What a method's answers depend on, but for ``limit``, ``at_once`` and ``batch_prompt_tokens``."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and passages.jsonl")
+    seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr")
+    method: Method = Field("multi_hop", description="single_hop or multi_hop")
+    split: Split = Field("test", description="questions to answer")
+    limit: int | None = Field(None, ge=1, description="answer so many of them; a smaller limit is a part of a larger")
+    threshold: float | None = Field(None, description="search if U exceeds it; without it chosen on dev by ratio")
+    ratio: float = Field(0.5, gt=0, lt=1, description="share of the dev questions' first thoughts above the threshold")
+    threshold_questions: int = Field(40, ge=1, description="dev questions to choose the threshold on")
+    documents: int = Field(3, ge=1, description="N: documents of a search that are tried")
+    no_rerank: bool = Field(False, description="take the search's best document instead of trying each")
+    no_reason: bool = Field(False, description="answer from the rationales alone instead of the less uncertain way")
+    signal: str | None = Field(None, description="another signal than the gate's decides, see gates/seakr/signals.py")
+    max_steps: int = Field(7, ge=1, description="sentences of a rationale")
+    max_documents: int = Field(5, ge=1, description="documents that are kept")
+    word_confidence: float = Field(0.4, ge=0, le=1, description="probability from which a word goes into the query")
+    demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
+    max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
+    at_once: int = Field(4, ge=1, description="questions in work at the same time")
+    batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
+    dtype: str = Field("auto", description="auto (as the gate was made), fp32, bf16 or fp16")
+    device: str = Field("auto", description="auto, cpu or cuda")
+
+    @property
+    def gate(self) -> Path:
+        """The gate's folder."""
+        return self.seakr or self.run / "seakr"
+
+    def settings(self, threshold: float) -> SelfAwareSettings:
+        """Those of the loop."""
+        return SelfAwareSettings(
+            threshold=threshold,
+            documents=self.documents,
+            rerank=not self.no_rerank,
+            reason=not self.no_reason,
+            max_steps=self.max_steps,
+            max_documents=self.max_documents,
+            word_confidence=self.word_confidence,
+        )
+
+
+def first_thoughts(
+    questions: Sequence[Question], begin: Begin, thinking: Thinking, at_once: int = 8
+) -> Iterator[Thought]:
+    """What a method thinks first (the first sentence, or the direct answer), before anything is searched for."""
+    for start in range(0, len(questions), at_once):
+        talks = [begin(question) for question in questions[start : start + at_once]]
+        wishes = [next(talk) for talk in talks]
+        asks = [ask for wish in wishes if isinstance(wish, list) for ask in wish]
+        yield from (reply.thought for reply in thinking.think(asks))
+        for talk in talks:
+            talk.close()
+
+
+def for_ratio(uncertainties: Sequence[float], ratio: float) -> float:
+    """The threshold above which this share of the dev questions' first thoughts lies. Raises :class:`UserError`."""
+    if not len(uncertainties):
+        raise UserError("no dev question to choose the threshold on; name --threshold, or add dev questions")
+    return float(np.quantile(np.asarray(uncertainties, dtype=np.float64), 1 - ratio))
+
 
 _FLOOR_QUESTIONS = 8  # dev questions whose states say where the floor lies
 # what a threshold chosen on dev depends on: variants that differ elsewhere share it
@@ -100,7 +172,7 @@ def open_thinking(config: SeakrMethodConfig) -> PromptThinking:
     from kbtrain.gates.seakr.engine import Uncertainty
     from kbtrain.models.batching import BatchLimits
     from kbtrain.models.load import load_model
-    from kbtrain.rag.seakr.thinking import PromptThinking
+    from kbtrain.rag.seakr.self_aware import PromptThinking
 
     card = read_seakr_card(config.gate)
     changes: dict[str, Any] = {"max_new_tokens": config.max_new_tokens}

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kbtrain.metrics.intervals import wilson
+from kbtrain.metrics.significance import wilson
 from kbtrain.records import Condition, SampleSet
-from kbtrain.report.analysis.graded import GradedAnswers
-from kbtrain.report.analysis.mean import RunningMean
+from kbtrain.report.analysis.graded import GradedAnswers, RunningMean
 
 
 @dataclass

@@ -7,8 +7,7 @@ from typing import Any
 
 from kbtrain.records import CONDITIONS
 from kbtrain.report.analysis.run import RunAnalysis
-from kbtrain.report.analysis.stability import AtSize
-from kbtrain.report.analysis.tau_sweep import SweepRow, TauSweep
+from kbtrain.report.analysis.stability import AtSize, SweepRow, TauSweep
 from kbtrain.report.figures import NAMES
 from kbtrain.report.label_statistics import Indicator
 from kbtrain.svg import COLOURS, new_figure, render

@@ -11,17 +11,14 @@ from typing import Any
 from kbtrain.answers import grading
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.errors import UserError, at
-from kbtrain.labeling.aligned import Aligned
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.label_stage import right_of
-from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Question, SampleSet
 from kbtrain.report.analysis.conditions import Accuracies, Copying
 from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
-from kbtrain.report.analysis.least_certain import LeastCertain
-from kbtrain.report.analysis.stability import Stability
-from kbtrain.report.analysis.tau_sweep import TauSweep, new_sweeps
+from kbtrain.report.analysis.stability import LeastCertain, Stability, TauSweep, new_sweeps
 from kbtrain.report.label_statistics import INDICATORS, Indicator, LabelStatistics
 from kbtrain.store import SampleStore
 

@@ -1,13 +1,23 @@
-"""How stable labels are if fewer answers are sampled: widths of intervals, and hard labels that flip."""
+"""How stable labels are if fewer answers are sampled: widths of intervals, and hard labels that flip.
+
+Section 3.2's sweep: retrieve only where the indicator is not above tau; what is saved, and what does it cost?
+
+What a model says where it is least certain: the answer groups of a few questions.
+"""
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from dataclasses import dataclass, field
 
-from kbtrain.labeling.effect import effect
-from kbtrain.metrics.intervals import newcombe, wilson
-from kbtrain.report.analysis.graded import GradedAnswers
-from kbtrain.report.analysis.mean import RunningMean
+from kbtrain.answers.mask import gold_texts
+from kbtrain.labeling.label import effect
+from kbtrain.metrics.significance import newcombe, wilson
+from kbtrain.prompts.kbm import query_text
+from kbtrain.records import Question, SampleSet
+from kbtrain.report.analysis.graded import GradedAnswers, RunningMean
+from kbtrain.report.label_statistics import INDICATORS, Indicator
 
 SIZES = (5, 10, 20, 30)
 
@@ -76,3 +86,134 @@ class Stability:
 
 def _effect(llm: GradedAnswers, rag: GradedAnswers) -> str:
     return effect(llm.mastery or 0.0, rag.mastery or 0.0)
+
+
+TAUS = tuple(i / 20 for i in range(20))
+
+
+@dataclass
+class _AtTau:
+    saved: RunningMean = field(default_factory=RunningMean)
+    change: RunningMean = field(default_factory=RunningMean)
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """``saved``: share of questions not retrieved for. ``change``: of expected accuracy against All-RAG."""
+
+    tau: float
+    saved: float
+    change: float
+    change_low: float | None
+    change_high: float | None
+
+
+@dataclass
+class TauSweep:
+    """The sweep of one indicator in two ways.
+
+    ``same``: the answers that decide are also the ones that are counted, as in the paper; a question that was lucky
+    is then kept and counted as good. ``held_out``: one half of the answers decides, the other half is counted, both
+    ways round.
+    """
+
+    same: dict[float, _AtTau] = field(default_factory=lambda: {tau: _AtTau() for tau in TAUS})
+    held_out: dict[float, _AtTau] = field(default_factory=lambda: {tau: _AtTau() for tau in TAUS})
+
+    def add(self, indicator: Indicator, llm: GradedAnswers, rag: GradedAnswers) -> None:
+        """One question."""
+        _add(self.same, [(getattr(llm, indicator), _gap(llm, rag))])
+        halves = [(getattr(llm.half(odd), indicator), _gap(llm.half(not odd), rag)) for odd in (False, True)]
+        _add(self.held_out, halves)
+
+    @staticmethod
+    def rows(found: dict[float, _AtTau]) -> list[SweepRow]:
+        """What was found at each tau; empty without questions."""
+        made = []
+        for tau, at in found.items():
+            if at.saved.mean is not None and at.change.mean is not None:
+                low, high = at.change.interval or (None, None)
+                made.append(SweepRow(tau, at.saved.mean, at.change.mean, low, high))
+        return made
+
+
+def _gap(llm: GradedAnswers, rag: GradedAnswers) -> float | None:
+    """What not retrieving changes."""
+    without, with_retrieval = llm.mastery, rag.mastery
+    return None if without is None or with_retrieval is None else without - with_retrieval
+
+
+def _add(found: dict[float, _AtTau], pairs: list[tuple[float | None, float | None]]) -> None:
+    known = [(value, gap) for value, gap in pairs if value is not None and gap is not None]
+    if len(known) < len(pairs):
+        return
+    for tau, at in found.items():
+        at.saved.add(sum(value > tau for value, _ in known) / len(known))
+        at.change.add(sum(gap for value, gap in known if value > tau) / len(known))
+
+
+def new_sweeps() -> dict[Indicator, TauSweep]:
+    """One for each indicator."""
+    return {indicator: TauSweep() for indicator in INDICATORS}
+
+
+SHOWN = 6  # groups of a question
+
+
+@dataclass(frozen=True)
+class Group:
+    """Answers that count as the same; ``text`` is the first spelling. ``right`` None: a judge abstained."""
+
+    text: str
+    times: int
+    right: bool | None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One question's answers without retrieval: the largest groups, and how many groups there are in all."""
+
+    question_id: str
+    question: str
+    gold: str
+    certainty: float
+    n_answers: int
+    n_groups: int
+    groups: tuple[Group, ...]
+
+
+@dataclass
+class LeastCertain:
+    """Keeps the ``size`` questions with the lowest certainty; equal ones by question id."""
+
+    size: int
+    _heap: list[tuple[float, tuple[int, ...], Spread]] = field(default_factory=list)
+
+    def add(self, question: Question, made: SampleSet, answers: GradedAnswers) -> None:
+        """One question under ``llm``."""
+        value = answers.certainty
+        if value is None or self.size < 1:
+            return
+        # the heap's top is the first to go: the highest certainty, then the last id
+        key = (-value, tuple(-ord(char) for char in question.id))
+        if len(self._heap) < self.size:
+            heapq.heappush(self._heap, (*key, spread(question, made, answers, value)))
+        elif key > self._heap[0][:2]:
+            heapq.heapreplace(self._heap, (*key, spread(question, made, answers, value)))
+
+    def found(self) -> list[Spread]:
+        """Least certain first."""
+        return [made for _, _, made in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+def spread(question: Question, made: SampleSet, answers: GradedAnswers, certainty: float) -> Spread:
+    """The answer groups of a question, largest first, equal ones by their key."""
+    sizes = Counter(answers.group)
+    order = sorted(sizes, key=lambda group: (-sizes[group], group))
+    first = {group: i for i, group in reversed(list(enumerate(answers.group)))}
+    groups = tuple(
+        Group(made.samples[first[group]].text.strip(), sizes[group], answers.right[first[group]])
+        for group in order[:SHOWN]
+    )
+    gold = " / ".join(gold_texts(question))
+    return Spread(question.id, query_text(question), gold, certainty, len(answers), len(sizes), groups)

@@ -3,12 +3,20 @@
 Without DeepSpeed weights are in fp32 (adapters: the frozen ones in 16 bits, or NF4) and products in 16 bits; under
 DeepSpeed (bf16) weights and gradients have 16 bits, and AdamW keeps an fp32 copy beside its two moments. On a GPU the
 fused AdamW needs no room of its own.
+
+What the forward pass keeps for the backward pass, counted on tensors that have shapes but no memory.
+
+The real model class runs once with one layer and once with two, and every tensor that autograd keeps is counted once
+by its storage (weights are not); the difference is what a layer keeps, and all layers keep the same.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Layout = Literal["none", "zero1", "zero2", "zero2_offload", "zero3"]
 LAYOUTS: dict[Layout, str] = {
@@ -77,3 +85,112 @@ def needs(layout: Layout, weights: Weights, devices: int, activations: float, co
         return Need(layout, half, 0, 0, activations, bucket, 0, context, host=18 * trained)
     whole = 2 * min(_LIVE, trained + weights.frozen)
     return Need(layout, half / devices, 2 * share, 12 * share, activations, bucket + whole, to_fp32, context)
+
+
+Adapt = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes kept for a batch: by each layer (``layer``), by everything else (``rest``), and by a layer's input alone,
+    which is all that gradient checkpointing keeps of it (``layer_input``)."""
+
+    layers: int
+    layer: int
+    rest: int
+    layer_input: int
+
+    def total(self, checkpointing: bool) -> int:
+        """With checkpointing one layer at a time is computed again and then kept whole."""
+        if checkpointing:
+            return self.rest + self.layers * self.layer_input + self.layer
+        return self.rest + self.layers * self.layer
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows and tokens of one forward pass; ``answer`` tokens have logits. ``autocast``: weights in fp32, products in
+    16 bits; else ``bits`` (16 or 32) is what everything is computed in."""
+
+    rows: int
+    tokens: int
+    answer: int
+    bits: int = 16
+    autocast: bool = False
+
+
+def activations(config: Any, batch: Batch, adapt: Adapt | None = None, lean: bool = True) -> Activations:
+    """``config``: a causal language model's; ``adapt`` adds adapters to a model; ``lean``: norms and MLPs keep less, as
+    the recipes have them unless they checkpoint gradients."""
+    one, two = (_kept(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
+    text = config.get_text_config()
+    width = 4 if batch.autocast else batch.bits // 8
+    layer_input = batch.rows * batch.tokens * text.hidden_size * width
+    return Activations(text.num_hidden_layers, two - one, 2 * one - two, layer_input)
+
+
+def _with_layers(config: Any, layers: int) -> Any:
+    made = copy.deepcopy(config)
+    text = made.get_text_config()
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:layers]
+    return made
+
+
+def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from transformers import AutoModelForCausalLM
+
+    from kbtrain.kernels.exact_head import exact_head
+    from kbtrain.kernels.lean_training import lean_layers
+
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    dtype = torch.float32 if batch.autocast or batch.bits == 32 else torch.bfloat16
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = (adapt(model) if adapt else model).train()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _pretend(model)
+        shape = (batch.rows, batch.tokens)
+        ids = torch.zeros(shape, dtype=torch.long)
+        mask = torch.ones(batch.rows, 1, batch.tokens, batch.tokens, dtype=torch.bool)
+        answer = torch.zeros(batch.rows, batch.answer, dtype=torch.long)
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16, enabled=batch.autocast),
+            exact_head(model),
+            lean_layers(model) if lean else nullcontext(),
+        ):
+            output = model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=torch.zeros(shape, dtype=torch.long),
+                logits_to_keep=batch.answer,
+                use_cache=False,
+            )
+            loss = output.logits.float().logsumexp(-1) - output.logits.float().gather(-1, answer[..., None])[..., 0]
+            loss.sum()
+        weights = {p.untyped_storage()._cdata for p in model.parameters()}
+        return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
+
+
+def _pretend(model: Any) -> None:
+    """Every weight becomes one of the same shape that claims to be on the CPU; tied ones stay one."""
+    import torch
+
+    made: dict[int, Any] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                fresh = torch.nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype), weight.requires_grad)
+                module._parameters[name] = made.setdefault(id(weight), fresh)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)

@@ -1,15 +1,107 @@
-"""Puts a plan together: memory by ZeRO stage, steps and time, and what to change where it does not fit."""
+"""Puts a plan together: memory by ZeRO stage, steps and time, and what to change where it does not fit.
+
+Steps, tokens, operations and hours of a training.
+
+The keys of a recipe's YAML file that decide what a training needs (the others are read and left alone).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from pydantic import Field
+
+from kbtrain.config import build
 from kbtrain.models.shapes import config_of, parameters_of
-from kbtrain.training.plan.activations import Activations, Batch, activations
-from kbtrain.training.plan.config import PlannedTraining
-from kbtrain.training.plan.memory import CONTEXT, LAYOUTS, NF4_BYTES, Layout, Need, Weights, needs
+from kbtrain.training.config import TrainingConfig
+from kbtrain.training.plan.memory import (
+    CONTEXT,
+    LAYOUTS,
+    NF4_BYTES,
+    Activations,
+    Batch,
+    Layout,
+    Need,
+    Weights,
+    activations,
+    needs,
+)
+
+Method = Literal["full", "lora", "qlora"]
+
+
+class PlannedTraining(TrainingConfig):
+    """A recipe of a causal language model (train_kbm.py, train_ragate_peft.py), with or without its files."""
+
+    train: Path | None = Field(None, description="training examples")  # type: ignore[assignment]
+    output: Path | None = Field(None, description="folder")  # type: ignore[assignment]
+    max_length: int = Field(1580, ge=16, description="tokens of prompt and answer")
+    method: Method = Field("full", description="what is trained")
+    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
+    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
+    lora_dropout: float = Field(0.05, ge=0, lt=1, description="dropout before the adapters")
+    merge_adapter: bool = Field(True, description="also save merged weights")
+    select: str = Field("loss", description="checkpoint kept")  # type: ignore[assignment]
+    keys: Any = None
+    labels: Any = None
+    features: Any = None
+    test: Any = None
+
+
+def read_planned(path: Path, changes: dict[str, Any] | None = None) -> PlannedTraining:
+    """A recipe's YAML file, with some keys changed. Raises :class:`~kbtrain.errors.UserError`."""
+    return build(PlannedTraining, path, changes or {})
+
+
+def planned(config: TrainingConfig) -> PlannedTraining:
+    """A recipe's own configuration as a plan reads it."""
+    return PlannedTraining.model_validate(config.model_dump(include=set(PlannedTraining.model_fields)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """``operations``: multiplications and additions of all devices; ``tokens`` of all epochs, padding not counted."""
+
+    examples: int
+    steps: int
+    tokens: int
+    operations: float
+
+    def hours(self, rate: float, devices: int) -> float:
+        """``rate``: operations a second that one device reaches in training."""
+        return self.operations / (rate * devices) / 3600
+
+
+def work(
+    config: Any,
+    parameters: int,
+    examples: int,
+    mean_tokens: float,
+    epochs: float,
+    rows_a_step: int,
+    *,
+    full: bool,
+    checkpointing: bool,
+) -> Work:
+    """Two operations a weight and token forward, two for the gradient of the input, two for that of the weight.
+
+    Frozen weights have no gradient of their own; checkpointing computes forward twice. Attention's products are
+    counted over half the square (causal); embedding and output layer are not (a few positions have logits).
+    """
+    text = config.get_text_config()
+    outside = text.vocab_size * text.hidden_size * (1 if text.tie_word_embeddings else 2)
+    tokens = round(examples * mean_tokens * epochs)
+    passes = (2 if full else 1) + 1 + int(checkpointing)
+    linear = 2.0 * (parameters - outside) * tokens
+    heads = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+    attention = 2.0 * mean_tokens * heads * text.num_hidden_layers * tokens
+    steps = math.ceil(math.ceil(examples / rows_a_step) * epochs)
+    return Work(examples, steps, tokens, passes * linear + (3 + int(checkpointing)) * attention)
+
 
 ANSWER = 32  # tokens of an answer: figure 14's has about 20, RAGate's 1
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from kbtrain.errors import UserError
 from kbtrain.text_table import aligned
-from kbtrain.training.plan.config import read_planned
 from kbtrain.training.plan.memory import LAYOUTS, Layout
-from kbtrain.training.plan.plan import Plan, make_plan, ways_to_fit
-from kbtrain.training.plan.work import Work, work
+from kbtrain.training.plan.plan import Plan, Work, make_plan, read_planned, ways_to_fit, work
 
 _GIB = 2**30
 
