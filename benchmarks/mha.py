@@ -20,10 +20,8 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.mha import MHAInput, train_tokenizer
 from kbtrain.jsonl import read
 from kbtrain.records import TurnExample
-from kbtrain.training.base_trainer import epoch_order
 
 
 class MHABenchmarkConfig(Config):
@@ -46,7 +44,9 @@ def main(config: MHABenchmarkConfig) -> None:
     from mha_epochs import difference, epoch
     from mha_reference import ReferenceMHA, copy_weights
 
+    from kbtrain.gates.ragate.mha import MHAInput, train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
+    from kbtrain.training.base_trainer import epoch_order
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
 
     tokenizer: Any = train_tokenizer(turns, "contx", config.vocabulary)
