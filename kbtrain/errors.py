@@ -8,7 +8,14 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """Bad input, configuration or environment. ``str(error)`` is one line; scripts print it and exit with 2."""
+    """Bad input, configuration or environment. ``str(error)`` is one line; scripts print it and exit with 2.
+
+    A key, an id or a name out of a file may hold anything: what does not print (line ends, control characters, halves
+    of a surrogate pair) is escaped as ``repr`` does, here and nowhere else.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
 
 
 def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:

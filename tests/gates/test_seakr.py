@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kbtrain.errors import UserError
@@ -51,7 +51,6 @@ def test_two_states_worked_by_hand():
     assert seakr.uncertainty([[1, -1], [1, 1]]) == pytest.approx((math.log(2.001) + math.log(0.001)) / 2, abs=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.integers(0, 10_000), st.integers(2, 20), st.sampled_from([1e-3, 1e-2, 1.0]), st.sampled_from([1e-2, 1.0, 30.0])
 )

@@ -179,7 +179,7 @@ def test_the_error_names_the_line_of_the_record(folder: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", NATIVE)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(data=st.data())
 def test_random_damage_never_ends_in_a_traceback(folder: Path, name: str, data: st.DataObject) -> None:
     native = NATIVE[name]
