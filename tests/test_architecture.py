@@ -13,7 +13,7 @@ PACKAGE = ROOT / "kbtrain"
 
 # Each floor imports from lower floors only; rooms of one floor do not import each other.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "records", "svg", "text_table"}),
+    frozenset({"errors", "progress", "records", "svg", "text_table"}),
     frozenset({"config", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
     frozenset({"kernels", "metrics"}),

@@ -1,0 +1,79 @@
+"""One progress bar a stage, on stderr: a bar on a terminal, elsewhere a line every half minute.
+
+A log file that holds a bar's thousand redrawn states is of no use, and one that holds nothing for an hour neither: a
+line says how much is done, how fast, and how long the rest takes. A stage of under half a minute writes none.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    _Bar = tqdm[Any]
+else:
+    _Bar = tqdm
+
+T = TypeVar("T")
+SECONDS_BETWEEN_LINES = 30.0
+
+
+def progress_bar(
+    iterable: Iterable[T] | None = None,
+    *,
+    desc: str,
+    unit: str,
+    total: float | None = None,
+    initial: int = 0,
+    disable: bool = False,
+) -> tqdm[T]:
+    """A tqdm over ``iterable``, or to be updated by hand; ``unit`` is a plural noun, ``initial`` was done before."""
+    kind: Callable[..., tqdm[T]] = tqdm if sys.stderr.isatty() else _Lines
+    shown = f" {unit.strip()}"
+    return kind(iterable, desc=desc, unit=shown, total=total, initial=initial, disable=disable, smoothing=0.1)
+
+
+class _Lines(_Bar):
+    """Progress in plain lines on stderr, at most one every :data:`SECONDS_BETWEEN_LINES`."""
+
+    monitor_interval = 0  # no thread: nothing has to be redrawn
+    _written: float | None = None
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        settings |= {"file": io.StringIO(), "miniters": 1, "mininterval": min(1.0, SECONDS_BETWEEN_LINES)}
+        super().__init__(*args, **settings)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        now = time.monotonic()
+        if self._written is None:
+            self._written = now  # the start
+        elif now - self._written >= SECONDS_BETWEEN_LINES:
+            self._written = now
+            self.write(self._line())
+
+    def _line(self) -> str:
+        state = self.format_dict
+        done, total, elapsed = state["n"], state["total"], state["elapsed"]
+        rate = state["rate"] or ((done - state["initial"]) / elapsed if elapsed else 0.0)
+        of = f" of {total:,}" if total else ""
+        speed = f", {_speed(rate, self.unit)}" if rate else ""
+        left = f", {self.format_interval((total - done) / rate)} left" if total and rate else ""
+        more = f" ({self.postfix})" if self.postfix else ""
+        return f"{self.desc}: {done:,}{of}{self.unit}{speed}{left}{more}"
+
+    @classmethod
+    def write(cls, s: str, file: Any = None, end: str = "\n", nolock: bool = False) -> None:
+        """A line of its own on stderr."""
+        sys.stderr.write(s + end)
+        sys.stderr.flush()
+
+
+def _speed(rate: float, unit: str) -> str:
+    """Units a second, a minute where they are slow."""
+    number, time_unit = (rate, "s") if rate >= 0.1 else (rate * 60, "minute")
+    return f"{number:,.0f}{unit}/{time_unit}" if number >= 10 else f"{number:.2g}{unit}/{time_unit}"
