@@ -158,13 +158,13 @@ def _rate(text: str | None) -> float | None:
 
 def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     """Number of examples in a KBM's training file and their mean length in the model's own tokens."""
-    from kbtrain.gates.true_false.form import Encoder, kbm_form
+    from kbtrain.gates.true_false.template import Encoder, kbm_template
     from kbtrain.jsonl import read
     from kbtrain.models.load import load_tokenizer
     from kbtrain.prompts.kbm import PAPER_KEYS
     from kbtrain.records import GateExample
 
-    encoder = Encoder(load_tokenizer(config.model), kbm_form(config.keys or PAPER_KEYS), config.max_length)
+    encoder = Encoder(load_tokenizer(config.model), kbm_template(config.keys or PAPER_KEYS), config.max_length)
     found = [encoder.encode(example).length for example in read(GateExample, train)]
     if not found:
         raise UserError(f"{train}: no examples in it")

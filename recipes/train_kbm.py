@@ -105,7 +105,7 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
 
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.gates.kbm.train import KBMTrainer
-    from kbtrain.gates.true_false.form import Encoder, kbm_form
+    from kbtrain.gates.true_false.template import Encoder, kbm_template
     from kbtrain.models.adapters import compute_of
     from kbtrain.training.answer_trainer import make_row
     from kbtrain.training.checks import check_base, check_fits, check_rows
@@ -115,7 +115,7 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
 
     disable_progress_bar()  # transformers' own, of loading and writing
     tokenizer = check_base(config.model, config.method, config.dtype, device)
-    encode = Encoder(tokenizer, kbm_form(config.keys), config.max_length).encode
+    encode = Encoder(tokenizer, kbm_template(config.keys), config.max_length).encode
     rows = [make_row(encode(e), [target(e, key, config.labels) for key in config.keys]) for e in data.train]
     check_rows(rows, [e.id for e in data.train])
     for example in data.dev:

@@ -46,7 +46,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("models.adapters", "training.processes"),
         ("models.batching", "llm.sampler.sampler"),
         ("retrieval.ranker", "gates.encoder.gate"),
-        ("training.answer_trainer", "gates.true_false.form"),
+        ("training.answer_trainer", "gates.true_false.template"),
         ("training.data", "gates.encoder.input"),
         ("training.finish", "gates.encoder.input"),
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from loop import Answered, Job, serve
 
 from kbtrain import jsonl
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits
 from kbtrain.models.load import load_model
@@ -29,14 +29,16 @@ def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[Jo
         if kind not in opened:
             sampling = Sampling(max_new_tokens=job["max_new_tokens"], stop=())
             opened[kind] = TransformersLLM(folder, model, tokenizer, sampling, limits)
-        asks = [
-            Ask(jsonl.parse(Question, line, "job", 1), "llm" if text is None else "rag", text, job["n"], greedy=False)
+        requests = [
+            AnswerRequest(
+                jsonl.parse(Question, line, "job", 1), "llm" if text is None else "rag", text, job["n"], greedy=False
+            )
             for line, text in zip(job["questions"], job["evidence"], strict=True)
         ]
-        for sampler in (opened[kind]._sampler, *opened[kind]._twins):
+        for sampler in (opened[kind]._sampler, *opened[kind]._replicas):
             sampler._head = None  # else a second round would find what its prompts begin with
         start = time.perf_counter()
-        sets = [made for group in opened[kind].answer(asks) for made in group]
+        sets = [made for group in opened[kind].answer(requests) for made in group]
         seconds = time.perf_counter() - start
         samples = [sample for made in sets for sample in made.samples]
         return {

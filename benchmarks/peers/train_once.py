@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from training_limit import least_seconds
 
 from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.true_false.form import Encoder, kbm_form
+from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.jsonl import read
 from kbtrain.models.adapters import open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
@@ -38,7 +38,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
     base, tokenizer = open_base(job["model"], job["method"], "cpu", job["dtype"])
     examples = list(read(GateExample, Path(job["data"])))
-    encode = Encoder(tokenizer, kbm_form(PAPER_KEYS), job["max_length"]).encode
+    encode = Encoder(tokenizer, kbm_template(PAPER_KEYS), job["max_length"]).encode
     rows = [make_row(encode(e), [target(e, key, "hard") for key in PAPER_KEYS]) for e in examples]
     trainer = (ours if job["who"] == "kbtrain" else trl)(job, base, tokenizer, examples, rows)
     times: list[float] = []

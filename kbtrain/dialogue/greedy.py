@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from kbtrain.dialogue.responder import Generated
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.llm.sampler.sampler import eos_ids
 
 
@@ -52,7 +52,7 @@ def greedy(
     anything: Any = model
     anything.generation_config = settings  # generate() fills what is not set from the model's own
     try:
-        with exact_head(model):
+        with fp32_output_layer(model):
             made: Any = anything.generate(
                 input_ids=ids,
                 attention_mask=mask,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Prompt, Responder
 from kbtrain.errors import UserError, at
-from kbtrain.llm.base import LLM, Ask
+from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Hit, Question, TurnExample
@@ -34,9 +34,9 @@ def asked(example: TurnExample, words: int) -> Question:
 
 def generated(llm: LLM, examples: Sequence[TurnExample], words: int) -> Iterator[dict[str, str]]:
     """Greedy responses by example id, as they are finished. Raises :class:`UserError` if one is missing."""
-    asks: Iterable[Ask] = (Ask(asked(example, words), "llm", None, 0) for example in examples)
+    requests: Iterable[AnswerRequest] = (AnswerRequest(asked(example, words), "llm", None, 0) for example in examples)
     missing = {example.id for example in examples}
-    for group in llm.answer(asks):
+    for group in llm.answer(requests):
         found = {one.question_id: one.greedy.text.strip() for one in group if one.greedy is not None}
         missing -= set(found)
         yield found

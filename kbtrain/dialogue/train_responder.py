@@ -22,7 +22,7 @@ from kbtrain.dialogue.responses import reference
 from kbtrain.errors import UserError, at
 from kbtrain.gates.encoder.gate import like_length
 from kbtrain.jsonl import read
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.prompts.ragate import dialogue_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Hit, Snippet, Split, TurnExample
@@ -166,7 +166,7 @@ def row_losses(model: Any, rows: Sequence[Row]) -> list[float]:
     losses, was_training = [0.0] * len(rows), model.training
     collator = Collator(0)  # padding is masked: any token will do
     model.train(False)
-    with torch.no_grad(), exact_head(model):
+    with torch.no_grad(), fp32_output_layer(model):
         for batch in like_length([len(row.ids) for row in rows], TOKENS_PER_BATCH):
             inputs = {k: v.to(model.device) for k, v in collator([rows[i] for i in batch]).items()}
             labels, other, weight = (inputs.pop(name) for name in ("labels", "other", "weight"))

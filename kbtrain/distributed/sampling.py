@@ -1,6 +1,6 @@
 """Sampling on a Ray cluster: actors on many machines draw the answers, this process alone writes them.
 
-A row of the job is one window of asks, so the answers are those of a run on one machine.
+A row of the job is one window of requests, so the answers are those of a run on one machine.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import Ask
+from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.sample_stage import Answered
 from kbtrain.records import SampleSet
 
-_ASKS = TypeAdapter(list[Ask])
+_REQUESTS = TypeAdapter(list[AnswerRequest])
 _SETS = TypeAdapter(list[SampleSet])
 
 
@@ -31,9 +31,9 @@ class Worker(RowWorker):
     def do(self, row: str) -> str:
         """A window of :func:`_row` -> facts of the model and the sets of answers."""
         window = json.loads(row)
-        asks = _ASKS.validate_python(window["asks"])
+        requests = _REQUESTS.validate_python(window["requests"])
         done = {(question, condition) for question, condition in window["done"]}
-        sets = [asdict(made) for group in self._llm.answer(asks, done) for made in group]
+        sets = [asdict(made) for group in self._llm.answer(requests, done) for made in group]
         return json.dumps({"facts": self._llm.facts(), "sets": sets})
 
 
@@ -44,7 +44,7 @@ class RayEngine(RayCluster):
     worker: type[RowWorker] = Worker
 
     def __call__(
-        self, config: LLMConfig, windows: Iterator[list[Ask]], done: Collection[tuple[str, str]]
+        self, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
         self.connect()  # before the questions are read: what is wrong with the cluster is said at once
         rows = {number: row for number, row in enumerate(_row(window, done) for window in windows) if row}
@@ -55,10 +55,10 @@ class RayEngine(RayCluster):
             yield answered["facts"], _SETS.validate_python(answered["sets"])
 
 
-def _row(window: list[Ask], done: Collection[tuple[str, str]]) -> str | None:
+def _row(window: list[AnswerRequest], done: Collection[tuple[str, str]]) -> str | None:
     """A window as JSON, or None if nothing of it is missing."""
-    keys = [(ask.question.id, ask.condition) for ask in window]
+    keys = [(request.question.id, request.condition) for request in window]
     stored = [key for key in keys if key in done]
     if len(stored) == len(keys):
         return None
-    return json.dumps({"asks": [asdict(ask) for ask in window], "done": stored})
+    return json.dumps({"requests": [asdict(request) for request in window], "done": stored})

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
-from kbtrain.llm.base import LLM, Ask
+from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import Judgement
 from kbtrain.records import Grading, Question
 
@@ -83,9 +83,12 @@ class LLMJudge:
         return {"judge": self.name, "votes": self.votes, **self.llm.facts()}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
-        asks = [Ask(judgement(*case, str(i)), "llm", None, self.votes, not self.votes) for i, case in enumerate(cases)]
+        requests = [
+            AnswerRequest(judgement(*case, str(i)), "llm", None, self.votes, not self.votes)
+            for i, case in enumerate(cases)
+        ]
         opinions: dict[int, Opinion] = {}
-        for made in (made for group in self.llm.answer(asks) for made in group):
+        for made in (made for group in self.llm.answer(requests) for made in group):
             replies = made.samples if self.votes else [made.greedy] if made.greedy else []
             opinions[int(made.question_id)] = self._opinion([reply.text for reply in replies])
         return [opinions[i] for i in range(len(cases))]

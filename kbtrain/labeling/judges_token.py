@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.labeling.judges import Opinion, judgement
 from kbtrain.llm.sampler.prefill import prefill
 from kbtrain.prompts.kbm import answer_prompt, judge_fingerprint, judge_reply, render_chat
@@ -55,7 +55,7 @@ class TokenJudge:
         found: dict[int, Opinion] = {}
         for batch in _like_length(rows):
             ids = sorted({token for i in batch for token in rows[i][1:]})
-            with exact_head(self.model, ids):
+            with fp32_output_layer(self.model, ids):
                 _, logits = prefill(self.model, [rows[i][0] for i in batch])
             for place, i in enumerate(batch):
                 one, zero = (float(logits[place, ids.index(token)]) for token in rows[i][1:])

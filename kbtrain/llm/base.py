@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ask:
+class AnswerRequest:
     """One question under one condition: ``n`` samples, and the greedy answer if ``greedy``.
 
     ``evidence`` is the text that goes into the prompt; None for condition ``llm``.
@@ -60,8 +60,10 @@ class LLM(Protocol):
         """What the answers depend on beyond the settings (number format, prompts): kept with the run they belong to."""
         ...
 
-    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
-        """Answer a stream of asks; yields finished groups, so that a caller can store each at once.
+    def answer(
+        self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
+        """Answer a stream of requests; yields finished groups, so that a caller can store each at once.
 
         ``done`` are (question, condition) pairs that are stored already: nothing is returned for them.
         """
@@ -72,27 +74,27 @@ def request_seed(seed: str, question_id: str, condition: str) -> int:
     """A number below 2**52 for one question under one condition; sample i of it has this number + i.
 
     Hashed, so that no two questions share a stretch of seeds; small enough for a server that reads JSON numbers as
-    doubles. vLLM itself adds the index when a request asks for n answers, so n requests draw what one request draws.
+    doubles. vLLM itself adds the index when a request wants n answers, so n requests draw what one request draws.
     """
     key = "\x1f".join((seed, question_id, condition))
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 12
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, ask: Ask, room: int) -> tuple[list[int], int]:
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room: int) -> tuple[list[int], int]:
     """Token ids of the rendered prompt, at most ``room``, and how many tokens of evidence were cut for it.
 
     Raises :class:`UserError` for a question that does not fit without any evidence.
     """
-    ids = encode(tokenizer, answer_prompt(ask.question, ask.condition, ask.evidence))
-    cut, evidence = 0, ask.evidence
+    ids = encode(tokenizer, answer_prompt(request.question, request.condition, request.evidence))
+    cut, evidence = 0, request.evidence
     while len(ids) > room:
         tokens = tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
         if not tokens:
             raise UserError(
-                f"question '{ask.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
+                f"question '{request.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
             )
         drop = min(len(ids) - room, len(tokens))
         cut += drop
         evidence = str(tokenizer.decode(tokens[:-drop]))
-        ids = encode(tokenizer, answer_prompt(ask.question, ask.condition, evidence))
+        ids = encode(tokenizer, answer_prompt(request.question, request.condition, evidence))
     return ids, cut

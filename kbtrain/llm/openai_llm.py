@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.llm.base import Ask, Sampling, request_seed
+from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.server_requests import Retry, message, post
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
@@ -128,7 +128,7 @@ class OpenAILLM:
 
     @classmethod
     def connect(cls, name: str, sampling: Sampling, server: Server) -> OpenAILLM:
-        """Ask the server for its models first: a wrong address or name is one line at once."""
+        """Open after a look at the list of models the server has: a wrong address or name is one line at once."""
         kind = _server_kind(server)
         tokenizer = None
         if not server.chat:
@@ -141,17 +141,19 @@ class OpenAILLM:
         """As :meth:`kbtrain.llm.base.LLM.facts`."""
         return {"device": "server", "prompts": answer_fingerprint(self.tokenizer)}
 
-    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
+    def answer(
+        self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
         """As :meth:`kbtrain.llm.base.LLM.answer`; each question-condition as soon as it is whole."""
-        missing = (ask for ask in asks if (ask.question.id, ask.condition) not in done)
+        missing = (request for request in requests if (request.question.id, request.condition) not in done)
         pending: set[asyncio.Task[SampleSet]] = set()
         with asyncio.Runner() as runner:
             client = _client(self.server)
             self._gate = asyncio.Semaphore(self.server.concurrency)
             try:
                 while True:
-                    for ask in itertools.islice(missing, self.server.concurrency - len(pending)):
-                        pending.add(runner.get_loop().create_task(self._ask(client, ask)))
+                    for request in itertools.islice(missing, self.server.concurrency - len(pending)):
+                        pending.add(runner.get_loop().create_task(self._ask(client, request)))
                     if not pending:
                         return
                     finished, pending = runner.run(_some(pending))
@@ -162,18 +164,18 @@ class OpenAILLM:
             finally:
                 runner.run(_close(client, pending))
 
-    async def _ask(self, client: httpx2.AsyncClient, ask: Ask) -> SampleSet:
-        prompt, n_tokens, cut = self._prompt(ask)
-        seed = request_seed(self.sampling.seed, ask.question.id, ask.condition)
+    async def _ask(self, client: httpx2.AsyncClient, request: AnswerRequest) -> SampleSet:
+        prompt, n_tokens, cut = self._prompt(request)
+        seed = request_seed(self.sampling.seed, request.question.id, request.condition)
         counted = 0
         greedy: list[Sample] = []
         drawn: list[Sample] = []
-        if ask.greedy:
+        if request.greedy:
             greedy, counted = await self._draw(client, {**prompt, "temperature": 0.0}, GREEDY, 1)
         s = self.sampling
         how = {"temperature": s.temperature, "top_p": s.top_p, **({"top_k": s.top_k} if s.top_k else {})}
-        while len(drawn) < ask.n:  # a server may give fewer answers than it was asked for: then the rest, one by one
-            rest = range(len(drawn), ask.n)
+        while len(drawn) < request.n:  # a server may give fewer answers than wanted: then the rest, one by one
+            rest = range(len(drawn), request.n)
             parts = [(i, 1) for i in rest] if self._one_by_one else [(rest.start, len(rest))]
             draws = (self._draw(client, {**prompt, **how, "seed": seed + i}, i, n) for i, n in parts)
             for found in await asyncio.gather(*draws, return_exceptions=True):
@@ -181,8 +183,8 @@ class OpenAILLM:
                     raise found
                 drawn += found[0]
                 counted = found[1]
-            self._one_by_one |= len(drawn) < ask.n
-        key = (ask.question.id, ask.condition)
+            self._one_by_one |= len(drawn) < request.n
+        key = (request.question.id, request.condition)
         return SampleSet(*key, tuple(drawn), greedy[0] if greedy else None, n_tokens or counted, cut)
 
     async def _draw(
@@ -200,8 +202,8 @@ class OpenAILLM:
         made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
         return made, int((reply.get("usage") or {}).get("prompt_tokens") or 0)
 
-    def _prompt(self, ask: Ask) -> tuple[dict[str, Any], int, int]:
-        """What all requests of an ask share, the number of its prompt tokens (0: unknown), and the cut."""
+    def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:
+        """Fields of all HTTP requests for these answers, the number of prompt tokens (0: unknown), and the cut."""
         s = self.sampling
         body: dict[str, Any] = {"model": self.server.model, "max_tokens": s.max_new_tokens, "stop": list(s.stop)}
         if not s.stop:
@@ -209,11 +211,11 @@ class OpenAILLM:
         if self.tokenizer is None:
             if self.server.logprobs:
                 body["logprobs"] = True
-            text = answer_prompt(ask.question, ask.condition, ask.evidence)
+            text = answer_prompt(request.question, request.condition, request.evidence)
             return {**body, "messages": [{"role": "user", "content": text}]}, 0, 0
         from kbtrain.llm.base import prompt_ids
 
-        ids, cut = prompt_ids(self.tokenizer, ask, s.max_prompt_tokens)
+        ids, cut = prompt_ids(self.tokenizer, request, s.max_prompt_tokens)
         if self.server.logprobs:
             body["logprobs"] = 1
         return {**body, "prompt": ids}, len(ids), cut

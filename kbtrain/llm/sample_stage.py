@@ -1,8 +1,8 @@
-"""The sampling stage: asks -> answers -> store. Whoever draws the answers, one process writes them.
+"""The sampling stage: requests -> answers -> store. Whoever draws the answers, one process writes them.
 
-Which answers a sampling run asks for, as a stream over the question and evidence files.
+The answers that a sampling run needs, as a stream of requests over the question and evidence files.
 
-One run cut into shards, for job arrays: shard i of n takes every n-th window of the asks.
+One run cut into shards, for job arrays: shard i of n takes every n-th window of the requests.
 
 Whole windows, because a window is what the sampler cuts into batches: so a shard computes the very batches that the
 undivided run computes, and the answers are the same to the byte, whatever the number of shards.
@@ -22,7 +22,7 @@ from kbtrain import jsonl
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
-from kbtrain.llm.base import Ask
+from kbtrain.llm.base import AnswerRequest
 from kbtrain.models.batching import windows
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import file_sha256
@@ -41,18 +41,18 @@ class Plan:
     samples: Mapping[Split, int]
     mask_questions: Mapping[Split, int] | None = None
 
-    def asks(self) -> Iterator[Ask]:
-        """Every ask, in the order of the question file; memory does not grow with it."""
+    def requests(self) -> Iterator[AnswerRequest]:
+        """Every request, in the order of the question file; memory does not grow with it."""
         seen: Counter[Split] = Counter()
         for question, evidence in _pairs(self.questions, self.evidence):
             seen[question.split] += 1
             for condition in self.conditions:
                 if condition != "mask" or seen[question.split] <= self._mask_limit(question.split):
                     text = _text(question, evidence, condition)
-                    yield Ask(question, condition, text, self.samples.get(question.split, 0))
+                    yield AnswerRequest(question, condition, text, self.samples.get(question.split, 0))
 
     def total(self, counts: Mapping[Split, int]) -> int:
-        """Number of asks, given the number of questions of each split."""
+        """Number of requests, given the number of questions of each split."""
         masked = 0
         if "mask" in self.conditions:
             masked = int(sum(min(n, self._mask_limit(split)) for split, n in counts.items()))
@@ -125,29 +125,29 @@ class Shard:
         """The file of the run folder that this shard writes."""
         return "samples.db" if self.whole else f"samples.shard-{self.index}-of-{self.count}.db"
 
-    def windows(self, asks: Iterable[Ask], size: int) -> Iterator[list[Ask]]:
-        """This shard's windows of ``size`` asks, in their order."""
-        for number, window in enumerate(windows(asks, size)):
+    def windows(self, requests: Iterable[AnswerRequest], size: int) -> Iterator[list[AnswerRequest]]:
+        """This shard's windows of ``size`` requests, in their order."""
+        for number, window in enumerate(windows(requests, size)):
             if number % self.count == self.index - 1:
                 yield window
 
     def check(self, total: int, size: int) -> int:
-        """As :meth:`n_asks`. Raises :class:`UserError` for a shard with nothing in it."""
+        """As :meth:`n_requests`. Raises :class:`UserError` for a shard with nothing in it."""
         if self.index > (most := -(-total // size)):
             raise UserError(
                 f"key 'shard': nothing is left for shard {self.index}: {total} question-conditions are {most} windows "
                 f"of {size}; use at most {most} shards, or a smaller window"
             )
-        return self.n_asks(total, size)
+        return self.n_requests(total, size)
 
-    def n_asks(self, total: int, size: int) -> int:
-        """How many of ``total`` asks are in this shard."""
+    def n_requests(self, total: int, size: int) -> int:
+        """How many of ``total`` requests are in this shard."""
         starts = range((self.index - 1) * size, total, self.count * size)
         return sum(min(size, total - start) for start in starts)
 
 
 Answered = tuple[dict[str, Any], list[SampleSet]]  # facts of the model that answered, and its answers
-Engine = Callable[[LLMConfig, Iterator[list[Ask]], Collection[tuple[str, str]]], Iterator[Answered]]
+Engine = Callable[[LLMConfig, Iterator[list[AnswerRequest]], Collection[tuple[str, str]]], Iterator[Answered]]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class SamplingJob:
     @classmethod
     def of(cls, config: LLMConfig, run: str, plan: Plan, shard: Shard, total: int) -> SamplingJob:
         """The job with its settings; ``total`` counts the question-conditions of all shards."""
-        share = shard.n_asks(total, config.window)
+        share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
         if not shard.whole:
@@ -187,7 +187,7 @@ class SamplingJob:
         if config.dtype == "auto" and self.run in store.runs():
             # a begun run keeps its number format: 'auto' measures, and could measure otherwise on a busy machine
             config = config.model_copy(update={"dtype": store.run_meta(self.run).get("dtype", "auto")})
-        windows = self.shard.windows(self.plan.asks(), config.window)
+        windows = self.shard.windows(self.plan.requests(), config.window)
         for facts, sets in engine(config, windows, done):
             if facts != begun:  # an engine of many machines tells the facts of each
                 store.begin(self.run, {**self.settings, **facts})
@@ -197,7 +197,9 @@ class SamplingJob:
                 yield len(sets)
 
 
-def local(config: LLMConfig, windows: Iterator[list[Ask]], done: Collection[tuple[str, str]]) -> Iterator[Answered]:
+def local(
+    config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
+) -> Iterator[Answered]:
     """The engine of one process: it opens the model itself."""
     llm = open_llm(config)
     facts = llm.facts()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.sampler.draw import UniformRow
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GREEDY, Sample, SampleSet
 
-Reply = Callable[[Ask, int], str]  # an ask and a sample index -> the text of that answer
+Reply = Callable[[AnswerRequest, int], str]  # a request and a sample index -> the text of that answer
 
 
 class ScriptedLLM:
@@ -26,23 +26,27 @@ class ScriptedLLM:
         """As :meth:`kbtrain.llm.base.LLM.facts`."""
         return {"prompts": answer_fingerprint(None)}
 
-    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
+    def answer(
+        self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
         """As :meth:`kbtrain.llm.base.LLM.answer`, one question-condition a group."""
-        for ask in asks:
-            if (ask.question.id, ask.condition) not in done:
-                yield [self._set(ask)]
+        for request in requests:
+            if (request.question.id, request.condition) not in done:
+                yield [self._set(request)]
 
-    def _set(self, ask: Ask) -> SampleSet:
-        greedy = self._sample(ask, GREEDY) if ask.greedy else None
-        samples = tuple(self._sample(ask, index) for index in range(ask.n))
-        words = len(answer_prompt(ask.question, ask.condition, ask.evidence).split())
-        return SampleSet(ask.question.id, ask.condition, samples, greedy, words)
+    def _set(self, request: AnswerRequest) -> SampleSet:
+        greedy = self._sample(request, GREEDY) if request.greedy else None
+        samples = tuple(self._sample(request, index) for index in range(request.n))
+        words = len(answer_prompt(request.question, request.condition, request.evidence).split())
+        return SampleSet(request.question.id, request.condition, samples, greedy, words)
 
-    def _sample(self, ask: Ask, index: int) -> Sample:
-        text = self._reply(ask, index)
+    def _sample(self, request: AnswerRequest, index: int) -> Sample:
+        text = self._reply(request, index)
         return Sample(index, text, len(text.split()) + 1, "eos", 0.0)
 
-    def _hashed(self, ask: Ask, index: int) -> str:
-        share = UniformRow(self.sampling.seed, ask.question.id, ask.condition, GREEDY).at(0)
-        drawn = 0.5 if index == GREEDY else UniformRow(self.sampling.seed, ask.question.id, ask.condition, index).at(0)
-        return ask.question.answers[0] if ask.question.answers and drawn < share else "unknown"
+    def _hashed(self, request: AnswerRequest, index: int) -> str:
+        def uniform(index: int) -> float:
+            return UniformRow(self.sampling.seed, request.question.id, request.condition, index).at(0)
+
+        share, drawn = uniform(GREEDY), 0.5 if index == GREEDY else uniform(index)
+        return request.question.answers[0] if request.question.answers and drawn < share else "unknown"

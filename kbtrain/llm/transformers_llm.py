@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import machine_memory
-from kbtrain.kernels.side_by_side import at_once, side_by_side
-from kbtrain.llm.base import Ask, Sampling, prompt_ids
+from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
+from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.batching import BatchLimits, batches, windows
@@ -56,7 +56,7 @@ class TransformersLLM:
         if problem:
             warnings.warn(f"{name}: prompts are copied for every answer (slow): {problem}", stacklevel=2)
         self._sampler = BatchSampler(model, tokenizer, sampling, shared=self.shared_prefix)
-        self._twins: list[BatchSampler] = []
+        self._replicas: list[BatchSampler] = []
 
     @classmethod
     def load(
@@ -75,27 +75,29 @@ class TransformersLLM:
             "shared_prefix": self.shared_prefix,
         }
 
-    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
-        """Answer a stream of asks, one list a batch.
+    def answer(
+        self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
+        """Answer a stream of requests, one list a batch.
 
         ``done`` are (question, condition) pairs that are stored already: a batch that is wholly done is skipped, one
         that is partly done is computed whole and only its missing part returned, so the bytes are those of one run.
         """
         works = [functools.partial(self._answers, sampler) for sampler in self._ready_samplers()]
-        yield from side_by_side(works, self._batches(asks, done))
+        yield from parallel_batches(works, self._batches(requests, done))
 
     def _ready_samplers(self) -> list[BatchSampler]:
         """As many as work at once: one, where the prompts of two batches would take much of the machine's memory."""
         room = self.limits.prompt_tokens * _token_bytes(self.model)
-        wanted = at_once(self.model) - 1 if room <= _SHARE * machine_memory() else 0
-        while len(self._twins) < wanted:
-            self._twins.append(self._sampler.twin())
-        return [self._sampler, *self._twins[:wanted]]
+        wanted = n_parallel(self.model) - 1 if room <= _SHARE * machine_memory() else 0
+        while len(self._replicas) < wanted:
+            self._replicas.append(self._sampler.replica())
+        return [self._sampler, *self._replicas[:wanted]]
 
-    def _batches(self, asks: Iterable[Ask], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
+    def _batches(self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
         """Every batch of which something is missing."""
-        for window in windows(asks, self.limits.window):
-            prompts, cuts = zip(*(self._prompt(ask) for ask in window), strict=True)
+        for window in windows(requests, self.limits.window):
+            prompts, cuts = zip(*(self._prompt(request) for request in window), strict=True)
             cut = {(p.question_id, p.condition): c for p, c in zip(prompts, cuts, strict=True)}
             for batch in batches(list(prompts), self.limits):
                 missing = {(p.question_id, p.condition) for p in batch if (p.question_id, p.condition) not in done}
@@ -107,11 +109,11 @@ class TransformersLLM:
         found = zip(batch.prompts, self._drawn(sampler, batch.prompts), strict=True)
         return [_set(p, made, batch.cut) for p, made in found if (p.question_id, p.condition) in batch.missing]
 
-    def _prompt(self, ask: Ask) -> tuple[PromptRows, int]:
+    def _prompt(self, request: AnswerRequest) -> tuple[PromptRows, int]:
         """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
-        ids, cut = prompt_ids(self.tokenizer, ask, self.sampling.max_prompt_tokens)
-        indices = (*([GREEDY] if ask.greedy else []), *range(ask.n))
-        return PromptRows(ask.question.id, ask.condition, tuple(ids), indices), cut
+        ids, cut = prompt_ids(self.tokenizer, request, self.sampling.max_prompt_tokens)
+        indices = (*([GREEDY] if request.greedy else []), *range(request.n))
+        return PromptRows(request.question.id, request.condition, tuple(ids), indices), cut
 
     def _drawn(self, sampler: BatchSampler, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
         """Sample a batch; when memory runs out, in two halves, down to half of one prompt's rows."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbtrain.errors import UserError
-from kbtrain.llm.base import Ask, Sampling, prompt_ids, request_seed
+from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
 from kbtrain.models.batching import windows
 from kbtrain.models.load import load_tokenizer, name_of, resolve
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -75,39 +75,41 @@ class VllmLLM:
             "seeds": "of each request" if self.seeded else "of the engine",
         }
 
-    def answer(self, asks: Iterable[Ask], done: Collection[tuple[str, str]] = frozenset()) -> Iterator[list[SampleSet]]:
+    def answer(
+        self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
+    ) -> Iterator[list[SampleSet]]:
         """As :meth:`kbtrain.llm.base.LLM.answer`, one window a group."""
-        missing = (ask for ask in asks if (ask.question.id, ask.condition) not in done)
+        missing = (request for request in requests if (request.question.id, request.condition) not in done)
         for window in windows(missing, self.window):
             yield self._window(window)
 
-    def _window(self, asks: Sequence[Ask]) -> list[SampleSet]:
+    def _window(self, requests: Sequence[AnswerRequest]) -> list[SampleSet]:
         from vllm.inputs import TokensPrompt
 
-        fitted = [prompt_ids(self.tokenizer, ask, self.sampling.max_prompt_tokens) for ask in asks]
+        fitted = [prompt_ids(self.tokenizer, request, self.sampling.max_prompt_tokens) for request in requests]
         prompts: list[Any] = []
         how: list[Any] = []
         key: list[tuple[int, int]] = []
-        for i, (ask, (ids, _)) in enumerate(zip(asks, fitted, strict=True)):
-            for n in ([GREEDY] if ask.greedy else []) + ([ask.n] if ask.n else []):
+        for i, (request, (ids, _)) in enumerate(zip(requests, fitted, strict=True)):
+            for n in ([GREEDY] if request.greedy else []) + ([request.n] if request.n else []):
                 prompts.append(TokensPrompt(prompt_token_ids=ids))
-                how.append(self._parameters(ask, n))
+                how.append(self._parameters(request, n))
                 key.append((i, n))
         outputs = dict(zip(key, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
         made = []
-        for i, (ask, (ids, cut)) in enumerate(zip(asks, fitted, strict=True)):
-            greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY)[0] if ask.greedy else None
-            drawn = self._samples(outputs[i, ask.n].outputs, 0) if ask.n else ()
-            made.append(SampleSet(ask.question.id, ask.condition, tuple(drawn), greedy, len(ids), cut))
+        for i, (request, (ids, cut)) in enumerate(zip(requests, fitted, strict=True)):
+            greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY)[0] if request.greedy else None
+            drawn = self._samples(outputs[i, request.n].outputs, 0) if request.n else ()
+            made.append(SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(ids), cut))
         return made
 
-    def _parameters(self, ask: Ask, n: int) -> Any:
+    def _parameters(self, request: AnswerRequest, n: int) -> Any:
         from vllm import SamplingParams
 
         s = self.sampling
         drawn = {} if n == GREEDY else {
             "n": n, "temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p,
-            "seed": request_seed(s.seed, ask.question.id, ask.condition) if self.seeded else None,
+            "seed": request_seed(s.seed, request.question.id, request.condition) if self.seeded else None,
         }  # fmt: skip
         return SamplingParams(
             **{"temperature": 0.0, **drawn}, max_tokens=s.max_new_tokens, stop=list(s.stop), logprobs=0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.labeling.examples import example
-from kbtrain.llm.base import LLM, Ask
+from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Condition, Hit, Question, SampleSet
 from kbtrain.retrieval.base import Searcher
@@ -45,17 +45,17 @@ def answer(
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
-    asks = [_ask(question, hits.get(i, ())) for i, question in enumerate(questions)]
-    said = {s.question_id: s for group in llm.answer(asks) for s in group}
+    requests = [_ask(question, hits.get(i, ())) for i, question in enumerate(questions)]
+    said = {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
         _record(question, said[question.id], scores[i], i in hits, hits.get(i, ()))
         for i, question in enumerate(questions)
     ]
 
 
-def _ask(question: Question, hits: tuple[Hit, ...]) -> Ask:
+def _ask(question: Question, hits: tuple[Hit, ...]) -> AnswerRequest:
     condition: Condition = "rag" if hits else "llm"
-    return Ask(question, condition, evidence_text(hits) if hits else None, n=0)
+    return AnswerRequest(question, condition, evidence_text(hits) if hits else None, n=0)
 
 
 def _record(question: Question, said: SampleSet, score: float, searched: bool, hits: tuple[Hit, ...]) -> GatedAnswer:

@@ -14,8 +14,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import Encoded
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.gates.true_false.template import Encoded
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
 from kbtrain.kernels.training_attention import attention_for_training
 from kbtrain.training.base_trainer import WatchedTrainer
@@ -133,7 +133,7 @@ class AnswerTrainer(WatchedTrainer):
         """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
         labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
         attention = attention_for_training(self.inner, inputs["attention_mask"], self.args.bf16)
-        with exact_head(self.inner), attention, lean_layers(self.inner):
+        with fp32_output_layer(self.inner), attention, lean_layers(self.inner):
             outputs = model(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],

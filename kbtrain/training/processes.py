@@ -86,7 +86,7 @@ def is_zero3(accelerator: Any) -> bool:
     return plugin is not None and int(plugin.zero_stage) == 3
 
 
-def equal_turns(mine: int) -> int:
+def extra_batches(mine: int) -> int:
     """Forward passes that this rank must make on top of its own, so that all ranks make as many as the busiest.
 
     In ZeRO-3 each pass gathers weights from all ranks: one that stops early would leave the others waiting.

@@ -17,7 +17,7 @@ def test_every_window_is_in_exactly_one_shard(total, size, count):
     windows = [list(shard.windows(asks, size)) for shard in shards]
     assert sorted(w for part in windows for w in part) == list(Shard().windows(asks, size))
     for shard, part in zip(shards, windows, strict=True):
-        assert shard.n_asks(total, size) == sum(map(len, part))
+        assert shard.n_requests(total, size) == sum(map(len, part))
 
 
 def test_windows_are_dealt_out_in_turn():

@@ -13,9 +13,9 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import GateCard, Threshold, read_card, set_threshold, write_card
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.prompt import Prompt
-from kbtrain.gates.true_false.form import Encoded, build_tree
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false.scorer import like_length, marginals
+from kbtrain.gates.true_false.template import Encoded, build_tree
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
 from kbtrain.prompts.kbm import kbm_fingerprint
@@ -132,7 +132,7 @@ def test_the_shared_start_is_computed_anew_when_weights_change_and_left_out_in_t
     model.register_forward_pre_hook(lambda *_, **__: fed.append(1))
     model.train()
     in_training = kbm.probabilities(EXAMPLES)
-    assert model.training and len(fed) == kbm.scorer.turns(EXAMPLES)
+    assert model.training and len(fed) == kbm.scorer.n_batches(EXAMPLES)
     for key in KEYS:
         assert in_training[key] == pytest.approx(after[key], abs=1e-5)
 

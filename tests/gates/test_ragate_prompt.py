@@ -80,7 +80,7 @@ def test_the_gold_label_cannot_reach_the_prompt(model, shots):
         *FUTURE, "id", "dialogue_id", "turn", "context", "services", "synthetic_response", "entities", "knowledge",
         "source",
     }  # fmt: skip
-    render = gate.scorer.encoder.form.render
+    render = gate.scorer.encoder.template.render
     texts = {render(gate.asked(replace(e, label=label))) for e in (bare, changed) for label in (None, True, False)}
     assert len(texts) == 1
     assert "GOLD" not in texts.pop()

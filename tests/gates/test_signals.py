@@ -14,13 +14,13 @@ from kbtrain.gates.seakr.signals import (
     n_empty,
     similarities,
 )
-from kbtrain.llm.sampler.state_sampler import ClosedAnswer
+from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 from kbtrain.records import Sample
 
 
 def closed(index, text, mlp, entropy=1.0, surprisal=1.0):
     state = np.asarray(mlp, dtype=np.float32)
-    return ClosedAnswer(Sample(index, text, 3, "eos", -1.0), state, state, entropy, surprisal, ((text, 0.5),))
+    return AnswerWithStates(Sample(index, text, 3, "eos", -1.0), state, state, entropy, surprisal, ((text, 0.5),))
 
 
 def test_equal_texts_are_one_group_and_alike_as_can_be():

@@ -4,7 +4,7 @@ import pytest
 from tiny_kbm import example, make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import NEED_FORM, Encoder, build_tree, kbm_form
+from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder, build_tree, kbm_template
 from kbtrain.prompts.kbm import encode, kbm_prompt, render_chat
 
 KEYS = ("mastery", "certainty", "benefit")
@@ -44,7 +44,7 @@ def test_a_tokenizer_that_cannot_tell_true_from_false_is_refused():
 @pytest.mark.parametrize("bos", [False, True])
 def test_prompt_and_answer_are_the_tokens_of_the_whole_text(chat, merging, bos):
     tokenizer = make_tokenizer(chat, merging, bos)
-    encoder = Encoder(tokenizer, kbm_form(KEYS), 4000)
+    encoder = Encoder(tokenizer, kbm_template(KEYS), 4000)
     for item in (example(0), example(1, reference="The franc. " * 9), example(0)):
         made = encoder.encode(item)
         prompt = render_chat(tokenizer, kbm_prompt(item.question, item.reference, "en", KEYS))
@@ -61,23 +61,23 @@ def test_prompt_and_answer_are_the_tokens_of_the_whole_text(chat, merging, bos):
 
 def test_quote_and_true_merged_into_one_token_still_have_a_value_position():
     tokenizer = make_tokenizer(merging=True)
-    place = Encoder(tokenizer, kbm_form(("mastery",)), 4000).encode(example(0)).tree.places[()]
+    place = Encoder(tokenizer, kbm_template(("mastery",)), 4000).encode(example(0)).tree.places[()]
     assert tokenizer.decode([place.true_id]) == '"True"'
     assert tokenizer.decode([place.false_id]) == '"False"'
 
 
 def test_the_answer_begins_where_the_generation_prompt_ends():
     tokenizer = make_tokenizer(chat=True)
-    made = Encoder(tokenizer, kbm_form(KEYS), 4000).encode(example(0))
+    made = Encoder(tokenizer, kbm_template(KEYS), 4000).encode(example(0))
     assert list(made.prompt) == encode(tokenizer, kbm_prompt(example(0).question, None, "en", KEYS))
 
 
 def test_a_long_reference_loses_its_tail_and_never_the_question():
     tokenizer = make_tokenizer()
     item = example(0, reference="alpha beta gamma delta " * 100)
-    full = Encoder(tokenizer, kbm_form(KEYS), 10**6).encode(item)
+    full = Encoder(tokenizer, kbm_template(KEYS), 10**6).encode(item)
     room = full.length - 77
-    made = Encoder(tokenizer, kbm_form(KEYS), room).encode(item)
+    made = Encoder(tokenizer, kbm_template(KEYS), room).encode(item)
     assert made.length <= room
     assert made.cut >= 77
     assert full.length - made.length >= 77
@@ -87,15 +87,15 @@ def test_a_long_reference_loses_its_tail_and_never_the_question():
 
 def test_a_question_that_does_not_fit_is_a_user_error():
     with pytest.raises(UserError, match=r"example 'dev0'.*raise max_length"):
-        Encoder(make_tokenizer(), kbm_form(KEYS), 30).encode(example(0, reference="long " * 100))
+        Encoder(make_tokenizer(), kbm_template(KEYS), 30).encode(example(0, reference="long " * 100))
 
 
 def test_equal_answers_share_one_tree_so_that_a_batch_can_hold_them():
-    encoder = Encoder(make_tokenizer(), kbm_form(KEYS), 4000)
+    encoder = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)
     assert encoder.encode(example(0)).tree is encoder.encode(example(7, reference="x")).tree
 
 
 def test_the_baseline_asks_for_one_value():
-    made = Encoder(make_tokenizer(), NEED_FORM, 4000).encode(example(0))
+    made = Encoder(make_tokenizer(), NEED_TEMPLATE, 4000).encode(example(0))
     assert set(made.tree.places) == {()}
     assert len(made.tree.tokens) == made.tree.places[()].position

@@ -18,7 +18,7 @@ from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, par
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.mastery import grade
 from kbtrain.labeling.verdicts import QuestionVerdicts, judged
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Question, SampleSet
@@ -51,7 +51,7 @@ def test_replies_are_read_or_are_abstentions(reply: str, meaning: bool | None) -
 def scripted(replies: dict[str, list[str]]) -> ScriptedLLM:
     """Replies by the prediction; sample i takes the i-th."""
 
-    def reply(ask: Ask, index: int) -> str:
+    def reply(ask: AnswerRequest, index: int) -> str:
         return replies[ask.question.text][max(index, 0)]
 
     return ScriptedLLM("judge", Sampling(), reply)

@@ -11,7 +11,7 @@ from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, decoder_layers, middle, mlp_name
 from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filtered, top
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
-from kbtrain.llm.sampler.state_sampler import ClosingSampler
+from kbtrain.llm.sampler.state_sampler import StateSampler
 
 SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
 
@@ -34,7 +34,7 @@ def plain_states(model, tap, ids):
 def test_states_are_those_of_a_plain_pass_over_prompt_answer_and_end_token(kind, make_model, tokenizer):
     model = make_model(kind)
     tap = StateTap(model)
-    sampler = ClosingSampler(model, tokenizer, SAMPLING, tap)
+    sampler = StateSampler(model, tokenizer, SAMPLING, tap)
     rows = prompts(tokenizer)
     taken = recorded(sampler)
     closed = sampler.sample(rows)
@@ -64,7 +64,7 @@ def recorded(sampler):
 def test_the_samples_are_the_sampler_s_own(top_k, make_model, tokenizer):
     model, sampling = make_model("llama"), Sampling(seed="7", top_k=top_k, max_new_tokens=6)
     rows = prompts(tokenizer)
-    ours = ClosingSampler(model, tokenizer, sampling, StateTap(model)).sample(rows)
+    ours = StateSampler(model, tokenizer, sampling, StateTap(model)).sample(rows)
     theirs = BatchSampler(model, tokenizer, sampling).sample(rows)
     assert [[a.sample.text for a in answers] for answers in ours] == [[s.text for s in found] for found in theirs]
     assert {a.sample.finish for answers in ours for a in answers} >= {"length"}
@@ -76,7 +76,7 @@ def test_the_samples_are_the_sampler_s_own(top_k, make_model, tokenizer):
 def test_a_copied_prefix_gives_the_same(make_model, tokenizer):
     model = make_model("llama")
     shared, copied = (
-        ClosingSampler(model, tokenizer, SAMPLING, StateTap(model), shared=s).sample(prompts(tokenizer))
+        StateSampler(model, tokenizer, SAMPLING, StateTap(model), shared=s).sample(prompts(tokenizer))
         for s in (True, False)
     )
     for a, b in zip(shared[1], copied[1], strict=True):
@@ -99,7 +99,7 @@ def test_three_end_ids_close_with_one_so_equal_answers_have_equal_states(make_mo
         return hook
 
     handle = model.register_forward_hook(only(ends))
-    answers = ClosingSampler(model, tokenizer, SAMPLING, StateTap(model)).sample(prompts(tokenizer, 12))[0]
+    answers = StateSampler(model, tokenizer, SAMPLING, StateTap(model)).sample(prompts(tokenizer, 12))[0]
     handle.remove()
     assert {a.sample.finish for a in answers} == {"eos"} and {a.sample.text for a in answers} == {""}
     for answer in answers:
@@ -113,11 +113,11 @@ def test_a_model_without_an_end_token_is_refused_in_one_line(make_model, tokeniz
     bare.eos_token = None
     model.generation_config.eos_token_id = model.config.eos_token_id = None
     with pytest.raises(UserError, match="no end token"):
-        ClosingSampler(model, bare, SAMPLING, StateTap(model))
+        StateSampler(model, bare, SAMPLING, StateTap(model))
 
 
 def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokenizer):
-    sampler = ClosingSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama")))
+    sampler = StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama")))
     newline = tokenizer("\n")["input_ids"]
     answer = tokenizer("question")["input_ids"]
     from kbtrain.llm.sampler.draw import UniformRow

@@ -8,7 +8,7 @@ import pytest
 from model_server import ModelServer
 
 from kbtrain.errors import UserError
-from kbtrain.llm.base import Ask, Sampling, request_seed
+from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.openai_llm import OpenAILLM, Server
 from kbtrain.llm.server_requests import Retry, retry_after
 from kbtrain.prompts.kbm import answer_prompt, encode
@@ -34,7 +34,7 @@ def open_llm(tokenizer, monkeypatch):
 
 @pytest.fixture
 def asks(question):
-    return [Ask(question(f"q{i}", text=f"Where is town {i}?"), "llm", None, n=3) for i in range(4)]
+    return [AnswerRequest(question(f"q{i}", text=f"Where is town {i}?"), "llm", None, n=3) for i in range(4)]
 
 
 def answered(llm, asks, done=frozenset()):
@@ -82,7 +82,7 @@ def test_all_failures_at_once_change_no_answer(open_llm, asks):
 
 def test_what_the_server_asks_for_is_waited(open_llm, question):
     with ModelServer(failures=("busy_seconds",)) as server:
-        answered(open_llm(server), [Ask(question("q"), "llm", None, n=1, greedy=False)])
+        answered(open_llm(server), [AnswerRequest(question("q"), "llm", None, n=1, greedy=False)])
         first, second = server.times
     assert 0.4 <= second - first < 1.5
 
@@ -113,7 +113,7 @@ def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open
 def test_what_does_not_pass_is_said_at_once(failure, message, open_llm, question):
     with ModelServer(failures=(failure,)) as server:
         with pytest.raises(UserError, match=message) as caught:
-            answered(open_llm(server), [Ask(question("q"), "llm", None, n=2, greedy=False)])
+            answered(open_llm(server), [AnswerRequest(question("q"), "llm", None, n=2, greedy=False)])
         assert len(server.requests) == 1
     assert "\n" not in str(caught.value)
 
@@ -129,7 +129,7 @@ def test_n_answers_are_the_same_in_one_request_or_many(way, open_llm, asks):
 
 
 def test_no_more_requests_are_under_way_than_allowed(open_llm, question):
-    asks = [Ask(question(f"q{i}"), "llm", None, n=4) for i in range(12)]
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=4) for i in range(12)]
     with ModelServer() as server:
         server.delay = 0.02
         answered(open_llm(server, concurrency=3, n_in_one=False), asks)
@@ -145,7 +145,7 @@ def test_what_is_stored_is_not_asked_for(open_llm, asks):
 
 
 def test_chat_leaves_the_rendering_to_the_server(open_llm, question):
-    ask = Ask(question("q", text="Who?"), "rag", "It was Ann.", n=2)
+    ask = AnswerRequest(question("q", text="Who?"), "rag", "It was Ann.", n=2)
     with ModelServer() as server:
         (made,) = answered(open_llm(server, chat=True), [ask])
         request = server.requests[-1]
@@ -169,7 +169,7 @@ def test_fields_can_be_added_and_taken_out(open_llm, question):
     sampling = Sampling(temperature=0.7, top_k=5, top_p=0.9, stop=(), max_new_tokens=9, max_prompt_tokens=300)
     with ModelServer() as server:
         llm = open_llm(server, sampling=sampling, extra={"min_p": 0.1, "top_k": None})
-        answered(llm, [Ask(question("q"), "llm", None, n=1, greedy=False)])
+        answered(llm, [AnswerRequest(question("q"), "llm", None, n=1, greedy=False)])
         (request,) = server.requests
     assert request.keys() == {"path", "key", "model", "prompt", "max_tokens", "temperature", "top_p", "min_p", "seed",
                               "logprobs"}  # fmt: skip
@@ -179,7 +179,7 @@ def test_fields_can_be_added_and_taken_out(open_llm, question):
 def test_the_key_comes_from_the_environment(open_llm, question, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sesame")
     with ModelServer() as server:
-        answered(open_llm(server, key_env="MY_KEY"), [Ask(question("q"), "llm", None, n=1)])
+        answered(open_llm(server, key_env="MY_KEY"), [AnswerRequest(question("q"), "llm", None, n=1)])
         assert {request["key"] for request in server.requests} == {"Bearer sesame"}
 
 
@@ -200,7 +200,7 @@ def test_a_vllm_server_does_not_fill_in_the_models_own_sampling(monkeypatch, que
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer() as server:
         llm = OpenAILLM.connect("m", Sampling(top_k=5), Server(server.url, "tiny", chat=True, extra={"min_p": 0.2}))
-        answered(llm, [Ask(question("q"), "llm", None, n=2)])
+        answered(llm, [AnswerRequest(question("q"), "llm", None, n=2)])
         greedy, drawn = server.requests
     assert (drawn["top_k"], drawn["min_p"], drawn["repetition_penalty"]) == (5, 0.2, 1.0)
     assert (greedy["top_k"], greedy["temperature"]) == (0, 0.0)

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kbtrain.kernels import packed_linear
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 
@@ -35,7 +35,7 @@ def test_logits_are_the_plain_ones_and_the_layers_are_as_before(model: LlamaForC
     with packed:
         assert "forward" in model.lm_head.__dict__
         torch.testing.assert_close(model(IDS).logits, plain, atol=0.02, rtol=0.02)
-        with exact_head(model):
+        with fp32_output_layer(model):
             assert model(IDS).logits.dtype is torch.float32
         torch.testing.assert_close(model(IDS).logits, plain, atol=0.02, rtol=0.02)
     assert not any("forward" in module.__dict__ for module in model.modules())

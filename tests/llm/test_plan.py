@@ -20,7 +20,7 @@ def files(tmp_path):
 
 def test_every_question_is_asked_under_every_condition_with_its_evidence(files):
     plan = Plan(*files, ("llm", "rag", "mask"), {"train": 30}, {"train": 1, "test": 1})
-    asks = list(plan.asks())
+    asks = list(plan.requests())
     assert [(a.question.id, a.condition, a.n) for a in asks] == [
         ("q0", "llm", 30), ("q0", "rag", 30), ("q0", "mask", 30),
         ("q1", "llm", 30), ("q1", "rag", 30),

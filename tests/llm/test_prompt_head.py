@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.prefill import PromptHead, common_start, prefill
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 
 HEAD = [(7 * i) % 90 for i in range(40)]
@@ -40,7 +40,7 @@ def test_keys_values_and_logits_are_those_of_the_whole_prompts(blocks, kind, mak
     for lengths in ((5, 12, 9), (120, 150)):
         prompts = [[*HEAD, *((11 * i + n) % 90 for i in range(n))] for n in lengths]
         whole, theirs = prefill(model, prompts)
-        headed, ours = PromptHead(model, HEAD, blocks).prefill(prompts)
+        headed, ours = SharedPrefixCache(model, HEAD, blocks).prefill(prompts)
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
         for a, b in zip(whole.layers, headed.layers, strict=True):
             for p, ids in enumerate(prompts):

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from kbtrain.errors import UserError
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.sampler.sampler import PromptRows
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits, batches
@@ -35,7 +35,7 @@ def test_first_and_second_token_frequencies_match_the_models_probabilities(make_
     llm.model.generation_config.eos_token_id = llm.model.config.eos_token_id = None
     llm._sampler.stopper.eos = frozenset()
     n = 6_000
-    ask = Ask(question("q", text="a"), "llm", None, n=n, greedy=False)
+    ask = AnswerRequest(question("q", text="a"), "llm", None, n=n, greedy=False)
     ids = list(llm._prompt(ask)[0].ids)
     drawn: list[list[int]] = []
     keep = llm._sampler._finished
@@ -61,7 +61,7 @@ def check(tokens, probabilities):
 def test_every_end_token_of_the_generation_config_ends_an_answer(make_llm, question):
     llm = make_llm(max_new_tokens=30)
     llm._sampler.stopper.eos = frozenset(range(0, 150))
-    found = answers(llm, [Ask(question("q"), "llm", None, n=40)])[0]
+    found = answers(llm, [AnswerRequest(question("q"), "llm", None, n=40)])[0]
     assert {s.finish for s in found.samples} >= {"eos"}
     assert all(s.n_tokens == 30 for s in found.samples if s.finish == "length")
 
@@ -76,7 +76,7 @@ def test_several_end_ids_are_collected_from_model_and_tokenizer(make_model, toke
 
 def test_a_stop_string_ends_the_answer_and_is_cut_off(make_llm, question):
     llm = make_llm(max_new_tokens=40, stop=("e", "in th"))
-    found = answers(llm, [Ask(question("q"), "llm", None, n=40)])[0]
+    found = answers(llm, [AnswerRequest(question("q"), "llm", None, n=40)])[0]
     stopped = [s for s in found.samples if s.finish == "stop"]
     assert stopped and all("e" not in s.text and "in th" not in s.text for s in found.samples)
     assert all(s.n_tokens < 40 for s in stopped)
@@ -85,7 +85,7 @@ def test_a_stop_string_ends_the_answer_and_is_cut_off(make_llm, question):
 def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
     llm = make_llm(max_new_tokens=4)
     llm._sampler.stopper.eos = frozenset()
-    ask = Ask(question("q"), "llm", None, n=3)
+    ask = AnswerRequest(question("q"), "llm", None, n=3)
     rows = {}
     keep = llm._sampler._finished
     llm._sampler._finished = lambda row: (rows.__setitem__(row.index, row.tokens), keep(row))[1]
@@ -100,7 +100,7 @@ def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
 
 def test_a_resumed_run_gives_the_same_answers_whatever_was_done_before(make_llm, question):
     llm = make_llm(limits=BatchLimits(rows=20, window=8))
-    asks = [Ask(question(f"q{i}", text="so " * (i % 4) + "?"), "llm", None, n=4) for i in range(20)]
+    asks = [AnswerRequest(question(f"q{i}", text="so " * (i % 4) + "?"), "llm", None, n=4) for i in range(20)]
     whole = {s.question_id: s for s in answers(llm, asks)}
     done = {(f"q{i}", "llm") for i in (0, 3, 4, 5, 11, 19)}
     rest = answers(llm, asks, done)
@@ -121,7 +121,7 @@ def test_batches_hold_every_prompt_once_within_their_limits():
 
 def test_out_of_memory_halves_the_group_and_goes_on(make_llm, question):
     llm = make_llm(max_new_tokens=5)
-    asks = [Ask(question(f"q{i}"), "llm", None, n=7) for i in range(5)]
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=7) for i in range(5)]
     expected = {s.question_id: s for s in answers(llm, asks)}
     sample, sizes = llm._sampler.sample, []
 
@@ -149,14 +149,14 @@ def test_other_runtime_errors_are_not_taken_for_memory(make_llm, question):
 
     llm._sampler.sample = broken
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        answers(llm, [Ask(question("q"), "llm", None, n=1)])
+        answers(llm, [AnswerRequest(question("q"), "llm", None, n=1)])
 
 
 def test_evidence_that_does_not_fit_is_cut_from_its_tail_and_counted(make_llm, question, tokenizer):
     llm = make_llm(max_prompt_tokens=160)
     evidence = "first fact. " + "filler " * 60
-    found = answers(llm, [Ask(question("q"), "rag", evidence, n=1)])[0]
-    prompt, cut = llm._prompt(Ask(question("q"), "rag", evidence, n=1))
+    found = answers(llm, [AnswerRequest(question("q"), "rag", evidence, n=1)])[0]
+    prompt, cut = llm._prompt(AnswerRequest(question("q"), "rag", evidence, n=1))
     assert found.evidence_cut == cut > 0 and len(prompt.ids) <= 160
     assert "first fact." in tokenizer.decode(prompt.ids)
     assert tokenizer.decode(prompt.ids).endswith("answer: ")
@@ -165,7 +165,7 @@ def test_evidence_that_does_not_fit_is_cut_from_its_tail_and_counted(make_llm, q
 def test_a_question_longer_than_the_room_is_one_line(make_llm, question):
     llm = make_llm(max_prompt_tokens=40)
     with pytest.raises(UserError, match=r"question 'long': prompt of .* tokens without evidence; room for 40"):
-        answers(llm, [Ask(question("long", text="word " * 60), "llm", None, n=1)])
+        answers(llm, [AnswerRequest(question("long", text="word " * 60), "llm", None, n=1)])
 
 
 def test_fp16_is_refused_to_qwen2_unless_insisted():
@@ -189,5 +189,5 @@ def test_no_warning_is_given_where_all_is_well(make_llm, question):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         llm = make_llm()
-        found = answers(llm, [Ask(question("q"), "llm", None, n=2)])
+        found = answers(llm, [AnswerRequest(question("q"), "llm", None, n=2)])
     assert list(itertools.chain.from_iterable(s.samples for s in found))

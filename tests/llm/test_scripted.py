@@ -6,7 +6,7 @@ import itertools
 
 from kbtrain.labeling.mastery import grade
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.llm.base import Ask, Sampling, request_seed
+from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.sampler.draw import UniformRow
 from kbtrain.llm.scripted import ScriptedLLM
 
@@ -16,7 +16,7 @@ def answered(llm, asks, done=frozenset()):
 
 
 def test_mastery_is_the_questions_own_share_and_order_plays_no_part(question):
-    asks = [Ask(question(f"q{i}"), "llm", None, n=200) for i in range(5)]
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=200) for i in range(5)]
     llm = open_llm(LLMConfig(backend="scripted", seed="s"))
     found = answered(llm, asks)
     assert found == answered(ScriptedLLM("other", Sampling(seed="s")), reversed(asks))
@@ -28,7 +28,7 @@ def test_mastery_is_the_questions_own_share_and_order_plays_no_part(question):
 
 
 def test_a_reply_of_ones_own_and_what_is_done(question):
-    asks = [Ask(question("a"), "llm", None, n=2), Ask(question("b"), "llm", None, n=0)]
+    asks = [AnswerRequest(question("a"), "llm", None, n=2), AnswerRequest(question("b"), "llm", None, n=0)]
     llm = ScriptedLLM("m", Sampling(), lambda ask, index: f"{ask.question.id} {index}")
     found = answered(llm, asks)
     assert [s.text for s in found["a", "llm"].samples] == ["a 0", "a 1"] and found["a", "llm"].greedy.text == "a -1"

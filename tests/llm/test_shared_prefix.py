@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kbtrain.llm.sampler.shared_prefix as shared_prefix
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits
@@ -44,7 +44,7 @@ def test_greedy_answers_equal_generate_token_for_token(kind, length, make_model,
     llm = TransformersLLM(kind, model, tokenizer, sampling)
     assert llm.shared_prefix and not [w for w in recwarn if "copied" in str(w.message)]
     evidence = "the river is long and the town is old " * (20 if length == "long" else 0)
-    asks = [Ask(question(f"q{i}", text=f"{'very ' * i}where?"), "rag", evidence, n=3) for i in range(4)]
+    asks = [AnswerRequest(question(f"q{i}", text=f"{'very ' * i}where?"), "rag", evidence, n=3) for i in range(4)]
     llm.answer(asks)
     prompts = [llm._prompt(ask)[0] for ask in asks]
     expected = sorted(greedy_by_generate(model, list(p.ids), 12) for p in prompts)
@@ -56,7 +56,7 @@ def test_greedy_answers_equal_generate_token_for_token(kind, length, make_model,
 def test_sampled_answers_are_the_same_with_shared_and_copied_prefix(kind, make_model, tokenizer, question):
     sampling = Sampling(max_new_tokens=8, stop=(), max_prompt_tokens=130)
     llm = TransformersLLM(kind, make_model(kind), tokenizer, sampling)
-    asks = [Ask(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=5) for i in range(3)]
+    asks = [AnswerRequest(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=5) for i in range(3)]
     shared = [s for group in llm.answer(asks) for s in group]
     llm._sampler.shared = False
     copied = [s for group in llm.answer(asks) for s in group]
@@ -67,7 +67,7 @@ def test_a_window_shorter_than_the_prompt_falls_back_visibly_and_still_equals_ge
     model = make_model("mistral", sliding_window=16)
     with pytest.warns(UserWarning, match="sliding window of 16 tokens"):
         llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=10, stop=(), max_prompt_tokens=130))
-    asks = [Ask(question(f"q{i}"), "llm", None, n=2) for i in range(2)]
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(2)]
     expected = [greedy_by_generate(model, list(llm._prompt(ask)[0].ids), 10) for ask in asks]
     assert tokens_of(llm, asks)[1] == expected
 
@@ -76,7 +76,7 @@ def test_attention_sinks_are_refused_and_fall_back_visibly(make_model, tokenizer
     model = make_model("gpt_oss", sliding_window=256)
     with pytest.warns(UserWarning, match="attention sinks"):
         llm = TransformersLLM("g", model, tokenizer, Sampling(max_new_tokens=6, stop=(), max_prompt_tokens=130))
-    ask = Ask(question("q"), "llm", None, n=2)
+    ask = AnswerRequest(question("q"), "llm", None, n=2)
     assert tokens_of(llm, [ask])[1] == [greedy_by_generate(model, list(llm._prompt(ask)[0].ids), 6)]
 
 
@@ -96,7 +96,7 @@ def test_the_models_own_attention_is_back_after_use(make_model, tokenizer, quest
     model = make_model("llama")
     before = model.config._attn_implementation
     llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=4, max_prompt_tokens=130))
-    list(llm.answer([Ask(question("q"), "llm", None, n=2)]))
+    list(llm.answer([AnswerRequest(question("q"), "llm", None, n=2)]))
     assert model.config._attn_implementation == before != shared_prefix.NAME
 
 
@@ -105,7 +105,7 @@ def test_rows_that_leave_do_not_disturb_the_others(make_model, tokenizer, questi
     model = make_model("llama")
     model.generation_config.eos_token_id = list(range(1, 120))
     llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=16, stop=(), max_prompt_tokens=130))
-    asks = [Ask(question(f"q{i}"), "llm", None, n=12) for i in range(3)]
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=12) for i in range(3)]
     together = {s.question_id: s for group in llm.answer(asks) for s in group}
     llm.limits = BatchLimits(rows=1)
     alone = {s.question_id: s for group in llm.answer(asks) for s in group}

@@ -72,13 +72,13 @@ def test_kept_bytes_are_those_of_real_tensors(kind, adapter, lean):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    from kbtrain.kernels.exact_head import exact_head
+    from kbtrain.kernels.fp32_output_layer import fp32_output_layer
     from kbtrain.kernels.lean_training import lean_layers
 
     layers = lean_layers(model) if lean else nullcontext()
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     mask = torch.ones(2, 1, 40, 40, dtype=torch.bool)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), exact_head(model), layers:
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), fp32_output_layer(model), layers:
         logits = model(
             input_ids=torch.zeros(2, 40, dtype=torch.long), attention_mask=mask, logits_to_keep=8, use_cache=False,
             position_ids=torch.zeros(2, 40, dtype=torch.long),
@@ -167,7 +167,7 @@ import json, sys
 import bitsandbytes, peft  # adapters import them
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
 torch.set_num_threads(1)
 of = lambda name: int(open('/proc/self/status').read().split(name)[1].split()[0]) * 1024
@@ -184,7 +184,7 @@ model.train()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
 for _ in range(2):
     ids = torch.zeros(8, 256, dtype=torch.long)
-    with exact_head(model), lean_layers(model):
+    with fp32_output_layer(model), lean_layers(model):
         logits = model(input_ids=ids, attention_mask=torch.ones(8, 256, dtype=torch.long), logits_to_keep=32,
                        use_cache=False).logits
     (logits.logsumexp(-1) - logits[..., 0]).sum().backward()

@@ -3,7 +3,7 @@ from tiny_kbm import labelled, make_folder, make_model, make_tokenizer
 from transformers import AutoTokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import Encoder, kbm_form
+from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
 from kbtrain.training.answer_trainer import IGNORE, Collator, Row, make_row
 from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout
@@ -32,7 +32,7 @@ def test_a_padding_token_beyond_the_vocabulary_is_named(tmp_path):
 def test_padding_with_the_end_token_still_teaches_the_end():
     """Where pad and EOS are one token, masking labels by the token's id would unlearn when to stop."""
     tokenizer = make_tokenizer()
-    encode = Encoder(tokenizer, kbm_form(("mastery",)), 500).encode
+    encode = Encoder(tokenizer, kbm_template(("mastery",)), 500).encode
     rows = [make_row(encode(labelled(0)), [1.0]), make_row(encode(labelled(1, reference="It is so. " * 9)), [0.0])]
     batch = Collator(tokenizer.eos_token_id)(rows)
     assert (batch["labels"][:, -1] == tokenizer.eos_token_id).all()

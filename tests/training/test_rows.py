@@ -4,11 +4,11 @@ import pytest
 import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
 
-from kbtrain.gates.true_false.form import Encoder, kbm_form
+from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.training.answer_trainer import IGNORE, Collator, answer_loss, make_row
 
 KEYS = ("mastery", "certainty")
-ENCODER = Encoder(make_tokenizer(), kbm_form(KEYS), 4000)
+ENCODER = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)
 ENCODED = [ENCODER.encode(example(i, reference="word " * (5 * i) or None)) for i in range(4)]
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate_folder import ADAPTER, CARD, GateCard, read_card
-from kbtrain.gates.true_false.form import Encoder, kbm_form
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter
 from kbtrain.prompts.kbm import Key, kbm_fingerprint
 from kbtrain.records import GateExample
@@ -39,7 +39,7 @@ class KBM:
     ) -> None:
         self.keys: tuple[Key, ...] = tuple(keys)
         self.card = card
-        self.scorer = Scorer(model, Encoder(tokenizer, kbm_form(keys), max_length), tokens_per_batch)
+        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys), max_length), tokens_per_batch)
 
     @classmethod
     def load(

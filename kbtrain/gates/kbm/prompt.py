@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kbtrain.gates.true_false.form import NEED_FORM, Encoder
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Prompt:
         max_length: int = 2048,
         tokens_per_batch: int = TOKENS_PER_BATCH,
     ) -> None:
-        self.scorer = Scorer(model, Encoder(tokenizer, NEED_FORM, max_length), tokens_per_batch)
+        self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length), tokens_per_batch)
 
     @classmethod
     def load(cls, model: str, dtype: str = "auto", device: str = "auto") -> Prompt:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import ADAPTER, CARD, GateCard, write_card
 from kbtrain.gates.kbm.gate import KBM, cast_weights
-from kbtrain.gates.true_false.form import Encoder, kbm_form
+from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.metrics.dev import intervals_of_keys
 from kbtrain.models.adapters import adapters_in_fp32, merged_into_16_bit
 from kbtrain.models.load import NAMES
@@ -33,7 +33,7 @@ from kbtrain.training.base_trainer import Watch
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.model_card import model_card
-from kbtrain.training.processes import equal_turns
+from kbtrain.training.processes import extra_batches
 
 _FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
 
@@ -88,7 +88,7 @@ def dry_run(
     empty, tokenizer = open_without_weights(model)
     if adapt:
         empty = adapt(empty)
-    encoder = Encoder(tokenizer, kbm_form(keys), max_length)
+    encoder = Encoder(tokenizer, kbm_template(keys), max_length)
     encoded = [encoder.encode(e) for e in data.train]
     lines = []
     for example, made in list(zip(data.train, encoded, strict=True))[:2]:
@@ -143,7 +143,7 @@ class KBMTrainer(AnswerTrainer):
         world, rank = self.args.world_size, self.args.process_index
         share = math.ceil(len(self.dev) / world)
         mine = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
-        missing = equal_turns(self.kbm.scorer.turns(mine)) if self.split else 0
+        missing = extra_batches(self.kbm.scorer.n_batches(mine)) if self.split else 0
         local = self.kbm.probabilities(mine)
         for _ in range(missing):
             self.kbm.probabilities(mine[:1])

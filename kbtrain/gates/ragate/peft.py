@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ADAPTER, CARD, Threshold, read_json
 from kbtrain.gates.encoder.input import made
-from kbtrain.gates.true_false.form import Encoded, Encoder, Form
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
 from kbtrain.jsonl import one_line
 from kbtrain.models.adapters import check_base_of_adapter
 from kbtrain.prompts.kbm import encode
@@ -95,8 +95,10 @@ class TurnPrompts:
         self._lengths: dict[str, int] = {}
         self._texts: dict[str, str] = {}
         chat = bool(tokenizer.chat_template)
-        form = Form(("need",), lambda example: example.question, lambda values: ragate_peft_answer(values[0], chat))
-        self.encoder = Encoder(tokenizer, form, max_length)
+        template = PromptTemplate(
+            ("need",), lambda example: example.question, lambda values: ragate_peft_answer(values[0], chat)
+        )
+        self.encoder = Encoder(tokenizer, template, max_length)
 
     def encode(self, turn: TurnExample) -> Encoded:
         """Prompt and answers as tokens. Raises :class:`UserError` if a feature is missing or nothing fits."""
@@ -136,9 +138,9 @@ class TurnScorer(Scorer):
         """p(True) of each turn, under the key ``need``."""
         return super().probabilities([self.prompts.asked(turn) for turn in examples])
 
-    def turns(self, examples: Sequence[Any]) -> int:
+    def n_batches(self, examples: Sequence[Any]) -> int:
         """Forward passes that these turns take."""
-        return super().turns([self.prompts.asked(turn) for turn in examples])
+        return super().n_batches([self.prompts.asked(turn) for turn in examples])
 
 
 class RagatePeft:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder.input import made
-from kbtrain.gates.true_false.form import Encoder, Form
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.template import Encoder, PromptTemplate
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import Shots, context_text, first_kept, ragate_prompt, turn_text
 from kbtrain.records import GateExample, TurnExample
@@ -41,12 +41,12 @@ class RagatePrompt:
         self.needs_evidence = with_knowledge
         self.cut = 0
         gap = "" if tokenizer.chat_template else " "  # plain text goes on after "Response:"
-        form = Form(
+        template = PromptTemplate(
             ("need",),
             lambda example: ragate_prompt(example.question, shots, example.reference),
             lambda values: f"{gap}{values[0]}",
         )
-        self.scorer = Scorer(model, Encoder(tokenizer, form, max_length), tokens_per_batch)
+        self.scorer = Scorer(model, Encoder(tokenizer, template, max_length), tokens_per_batch)
         self._lengths: dict[str, int] = {}
 
     @classmethod

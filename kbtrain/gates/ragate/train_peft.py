@@ -23,7 +23,7 @@ from kbtrain.gate_folder import ADAPTER, CARD
 from kbtrain.gates.encoder.input import Example
 from kbtrain.gates.kbm.train import KBMTrainer
 from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts, write_peft_card
-from kbtrain.gates.true_false.form import Encoded
+from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, merged_into_16_bit
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.sampler import PromptRows
-    from kbtrain.llm.sampler.state_sampler import ClosedAnswer
+    from kbtrain.llm.sampler.state_sampler import AnswerWithStates
     from kbtrain.models.batching import BatchLimits
 
 
@@ -78,7 +78,7 @@ class Uncertainty:
     ) -> None:
         from kbtrain.llm.hidden_states import StateTap
         from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
-        from kbtrain.llm.sampler.state_sampler import ClosingSampler
+        from kbtrain.llm.sampler.state_sampler import StateSampler
         from kbtrain.models.batching import BatchLimits
 
         if settings.signal not in signals.SIGNALS:
@@ -92,13 +92,13 @@ class Uncertainty:
         problem = prefix_problem(model, sampling.max_prompt_tokens + sampling.max_new_tokens)
         if problem:
             warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
-        self._sampler = ClosingSampler(model, tokenizer, sampling, tap, shared=problem is None)
+        self._sampler = StateSampler(model, tokenizer, sampling, tap, shared=problem is None)
 
     def set_head(self, ids: Sequence[int]) -> None:
         """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
-        from kbtrain.llm.sampler.prefill import PromptHead
+        from kbtrain.llm.sampler.prefill import SharedPrefixCache
 
-        self._sampler.head = PromptHead(self.model, ids, self._sampler.shared) if ids else None
+        self._sampler.head = SharedPrefixCache(self.model, ids, self._sampler.shared) if ids else None
 
     def think(self, prompts: Sequence[tuple[str, Sequence[int]]]) -> list[Thought]:
         """One thought for each (id, token ids), in their order; an id names the random numbers of its samples.
@@ -121,7 +121,7 @@ class Uncertainty:
                 found[place[id(row)]] = self._thought(row, answers)
         return [found[i] for i in range(len(rows))]
 
-    def _closed(self, batch: list[PromptRows]) -> Iterator[list[ClosedAnswer]]:
+    def _closed(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
         """Closed answers of a batch; when memory runs out, of its halves."""
         from kbtrain.llm.transformers_llm import is_memory_error
 
@@ -137,7 +137,7 @@ class Uncertainty:
         yield from self._closed(batch[:half])
         yield from self._closed(batch[half:])
 
-    def _thought(self, row: PromptRows, answers: list[ClosedAnswer]) -> Thought:
+    def _thought(self, row: PromptRows, answers: list[AnswerWithStates]) -> Thought:
         greedy, samples = answers[0], answers[1:]
         try:
             measured = signals.measure(samples, self.settings.alpha)

@@ -20,7 +20,7 @@ from kbtrain.answers.grading import is_empty, normalise
 from kbtrain.gates.seakr import uncertainty as seakr
 
 if TYPE_CHECKING:
-    from kbtrain.llm.sampler.state_sampler import ClosedAnswer
+    from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 
 Floats = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ def _scorer() -> Any:
     return RougeScorer(["rougeL"], tokenizer=_Words())
 
 
-Answers = Sequence["ClosedAnswer"]
+Answers = Sequence["AnswerWithStates"]
 
 
 @dataclass(frozen=True)

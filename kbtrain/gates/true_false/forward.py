@@ -15,10 +15,10 @@ import torch
 from transformers import PreTrainedModel
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import AnswerTree, Encoded, Values
+from kbtrain.gates.true_false.template import AnswerTree, Encoded, Values
 from kbtrain.kernels.causal_blocks import causal_blocks, pays, plain
-from kbtrain.kernels.exact_head import exact_head
-from kbtrain.llm.sampler.prefill import PromptHead
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
+from kbtrain.llm.sampler.prefill import SharedPrefixCache
 
 _BLOCKS_FROM = 128  # tokens of a row, start, prompt and tree (at 160, blocks are a twentieth faster)
 
@@ -43,7 +43,7 @@ def check_model(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def value_probabilities(
-    model: PreTrainedModel, rows: Sequence[Encoded], pad_id: int, head: PromptHead | None = None
+    model: PreTrainedModel, rows: Sequence[Encoded], pad_id: int, head: SharedPrefixCache | None = None
 ) -> list[dict[Values, float]]:
     """For each row (all with one tree): p(next value is True | earlier values), pair-normalised, by earlier values.
 
@@ -61,7 +61,7 @@ def value_probabilities(
     wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
     read = torch.tensor([room + node for node in nodes], device=device)
     in_blocks = plain(model) and pays(model, allowed.shape[-1], _BLOCKS_FROM)
-    with exact_head(model, wanted), causal_blocks(model, read) if in_blocks else nullcontext():
+    with fp32_output_layer(model, wanted), causal_blocks(model, read) if in_blocks else nullcontext():
         output = model(
             input_ids=torch.tensor(ids, device=device),
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),

@@ -14,14 +14,14 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.form import Encoded, Encoder, Values
-from kbtrain.llm.sampler.prefill import PromptHead, common_start
+from kbtrain.gates.true_false.template import Encoded, Encoder, Values
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from kbtrain.llm.sampler.prefill import PromptHead
+    from kbtrain.llm.sampler.prefill import SharedPrefixCache
 
 TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is enough to keep matrix products fast
 
@@ -38,7 +38,7 @@ class Scorer:
         if model.device.type == "cpu":
             keep_freed_memory()
         self._packed = PackedLinears(model)
-        self._start = FormStart(model, encoder)
+        self._start = PrefixCache(model, encoder)
         self.model = model
         self.encoder = encoder
         self.tokens_per_batch = tokens_per_batch
@@ -48,7 +48,7 @@ class Scorer:
         """p(True) of each key, in the order of the examples. Raises :class:`UserError` if one is not a number."""
         rows = [self.encoder.encode(example) for example in examples]
         self.reference_cut += sum(row.cut for row in rows)
-        keys = self.encoder.form.keys
+        keys = self.encoder.template.keys
         found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training
         self.model.train(False)
@@ -64,11 +64,11 @@ class Scorer:
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
         return found
 
-    def turns(self, examples: Sequence[GateExample]) -> int:
+    def n_batches(self, examples: Sequence[GateExample]) -> int:
         """How many forward passes these examples take (more where memory runs out)."""
         return sum(1 for _ in like_length([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
 
-    def _batch(self, rows: list[Encoded], head: PromptHead | None) -> list[dict[Values, float]]:
+    def _batch(self, rows: list[Encoded], head: SharedPrefixCache | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
         from kbtrain.gates.true_false.forward import value_probabilities
         from kbtrain.llm.transformers_llm import is_memory_error
@@ -121,20 +121,20 @@ _PROBES = (
 )
 
 
-class FormStart:
+class PrefixCache:
     """A function of model and form alone, so that a score does not depend on which others it is computed with."""
 
     def __init__(self, model: PreTrainedModel, encoder: Encoder) -> None:
         self.model = model
         self.encoder = encoder
-        self._head: PromptHead | None = None
+        self._head: SharedPrefixCache | None = None
 
-    def of(self, prompts: Sequence[Sequence[int]]) -> PromptHead | None:
+    def of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """The head, computed anew where weights have changed; None if too short or if a prompt begins otherwise."""
         if len(self._ids) < _LEAST:
             return None
         if self._head is None or not self._head.current():
-            self._head = PromptHead(self.model, self._ids)
+            self._head = SharedPrefixCache(self.model, self._ids)
         return self._head if self._head.fits(prompts) else None
 
     @cached_property

@@ -124,7 +124,7 @@ class _PromptLayer(DynamicLayer):
         return self.start
 
 
-class PromptHead:
+class SharedPrefixCache:
     """A head of at least one token. Prompts that begin with it are prefilled from its end on.
 
     ``blocks`` as in :func:`kbtrain.llm.sampler.prefill.prefill`.

@@ -20,10 +20,10 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
-from kbtrain.kernels.side_by_side import replica
+from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import UniformRow, draw, filtered
-from kbtrain.llm.sampler.prefill import PromptHead, common_start, prefill
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 
@@ -164,10 +164,10 @@ class BatchSampler:
         self.shared = shared
         self.stopper = Stopper(model, tokenizer, sampling.stop)
         self._packed = PackedLinears(model)
-        self._head: PromptHead | None = None  # the newest batch's
+        self._head: SharedPrefixCache | None = None  # the newest batch's
         keep_freed_memory()
 
-    def twin(self) -> BatchSampler:
+    def replica(self) -> BatchSampler:
         """Another sampler with the same weights, for another thread."""
         model, tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
         made = BatchSampler(model, tokenizer, self.sampling, self.shared)
@@ -225,7 +225,7 @@ class BatchSampler:
         if len(head) < _HEAD:
             return prefill(self.model, prompts, self.shared, room=room)
         if self._head is None or self._head.ids != head or not self._head.current():
-            self._head = PromptHead(self.model, head, self.shared)
+            self._head = SharedPrefixCache(self.model, head, self.shared)
         return self._head.prefill(prompts, room)
 
     def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[_Row]:

@@ -22,7 +22,7 @@ from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import Reading, StateTap
 from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, UniformRow, draw, draw_top, filtered
-from kbtrain.llm.sampler.prefill import PromptHead, prefill
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
 from kbtrain.llm.sampler.sampler import LEAVE, PromptRows, Stopper
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.records import GREEDY, Finish, Sample
@@ -31,7 +31,7 @@ _TAIL = 16  # tokens that may follow the drawn ones: the end token, and what a s
 
 
 @dataclass(frozen=True)
-class ClosedAnswer:
+class AnswerWithStates:
     """One answer and what it left: states (d,) at its forced end token, and its tokens' statistics.
 
     ``entropy``: mean over its drawn tokens of the entropy of the model's next-token distribution; ``surprisal``: mean
@@ -62,7 +62,7 @@ class _Row:
     states: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
 
-class ClosingSampler:
+class StateSampler:
     """As :class:`~kbtrain.llm.sampler.sampler.BatchSampler`, with closed answers.
 
     ``end`` is the one token that closes all.
@@ -85,16 +85,16 @@ class ClosingSampler:
         self.shared = shared
         self.stopper = Stopper(model, tokenizer, sampling.stop)
         self.end = end_token(self.stopper, tokenizer)
-        self.head: PromptHead | None = None
+        self.head: SharedPrefixCache | None = None
         self._packed = PackedLinears(model)
         keep_freed_memory()
 
-    def sample(self, prompts: Sequence[PromptRows]) -> list[list[ClosedAnswer]]:
+    def sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
         """Closed answers of each prompt, in the order of its ``indices``."""
         with torch.inference_mode(), self._packed:
             return self._sample(prompts)
 
-    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[ClosedAnswer]]:
+    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
         rows = [
             _Row(
                 p,
@@ -108,7 +108,7 @@ class ClosingSampler:
         groups = [range(len(prompts))] if self.shared else [range(p, p + 1) for p in range(len(prompts))]
         for group in groups:
             self._decode([prompts[p] for p in group], [row for row in rows if row.prompt in group])
-        closed: list[list[ClosedAnswer]] = [[] for _ in prompts]
+        closed: list[list[AnswerWithStates]] = [[] for _ in prompts]
         for row in rows:
             closed[row.prompt].append(self._closed(row))
         return closed
@@ -179,13 +179,13 @@ class ClosingSampler:
         ids: list[int] = self.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         return [*(ids if len(ids) < _TAIL else row.tokens[-1:]), self.end]
 
-    def _closed(self, row: _Row) -> ClosedAnswer:
+    def _closed(self, row: _Row) -> AnswerWithStates:
         if row.states is None:
             raise ValueError("an answer was not closed")
         text = self.stopper.text(row.tokens)
         sample = Sample(row.index, text, len(row.tokens), row.finish or "length", row.logprob)
         pieces = _pieces(self.tokenizer, row.tokens) if row.index == GREEDY else []
-        return ClosedAnswer(
+        return AnswerWithStates(
             sample,
             *row.states,
             entropy=float(np.mean(row.entropies)),

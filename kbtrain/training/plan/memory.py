@@ -143,7 +143,7 @@ def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
 
-    from kbtrain.kernels.exact_head import exact_head
+    from kbtrain.kernels.fp32_output_layer import fp32_output_layer
     from kbtrain.kernels.lean_training import lean_layers
 
     kept: dict[int, Any] = {}
@@ -165,7 +165,7 @@ def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
         with (
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
             torch.autocast("cpu", torch.bfloat16, enabled=batch.autocast),
-            exact_head(model),
+            fp32_output_layer(model),
             lean_layers(model) if lean else nullcontext(),
         ):
             output = model(

@@ -2,7 +2,7 @@ import pytest
 import torch
 from tiny_kbm import KINDS, make_model
 
-from kbtrain.kernels.exact_head import exact_head
+from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "gemma2"])
@@ -12,7 +12,7 @@ def test_the_wanted_columns_are_those_of_the_whole_output(kind):
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
         whole = model(ids).logits
-        with exact_head(model, [7, 3]):
+        with fp32_output_layer(model, [7, 3]):
             few = model(ids).logits
         assert torch.allclose(few, whole[..., [7, 3]], atol=1e-6)
         assert torch.equal(model(ids).logits, whole)  # afterwards the model is as before
@@ -23,7 +23,7 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16():
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
         assert torch.equal(model(ids).logits.bfloat16(), model(ids).logits)
-        with exact_head(model):
+        with fp32_output_layer(model):
             exact = model(ids).logits
     assert exact.dtype is torch.float32
     assert not torch.equal(exact.bfloat16().float(), exact)
@@ -31,7 +31,7 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16():
 
 def test_gradients_reach_the_weights_through_it_under_autocast():
     model = make_model()
-    with torch.autocast("cpu", torch.bfloat16), exact_head(model):
+    with torch.autocast("cpu", torch.bfloat16), fp32_output_layer(model):
         logits = model(torch.arange(1, 9)[None]).logits
     assert logits.dtype is torch.float32
     logits.sum().backward()

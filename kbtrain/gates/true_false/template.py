@@ -106,7 +106,7 @@ def _first_difference(
 
 
 @dataclass(frozen=True)
-class Form:
+class PromptTemplate:
     """A prompt and the answers it allows: ``render(example)`` and ``answer(values)`` give their texts."""
 
     keys: tuple[str, ...]
@@ -114,16 +114,16 @@ class Form:
     answer: Callable[[Values], str]
 
 
-def kbm_form(keys: Sequence[prompts.Key]) -> Form:
+def kbm_template(keys: Sequence[prompts.Key]) -> PromptTemplate:
     """Figure 14 with these keys."""
-    return Form(
+    return PromptTemplate(
         tuple(keys),
         lambda example: prompts.kbm_prompt(example.question, example.reference, example.language, keys),
         lambda values: prompts.kbm_answer(dict(zip(keys, values, strict=True))),
     )
 
 
-NEED_FORM = Form(
+NEED_TEMPLATE = PromptTemplate(
     ("need",),
     lambda example: prompts.need_prompt(example.question, example.language),
     lambda values: prompts.need_answer(values[0]),
@@ -154,11 +154,11 @@ class Encoder:
     A prompt that is too long loses its reference from the tail, never the question or the answer.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, form: Form, max_length: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate, max_length: int) -> None:
         self.tokenizer = tokenizer
-        self.form = form
+        self.template = template
         self.max_length = max_length
-        self.closing = closing(tokenizer, form.answer((True,) * len(form.keys)))
+        self.closing = closing(tokenizer, template.answer((True,) * len(template.keys)))
         self._trees: dict[tuple[tuple[int, ...], ...], AnswerTree] = {}
         self._known: dict[str, AnswerTree] = {}
 
@@ -181,15 +181,15 @@ class Encoder:
 
     def _encode(self, example: GateExample) -> Encoded:
         """The tail of a tokenised text is that of an earlier one with the same prompt ending, or is worked out anew."""
-        prompt = self.form.render(example)
-        first = next(combinations(len(self.form.keys)))
+        prompt = self.template.render(example)
+        first = next(combinations(len(self.template.keys)))
         whole = self._whole(prompt, first)
         known = self._known.get(prompt[-20:])
         if known is not None:
             answer = known.answers[first]
             if tuple(whole[-len(answer) :]) == answer:
                 return Encoded(tuple(whole[: -len(answer)]), known, 0)
-        texts = {values: self._whole(prompt, values) for values in combinations(len(self.form.keys))}
+        texts = {values: self._whole(prompt, values) for values in combinations(len(self.template.keys))}
         asked = prompts.encode(self.tokenizer, prompt)
         n = min(_common(asked, ids) for ids in texts.values())
         tree = self._tree({values: tuple(ids[n:]) for values, ids in texts.items()})
@@ -200,11 +200,11 @@ class Encoder:
         """Equal answers share one tree object, by which batches are formed."""
         key = tuple(answers.values())
         if key not in self._trees:
-            self._trees[key] = build_tree(self.form.keys, answers)
+            self._trees[key] = build_tree(self.template.keys, answers)
         return self._trees[key]
 
     def _whole(self, prompt: str, values: Values) -> list[int]:
-        text = prompts.render_chat(self.tokenizer, prompt) + self.form.answer(values) + self.closing
+        text = prompts.render_chat(self.tokenizer, prompt) + self.template.answer(values) + self.closing
         ids: list[int] = self.tokenizer(text, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
         eos = self.tokenizer.eos_token_id
         return ids[:-1] if ids[-2:] == [eos, eos] else ids  # the closing has one already

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 
 @contextmanager
-def exact_head(model: PreTrainedModel, tokens: Sequence[int] | None = None) -> Iterator[None]:
+def fp32_output_layer(model: PreTrainedModel, tokens: Sequence[int] | None = None) -> Iterator[None]:
     """Within it, the model's logits are fp32; with ``tokens`` they are these tokens' only, in their order.
 
     What a model does to logits afterwards (scaling, soft caps) is done to each alone, and so still holds.

@@ -24,7 +24,7 @@ R = TypeVar("R")
 _AT_ONCE = 2  # on a CPU with as many cores (measured with two; more would take more memory)
 
 
-def at_once(model: PreTrainedModel) -> int:
+def n_parallel(model: PreTrainedModel) -> int:
     """How many batches of a model to compute side by side: 1 where that gains nothing, or where a replica would not
     be one (a module's forward was replaced, as trainers do; weights that processes share)."""
     if model.device.type != "cpu" or torch.get_num_threads() < _AT_ONCE:
@@ -40,7 +40,7 @@ def replica(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in weights})
 
 
-def side_by_side(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> Iterator[R]:
+def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> Iterator[R]:
     """What ``works`` make of the items, in their order. Each of ``works`` serves one item at a time, in a thread of
     its own, with its share of PyTorch's threads."""
     if len(works) == 1:

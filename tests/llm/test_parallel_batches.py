@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kbtrain.kernels.causal_blocks import causal_blocks
-from kbtrain.kernels.side_by_side import at_once, replica, side_by_side
-from kbtrain.llm.base import Ask, Sampling
+from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches, replica
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits
 
@@ -48,7 +48,7 @@ def test_results_come_in_the_items_order_each_worker_has_one_item_and_half_the_t
 
         return work
 
-    assert list(side_by_side([worker("a"), worker("b")], range(12))) == [i * i for i in range(12)]
+    assert list(parallel_batches([worker("a"), worker("b")], range(12))) == [i * i for i in range(12)]
     assert {name for name, _, _ in seen} == {"a", "b"} and {(threads, main) for _, threads, main in seen} == {
         (1, False)
     }
@@ -69,7 +69,7 @@ def test_an_error_ends_it_and_items_are_not_taken_far_ahead():
             raise ValueError("item 3")
         return item
 
-    found = side_by_side([work, work], items())
+    found = parallel_batches([work, work], items())
     assert next(found) == 0 and len(taken) <= 3
     with pytest.raises(ValueError, match="item 3"):
         list(found)
@@ -83,10 +83,10 @@ def test_answers_are_those_of_one_batch_after_the_other(kind, make_model, tokeni
         limits = BatchLimits(rows=8, prompt_tokens=1024, window=8)
         sampling = Sampling(max_new_tokens=8, stop=("\n",), max_prompt_tokens=130)
         llm = TransformersLLM(kind, make_model(kind), tokenizer, sampling, limits)
-        asks = [Ask(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=4) for i in range(15)]
+        asks = [AnswerRequest(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=4) for i in range(15)]
         made = list(llm.answer(asks, {("q3", "llm")}))
         torch.set_num_threads(1)
-        return made, len(llm._twins)
+        return made, len(llm._replicas)
 
     (one, none), (two, twins) = answers(1), answers(2)
     assert (none, twins) == (0, 1) and len(one) > 6
@@ -101,16 +101,16 @@ def test_memory_that_runs_out_in_one_of_two_batches_halves_that_one(make_model, 
     limits = BatchLimits(rows=12, prompt_tokens=1024, window=8)
     sampling = Sampling(max_new_tokens=5, stop=(), max_prompt_tokens=130)
     llm = TransformersLLM("m", make_model("llama"), tokenizer, sampling, limits)
-    asks = [Ask(question(f"q{i}"), "llm", None, n=2) for i in range(8)]
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(8)]
     whole = [s for sets in llm.answer(asks) for s in sets]
-    sample = llm._twins[0].sample
+    sample = llm._replicas[0].sample
 
     def little_memory(prompts):
         if len(prompts) > 2:
             raise MemoryError
         return sample(prompts)
 
-    llm._twins[0].sample = little_memory
+    llm._replicas[0].sample = little_memory
     with pytest.warns(UserWarning, match="out of memory"):
         halved = [s for sets in llm.answer(asks) for s in sets]
     assert [[a.text for a in s.samples] for s in halved] == [[a.text for a in s.samples] for s in whole]
@@ -119,16 +119,16 @@ def test_memory_that_runs_out_in_one_of_two_batches_halves_that_one(make_model, 
 def test_one_batch_at_a_time_where_two_would_not_do(make_model, monkeypatch):
     model = make_model("llama")
     torch.set_num_threads(1)
-    assert at_once(model) == 1
+    assert n_parallel(model) == 1
     torch.set_num_threads(2)
     try:
-        assert at_once(model) == 2
+        assert n_parallel(model) == 2
         model.forward = model.forward  # as trainers replace it: a replica would call the model's
-        assert at_once(model) == 1
+        assert n_parallel(model) == 1
         del model.forward
-        assert at_once(model) == 2
+        assert n_parallel(model) == 2
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        assert at_once(model) == 1
+        assert n_parallel(model) == 1
     finally:
         torch.set_num_threads(1)
 
@@ -141,5 +141,5 @@ def test_one_batch_at_a_time_where_two_might_not_fit(make_model, tokenizer, ques
     sampling = Sampling(max_new_tokens=3, stop=(), max_prompt_tokens=130)
     for tokens, twins in ((1024, 0), (1023, 1)):
         llm = TransformersLLM("m", model, tokenizer, sampling, BatchLimits(rows=2, prompt_tokens=tokens))
-        assert len(list(llm.answer([Ask(question(f"q{i}"), "llm", None, n=2) for i in range(3)]))) == 3
-        assert len(llm._twins) == twins
+        assert len(list(llm.answer([AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(3)]))) == 3
+        assert len(llm._replicas) == twins
