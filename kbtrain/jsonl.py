@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
 
 R = TypeVar("R")
+M = TypeVar("M", bound=BaseModel)
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -59,6 +60,28 @@ def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
     return record
+
+
+def read_json(path: Path | str) -> dict[str, Any]:
+    """The object of a JSON file. Raises :class:`UserError` if it is missing, broken or no object."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{at(path)}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{at(path)}: broken JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{at(path)}: expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+def read_model(path: Path | str, model: type[M]) -> M:
+    """A JSON file as a pydantic model. Raises :class:`UserError` naming file and field."""
+    data = read_json(path)
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{at(path)}: {one_line(error)}") from None
 
 
 def one_line(error: ValidationError) -> str:

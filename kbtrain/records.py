@@ -201,6 +201,19 @@ class GateScore:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """A gate's decision: ``retrieve`` where ``score`` > ``threshold``.
+
+    ``probability`` that retrieval is needed, in [0, 1] and not calibrated, where the score states one; else None.
+    """
+
+    score: float
+    probability: float | None
+    threshold: float
+    retrieve: bool
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What happens to one question with and without retrieval: all that end-to-end evaluation needs.
 
@@ -280,3 +293,6 @@ class TurnExample:
     entities: tuple[Entity, ...] | None = None
     knowledge: tuple[Hit, ...] | None = None
     source: str | None = None
+
+
+Example = GateExample | TurnExample  # what gates score

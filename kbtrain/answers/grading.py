@@ -20,7 +20,8 @@ Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said o
 
 NORMALISATION = "nfkc-casefold-punctuation-articles-spaces/1"
 _ARTICLES = {"a", "an", "the"}
-_CJK = re.compile(r"([\u3400-\u9fff\uf900-\ufaff])")
+CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
+_CJK = re.compile(rf"([{CJK}])")
 _LETTER_FIRST = re.compile(r"^\W*([A-J])(?:\s*[.):,;\-]|\s*$|\s*\n)")
 _LETTER_NAMED = re.compile(r"\b(?:answer|option|choice)\s*(?:is|:)?\s*\(?([A-J])\b(?!\s+\w)", re.IGNORECASE)
 

@@ -18,9 +18,8 @@ from typing import Any
 
 import regex
 
-from kbtrain.answers.grading import contains
+from kbtrain.answers.grading import CJK, contains
 from kbtrain.records import Question
-from kbtrain.retrieval.tokens import CJK
 
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

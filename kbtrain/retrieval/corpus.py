@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from kbtrain.answers.grading import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.records import Passage
-from kbtrain.retrieval.tokens import CJK
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from kbtrain.answers.grading import CJK
 from kbtrain.errors import UserError, at
 
 Chinese = Literal["bigrams", "characters", "jieba"]
-CJK = r"\u3400-\u9fff\uf900-\ufaff"
 # One-letter words count (chemical symbols, "Vitamin A"); a run of Chinese characters is cut further.
 PATTERN = rf"[{CJK}]+|[^\W{CJK}]+"
 # Words that ask or join. "as", "in", "no" are also symbols and names, and BM25 weighs common words down by itself.

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.gates.encoder.input import Example
 from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.records import GateExample, Split, TurnExample
+from kbtrain.records import Example, GateExample, Split, TurnExample
 
 Labels = Literal["hard", "soft"]
 

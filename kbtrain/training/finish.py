@@ -18,11 +18,10 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, ClassifierCard, Kind, Threshold, write_classifier_card
-from kbtrain.gates.encoder.input import Example
 from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
-from kbtrain.records import GateScore
+from kbtrain.records import Example, GateScore
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import ClassifierData, Labelled, Labels, label_rule, read_examples
 from kbtrain.training.run import last_good, write_run_files

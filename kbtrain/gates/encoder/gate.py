@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import ClassifierCard, read_classifier_card
-from kbtrain.gates.encoder.input import EncoderInput, Example, Segments
+from kbtrain.gates.encoder.input import EncoderInput, Segments
 from kbtrain.gates.encoder.offset import EncoderBase
+from kbtrain.records import Example
 
 if TYPE_CHECKING:
     import torch

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Literal
 from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
 from kbtrain.prompts.ragate import first_kept, turn_text
-from kbtrain.records import GateExample, TurnExample
+from kbtrain.records import Example, GateExample, TurnExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Feature = Literal["structure", "acts", "resp", "syn-resp", "ner", "know", "source"]
-Example = GateExample | TurnExample
 
 
 @dataclass(frozen=True)

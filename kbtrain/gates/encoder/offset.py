@@ -14,11 +14,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.gates.encoder.input import Example
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
-from kbtrain.records import TurnExample
+from kbtrain.records import Example, TurnExample
 
 BASE = "base.json"
 FOLDS = 10

@@ -14,13 +14,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ClassifierCard, read_classifier_card
-from kbtrain.gates.encoder.input import Example
 from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table, probability
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.jsonl import one_line
 from kbtrain.provenance import write_atomically
-from kbtrain.records import GateExample
+from kbtrain.records import Example, GateExample
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,6 @@ from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ADAPTER, CARD
-from kbtrain.gates.encoder.input import Example
 from kbtrain.gates.kbm.train import KBMTrainer
 from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts, write_peft_card
 from kbtrain.gates.true_false.template import Encoded
@@ -28,7 +27,7 @@ from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, merged_into_16_bit
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
-from kbtrain.records import TurnExample
+from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, Row, make_row
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
 from kbtrain.training.finish import dev_threshold, score_held_out
