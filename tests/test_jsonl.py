@@ -13,6 +13,7 @@ import pytest
 from kbtrain import jsonl, records
 from kbtrain.errors import UserError
 from kbtrain.records import (
+    Decision,
     Entity,
     Evidence,
     GateExample,
@@ -50,6 +51,7 @@ EVERY = [
         "q1", "train", FOUND, None, FOUND, 0.8, 0.5, False, True, None, None, None, None, None, None, None, "capital"
     ),
     GateExample("q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5),
+    Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
     Outcome("q1", "test", None, True, False, None, 0.25, 3, 4),
     ENTITY,
@@ -61,7 +63,7 @@ EVERY = [
 
 def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
     kinds = {kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)}
-    assert {type(record) for record in EVERY} == kinds and len(kinds) == 15
+    assert {type(record) for record in EVERY} == kinds and len(kinds) == 16
     for record in EVERY:
         path = tmp_path / "x.jsonl"
         assert jsonl.write(path, [record, record]) == 2
