@@ -13,7 +13,7 @@ PACKAGE = ROOT / "kbtrain"
 
 # Each floor imports from lower floors only; rooms of one floor do not import each other.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "progress", "records", "svg", "text_table"}),
+    frozenset({"arrays", "errors", "progress", "records", "svg", "text_table"}),
     frozenset({"config", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
     frozenset({"kernels", "metrics"}),
@@ -39,7 +39,6 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("gate_folder", "gates.ragate.peft"),
         ("gate_folder", "gates.seakr.gate"),
         ("gate_folder", "gates.turns.dialogue_state"),
-        ("metrics.dev", "training.data"),
         ("models.adapters", "gates.kbm.gate"),
         ("models.adapters", "training.config"),
         ("models.adapters", "training.processes"),

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateInput, decide, interval
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.metrics.calibration import Calibrated, calibrated
-from kbtrain.metrics.classification import Bools, Classification, classify
+from kbtrain.metrics.classification import Classification, classify
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import Delta, resampled_areas
 from kbtrain.metrics.thresholds import Rule
@@ -73,7 +73,6 @@ def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, 
     return truths
 
 
-Floats = NDArray[np.float64]
 ByGate = Mapping[str, Mapping[str, float]]
 
 

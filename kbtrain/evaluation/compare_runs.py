@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kbtrain.arrays import Floats
 from kbtrain.evaluation.results import GateResult
 from kbtrain.metrics.significance import Delta, McNemar, delta, holm, mcnemar, resampled_means
 from kbtrain.records import Outcome
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from kbtrain.arrays import Floats
 from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
@@ -19,7 +19,6 @@ from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder, gate_input
 
-Floats = NDArray[np.float64]
 _MILLION = 1e6
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Answers
 from kbtrain.evaluation.results import Comparison, Point, RandomDraws
@@ -27,8 +27,6 @@ from kbtrain.metrics.significance import (
 )
 from kbtrain.metrics.thresholds import RULES, Dev, Rule, Threshold, choose
 from kbtrain.records import Outcome
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

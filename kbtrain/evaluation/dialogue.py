@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kbtrain import jsonl
+from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, reference, responses_path
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
@@ -138,10 +138,6 @@ def _notes(name: str, made: Sequence[AugmentedResponse]) -> list[str]:
         f"of {len(made)} turns read snippets that were cut": sum(one.knowledge_cut > 0 for one in made),
     }
     return [f"{name}: {count} {text}" for text, count in counts.items() if count]
-
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

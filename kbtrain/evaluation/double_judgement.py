@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kbtrain.arrays import Floats
 from kbtrain.metrics.thresholds import Dev, Rule, choose
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

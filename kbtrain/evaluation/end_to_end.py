@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import (
@@ -23,8 +24,8 @@ from kbtrain.evaluation.decisions import (
 )
 from kbtrain.evaluation.outcomes import AccuracyKind, Answers
 from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
-from kbtrain.metrics.classification import Bools, Classification, classify, expected_at_random
-from kbtrain.metrics.ranking import Floats, retrieval_curve
+from kbtrain.metrics.classification import Classification, classify, expected_at_random
+from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.metrics.significance import holm
 from kbtrain.metrics.thresholds import Rule, Threshold
 from kbtrain.records import Outcome

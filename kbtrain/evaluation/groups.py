@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.answers.grading import normalise
+from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import Decision, decide
 from kbtrain.evaluation.double_judgement import DoubleJudgement, Read, judge_twice, second_threshold
@@ -23,8 +24,6 @@ from kbtrain.evaluation.run_folder import RunFolder, Stored, gate_input
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.records import Condition, Passage, Question
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -240,5 +239,5 @@ def _read(parts: Sequence[Stored], kind: AccuracyKind) -> Read:
     return Read(known.llm, known.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
 
 
-def _tokens(parts: Sequence[Stored], condition: Condition) -> oc.Floats:
+def _tokens(parts: Sequence[Stored], condition: Condition) -> Floats:
     return np.array([one.prompt_tokens for part in parts for one in part.graded[condition]], dtype=np.float64)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.answers.grading import Verdicts, graded, is_empty
+from kbtrain.arrays import Floats
 from kbtrain.labeling import mastery
 from kbtrain.records import Outcome, Question, SampleSet
 
-Floats = NDArray[np.float64]
 AccuracyKind = Literal["greedy", "expected"]
 
 

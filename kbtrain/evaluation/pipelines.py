@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
+from kbtrain.arrays import Floats
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.rag.pipelines import stored_methods
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Condition, Evidence, Question, Sample
 from kbtrain.store import SampleStore
 
-Floats = NDArray[np.float64]
 Scores = Mapping[str, Mapping[str, float]]  # gate -> question id -> score
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 DRAWS = 5_000

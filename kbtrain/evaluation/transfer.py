@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.groups import Judged, rows
@@ -20,8 +20,6 @@ from kbtrain.evaluation.run_folder import RunFolder, gate_input
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, Rule, choose
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def _pair(
     """The source's scores of its own dev questions, and of the target's test questions."""
     made = gate_input([source], gate, [target])
     dev, test = oc.answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
-    nothing: dict[str, oc.Floats] = {}
+    nothing: dict[str, Floats] = {}
     empty = np.zeros(0)
     return (
         Part(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty),

@@ -18,9 +18,10 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
-from kbtrain.metrics.significance import Delta, Floats, wilson
+from kbtrain.metrics.significance import Delta, wilson
 from kbtrain.records import Condition, Grading, Question, SampleSet
 from kbtrain.store import SampleStore
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from kbtrain.metrics.classification import Bools
+from kbtrain.arrays import Bools, Floats
 
-Floats = NDArray[np.float64]
 BINS = 10
 _EDGE = 1e-6  # probabilities this close to 0 or 1 have no finite logit worth fitting
 

@@ -1,14 +1,13 @@
-"""How well scores tell the questions that need retrieval from the others: threshold and ranking metrics."""
+"""Threshold and ranking metrics of scores that separate the questions that need retrieval from the others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
+from kbtrain.arrays import Bools, Floats
+from kbtrain.metrics.ranking import auroc, average_precision
 
 
 @dataclass(frozen=True)
@@ -32,33 +31,29 @@ class Classification:
 
 
 def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
-    """Compare scores and decisions (both: higher / True = retrieve) with ``truth``, via scikit-learn."""
-    from sklearn.metrics import (
-        average_precision_score,
-        precision_recall_fscore_support,
-        roc_auc_score,
-    )
-
-    p, r, f, _ = precision_recall_fscore_support(truth, retrieved, average="binary", zero_division=np.nan)
-    precision, recall, f1 = _number(p), _number(r), _number(f)
-    ranked = 0 < int(truth.sum()) < len(truth)
+    """Compare scores and decisions (both: higher / True = retrieve) with ``truth``."""
+    hits, n_positive, n_retrieved = int((truth & retrieved).sum()), int(truth.sum()), int(retrieved.sum())
+    precision = hits / n_retrieved if n_retrieved else None
+    ranked = 0 < n_positive < len(truth)
     return Classification(
         positive=positive,
         n=len(truth),
-        n_positive=int(truth.sum()),
+        n_positive=n_positive,
         precision=precision,
-        recall=recall,
-        f1=f1,
+        recall=hits / n_positive if n_positive else None,
+        f1=2 * hits / (n_positive + n_retrieved) if n_positive + n_retrieved else None,
         fdr=None if precision is None else 1 - precision,
-        auroc=float(roc_auc_score(truth, scores)) if ranked else None,
-        average_precision=float(average_precision_score(truth, scores)) if ranked else None,
+        auroc=float(auroc(truth, scores)[0]) if ranked else None,
+        average_precision=float(average_precision(truth, scores)[0]) if ranked else None,
         reasons=_reasons(truth, retrieved),
     )
 
 
 def expected_at_random(positive: str, truth: Bools, ratio: float) -> Classification:
-    """What retrieving this ratio of the questions at random gives: precision is the share of positives, recall the
-    ratio; the ranking metrics are those of equal scores."""
+    """Expected metrics of retrieving this ratio of the questions at random.
+
+    Precision is the share of positives, recall the ratio; the ranking metrics are those of equal scores.
+    """
     share = float(truth.mean())
     ranked = 0 < share < 1
     total = share + ratio
@@ -76,12 +71,8 @@ def expected_at_random(positive: str, truth: Bools, ratio: float) -> Classificat
     )
 
 
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
 def _reasons(truth: Bools, retrieved: Bools) -> dict[str, str]:
-    """Why a metric is None."""
+    """The reason for each metric that is None."""
     reasons: dict[str, str] = {}
     if not truth.any() or truth.all():
         text = "no question is positive" if not truth.any() else "every question is positive"

@@ -1,35 +1,29 @@
-"""How good a classifying gate's scores are on dev, and where to cut them.
-
-Dev figures with 95 % intervals, as a model card shows them.
-"""
+"""Dev figures of a classifying gate: loss, ranking metrics, the threshold of best F1, and a table with intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from kbtrain.metrics.classification import classify
-from kbtrain.metrics.ranking import separations
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, Threshold, choose
 from kbtrain.metrics.turns import Run, classify_turns
-from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample, TurnExample
-from kbtrain.training.data import labelled
 
 _FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
 
 
 def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> Threshold:
-    """The cut with the best F1 of "retrieval needed" on dev; of equals, the one with the fewest retrievals."""
+    """Threshold of best F1 of "retrieval needed" on dev; of equals, the one with the fewest retrievals."""
     truth = np.asarray(need) > 0.5
     nothing = np.zeros(len(truth))
     return choose("best_f1", Dev(np.asarray(scores, dtype=float), nothing, nothing, truth.astype(float)))
 
 
 def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[str, float]:
-    """``loss`` (nats), ``auroc``, ``average_precision``, and ``f1`` at its best cut of these very examples.
+    """``loss`` (nats), ``auroc``, ``average_precision``, and ``f1`` at the best threshold for these very examples.
 
     ``f1`` is for choosing between checkpoints on dev; it is no estimate of F1 elsewhere.
     """
@@ -51,19 +45,6 @@ def intervals_of_examples(
     groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
     found, _ = classify_turns(truth, groups, {"gate": [run]})
     return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {shown(v)} |" for k, v in found[0].metrics.items())
-
-
-def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
-    """AUROC of each key on the dev examples that have its hard label; questions are resampled."""
-    found = {}
-    position = {example.id: i for i, example in enumerate(dev)}
-    for key, column in probabilities.items():
-        used = labelled(dev, key, "hard")
-        truth = np.array([bool(getattr(example, key)) for example in used])
-        if truth.any() and not truth.all():
-            values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
-            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
-    return found
 
 
 def shown(value: Delta) -> str:

@@ -1,6 +1,7 @@
-"""AUROC with its 95 % interval, of several scores on the same resamples of the questions: they can be compared.
+"""Threshold-free metrics of scores: AUROC, average precision, and the area under accuracy against retrieval ratio.
 
-Accuracy against retrieval ratio: what a gate's order of the questions is worth, whatever the threshold.
+Every AUROC and average precision of the project comes from :func:`auroc` and :func:`average_precision`, weighted or
+not; equal scores are one block, so a tie counts one half.
 """
 
 from __future__ import annotations
@@ -9,15 +10,56 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kbtrain.metrics.significance import Delta, delta
+from kbtrain.arrays import Bools, Floats
+from kbtrain.metrics.significance import Delta, delta, stratified_counts
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 DRAWS = 2000
 SEED = 20_244
-_CELLS = 4_000_000
+
+
+def auroc(truth: Bools, scores: Floats, weights: Floats | None = None) -> Floats:
+    """Area under the ROC curve of ``scores`` (higher = positive), by trapezoids.
+
+    ``weights`` (rows, n): how often each of the n items counts; one value per row is returned, one in all without
+    weights. NaN where a row has items of one class only.
+    """
+    hits, alarms = _corners(*_blocks(truth, scores, weights))
+    n_positive, n_negative = hits[:, -1:], alarms[:, -1:]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.trapezoid(hits / n_positive, alarms / n_negative, axis=1))
+
+
+def average_precision(truth: Bools, scores: Floats, weights: Floats | None = None) -> Floats:
+    """Precision at each distinct score, weighted by the recall gained there; ``weights`` as in :func:`auroc`.
+
+    NaN where a row has no positive item.
+    """
+    positive, negative = _blocks(truth, scores, weights)
+    hits, alarms = np.cumsum(positive, axis=1), np.cumsum(negative, axis=1)
+    with np.errstate(invalid="ignore"):
+        recall = np.pad(hits / hits[:, -1:], ((0, 0), (1, 0)))
+    taken = hits + alarms
+    precision = np.divide(hits, taken, out=np.zeros_like(hits), where=taken > 0)
+    return np.asarray((np.diff(recall, axis=1) * precision)[:, ::-1].copy().sum(axis=1))
+
+
+def _blocks(truth: Bools, scores: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+    """Weight of the positive and of the negative items in each block of equal scores, highest first: (rows, blocks)."""
+    counts = np.ones((1, len(truth))) if weights is None else weights
+    order = np.argsort(-scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    positive, negative = (np.add.reduceat((counts * side)[:, order], starts, axis=1) for side in (truth, ~truth))
+    return positive, negative
+
+
+def _corners(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
+    """Cumulated hits and false alarms from (0, 0) on, without blocks between which no row's ROC curve bends."""
+    bends = ((np.diff(positive, axis=1) != 0) | (np.diff(negative, axis=1) != 0)).any(axis=0)
+    bends[:1] = True  # as scikit-learn does it, to the last bit
+    last = np.append(bends, True)
+    hits, alarms = (np.pad(np.cumsum(part, axis=1)[:, last], ((0, 0), (1, 0))) for part in (positive, negative))
+    return hits, alarms
 
 
 @dataclass(frozen=True)
@@ -44,7 +86,7 @@ def separations(truth: Bools, scores: Mapping[str, Floats], reference: str) -> l
     """Of all ``scores`` (higher = positive), in their order. Raises ``ValueError`` if only one class is there."""
     if not truth.any() or truth.all():
         raise ValueError("AUROC needs questions of both classes")
-    draws = {name: _aurocs(truth, values) for name, values in scores.items()}
+    draws = {name: _resampled(truth, values) for name, values in scores.items()}
     base = draws.get(reference)
     return [
         Separation(
@@ -64,27 +106,9 @@ def _quantiles(values: Floats) -> tuple[float, ...]:
     return tuple(float(value) for value in np.quantile(values, QUANTILES))
 
 
-def _aurocs(truth: Bools, scores: Floats) -> Floats:
-    """As observed first, then in each resample; ties count one half.
-
-    Positives and negatives are resampled each on their own: their numbers stay.
-    """
-    rng = np.random.default_rng(SEED)
-    order = np.argsort(scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
-    classes = np.flatnonzero(truth), np.flatnonzero(~truth)
-    n, parts, step = len(truth), [], max(1, _CELLS // len(truth))
-    for first in range(0, DRAWS + 1, step):
-        rows = min(step, DRAWS + 1 - first)
-        counts = np.zeros((rows, n))
-        for members in classes:
-            counts[:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), size=rows)
-        if first == 0:
-            counts[0] = 1.0
-        positive, negative = (np.add.reduceat((counts * of)[:, order], starts, axis=1) for of in (truth, ~truth))
-        below = np.cumsum(negative, axis=1) - negative / 2
-        parts.append((positive * below).sum(axis=1) / (len(classes[0]) * len(classes[1])))
-    return np.concatenate(parts)
+def _resampled(truth: Bools, scores: Floats) -> Floats:
+    """AUROC as observed first, then in each resample; the numbers of positives and of negatives stay."""
+    return np.concatenate([auroc(truth, scores, counts) for counts in stratified_counts(truth, DRAWS, SEED)])
 
 
 @dataclass(frozen=True)

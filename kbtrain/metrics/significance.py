@@ -1,8 +1,7 @@
-"""Paired bootstrap over questions, and random gates drawn many times; vectorised, in bounded memory.
+"""Resampling and tests: bootstrap over questions, classes or dialogues, random gates, exact tests, intervals of shares.
 
-Exact tests between gates, and the correction for asking many questions of one data set.
-
-Intervals for shares and their differences: 30 samples are few, and a label should say how few.
+Resamples are matrices of counts (resamples, items): how often each item was drawn. All gates see the same resamples, so
+differences between them are paired; memory is bounded by making the rows in blocks.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-_CELLS = 250_000  # numbers held at once: 2 MB stay in the cache, and the memory need not be asked for anew
+from kbtrain.arrays import Bools, Floats
+
+_CELLS = 250_000  # numbers held at once: 2 MB stay in the cache, and so the memory is allocated once
+_STRATIFIED_CELLS = 4_000_000  # part of the random stream: another number draws other resamples
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Delta:
 
     @property
     def above_zero(self) -> bool:
-        """Whether the whole interval lies above 0 (rounding errors do not count)."""
+        """True if the whole interval lies above 0, rounding errors aside."""
         return self.low > 1e-12
 
 
@@ -43,17 +43,17 @@ def resampled_means(columns: Floats, draws: int, seed: int) -> Floats:
 
     All columns see the same questions in each draw, so differences between columns are paired.
     """
-    return np.concatenate([counts @ columns / len(columns) for counts in _resamples(len(columns), draws, seed)])
+    return np.concatenate([counts @ columns / len(columns) for counts in question_counts(len(columns), draws, seed)])
 
 
 def resampled_areas(orders: Sequence[Floats], llm: Floats, rag: Floats, draws: int, seed: int) -> Floats:
-    """Oracle-normalised areas (``curves.normalised_area``) of several gates' scores in each resample: (draws, gates).
+    """Oracle-normalised areas (``ranking.normalised_area``) of several gates' scores in each resample: (draws, gates).
 
     NaN where the resample leaves the oracle nothing to gain.
     """
     gain = rag - llm
     parts = []
-    for counts in _resamples(len(gain), draws, seed):
+    for counts in question_counts(len(gain), draws, seed):
         best = _excess_area(gain, gain, counts)
         best[best <= 1e-12] = np.nan
         parts.append(np.stack([_excess_area(scores, gain, counts) / best for scores in orders], axis=1))
@@ -75,14 +75,38 @@ def _excess_area(scores: Floats, gain: Floats, counts: Floats) -> Floats:
     return under / n**2 - total[:, -1] / (2 * n)
 
 
-def _resamples(n: int, draws: int, seed: int) -> Iterator[Floats]:
-    """How often each of n questions was drawn, in blocks of rows: the same for the same n, draws and seed."""
+def question_counts(n: int, draws: int, seed: int) -> Iterator[Floats]:
+    """Counts of n questions drawn with replacement, in blocks of rows: the same for the same n, draws and seed."""
     rng = np.random.default_rng(seed)
     step = max(1, _CELLS // n)
     for start in range(0, draws, step):
         rows = min(step, draws - start)
         picked = rng.integers(n, size=(rows, n)) + (np.arange(rows) * n)[:, None]
         yield np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
+
+
+def stratified_counts(truth: Bools, draws: int, seed: int) -> Iterator[Floats]:
+    """Counts with positives and negatives drawn each on their own, in blocks of rows; the first row is all ones."""
+    rng = np.random.default_rng(seed)
+    classes = np.flatnonzero(truth), np.flatnonzero(~truth)
+    step = max(1, _STRATIFIED_CELLS // len(truth))
+    for start in range(0, draws + 1, step):
+        counts = np.zeros((min(step, draws + 1 - start), len(truth)))
+        for members in classes:
+            shares = np.full(len(members), 1 / len(members))
+            counts[:, members] = rng.multinomial(len(members), shares, size=len(counts))
+        if start == 0:
+            counts[0] = 1.0
+        yield counts
+
+
+def cluster_counts(clusters: Sequence[str], draws: int, seed: int) -> Floats:
+    """Counts (draws + 1, items) with whole clusters drawn, such as the turns of a dialogue; the first row is ones."""
+    names, of_item = np.unique(np.asarray(clusters), return_inverse=True)
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    whole = np.concatenate([np.ones((1, len(names))), counts]).astype(np.float64)
+    return whole[:, of_item]
 
 
 def random_gates(llm: Floats, rag: Floats, searches: list[int], draws: int, seed: int) -> Floats:

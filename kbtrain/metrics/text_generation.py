@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.provenance import file_sha256
 
-Floats = NDArray[np.float64]
 _ORDERS = 4  # BLEU counts n-grams of 1 to 4 words
 _ROUGE = ("rouge1", "rouge2", "rougeL")
 

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 
-Floats = NDArray[np.float64]
 Rule = Literal["0.5", "best_f1", "best_accuracy", "ratio"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 

@@ -1,9 +1,7 @@
-"""Gates on dialogue turns (RAGate, table 2): figures over seeds, with intervals by a bootstrap over dialogues.
+"""Metrics of gates on dialogue turns (RAGate, table 2), and summaries over training seeds, with bootstrap intervals.
 
-Turns of one dialogue are alike, so whole dialogues are drawn; and all gates see the same draws, so that differences
-between them are paired.
-
-Two sources of variance: which questions were asked, and which seed trained the gate.
+Turns of one dialogue are alike, so whole dialogues are drawn; all gates see the same draws, so that differences between
+them are paired. A mean over seeds has two sources of variance: the questions asked, and the seed of the training.
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kbtrain.metrics.significance import Delta, delta, resampled_means
+from kbtrain.arrays import Bools, Floats
+from kbtrain.metrics.ranking import auroc, average_precision
+from kbtrain.metrics.significance import Delta, cluster_counts, delta, resampled_means
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 METRICS = ("precision", "recall", "f1", "auroc", "average_precision", "fdr")
 
 
@@ -54,15 +51,6 @@ class Comparison:
     difference: Delta
 
 
-def dialogue_draws(dialogues: Sequence[str], draws: int, seed: int) -> Floats:
-    """(draws + 1, turns): how often each turn counts; the first row is the data as it is."""
-    names, of_turn = np.unique(np.asarray(dialogues), return_inverse=True)
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    whole = np.concatenate([np.ones((1, len(names))), counts]).astype(np.float64)
-    return whole[:, of_turn]
-
-
 def weighted_metrics(truth: Bools, run: Run, weights: Floats) -> dict[str, Floats]:
     """Each of :data:`METRICS` for each row of ``weights``. Precision without retrievals is 0, FDR then 1."""
     kept = run.scores > run.threshold
@@ -75,30 +63,15 @@ def weighted_metrics(truth: Bools, run: Run, weights: Floats) -> dict[str, Float
         "f1": np.divide(2 * hits, retrieved + positive, out=np.zeros_like(hits), where=retrieved + positive > 0),
         "fdr": 1 - precision,
     }
-    return found | _ranking(truth, run.scores, weights)
-
-
-def _ranking(truth: Bools, scores: Floats, weights: Floats) -> dict[str, Floats]:
-    """AUROC and average precision; equal scores are one block."""
-    order = np.argsort(-scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
-    yes = np.add.reduceat((weights * truth)[:, order], starts, axis=1)
-    no = np.add.reduceat((weights * ~truth)[:, order], starts, axis=1)
-    n_yes, n_no = yes.sum(1), no.sum(1)
-    below = n_no[:, None] - np.cumsum(no, axis=1)
-    pairs = n_yes * n_no
-    auroc = np.divide((yes * (below + no / 2)).sum(1), pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
-    seen = np.cumsum(yes + no, axis=1)
-    precision = np.divide(np.cumsum(yes, axis=1), seen, out=np.zeros_like(seen), where=seen > 0)
-    average = np.divide((yes * precision).sum(1), n_yes, out=np.full_like(n_yes, np.nan), where=n_yes > 0)
-    return {"auroc": auroc, "average_precision": average}
+    ranking = {"auroc": auroc, "average_precision": average_precision}
+    return found | {name: metric(truth, run.scores, weights) for name, metric in ranking.items()}
 
 
 def classify_turns(
     truth: Bools, dialogues: Sequence[str], gates: Mapping[str, Sequence[Run]], draws: int = 2000, seed: int = 0
 ) -> tuple[list[GateTurns], dict[str, dict[str, Floats]]]:
     """Each gate's figures; and for :func:`compare` each gate's metrics in every draw, means over its seeds."""
-    weights = dialogue_draws(dialogues, draws, seed)
+    weights = cluster_counts(dialogues, draws, seed)
     found, drawn = [], {}
     for gate, runs in gates.items():
         each = [weighted_metrics(truth, run, weights) for run in runs]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
 from kbtrain.evaluation.dialogue import DialogueInputs, Figures, Recall, Row, block, figures, parts_of
@@ -27,7 +28,6 @@ from kbtrain.svg import COLOURS, new_figure, render
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Bools = NDArray[np.bool_]
 BINS = 10  # of a turn's relative position
 _CHANGES = "Change: in percent, against No-Aug."
 _SHORT = ("bleu", "rouge_l", "bert", "minimum_logit", "logit_change", "minimum_probability", "probability_change")

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kbtrain.metrics.ranking import separations
+from kbtrain.metrics.ranking import auroc, average_precision, separations
+from kbtrain.metrics.significance import stratified_counts
 
 
 def test_the_value_is_scikit_learn_s_with_ties_too():
@@ -49,3 +50,33 @@ def test_quantiles_are_of_each_kind_and_one_class_alone_is_an_error():
     assert found.positive[2] == 2.0 and found.negative == (10.0,) * 5
     with pytest.raises(ValueError, match="both classes"):
         separations(np.array([True, True]), {"s": np.zeros(2)}, "s")
+
+
+def test_one_computation_gives_scikit_learn_s_values_plain_and_weighted():
+    rng = np.random.default_rng(5)
+    for n in (2, 3, 40, 300):
+        truth = np.arange(n) % 3 == 0
+        weights = rng.integers(1, 4, (3, n)).astype(float)
+        for scores in (rng.random(n) + truth, np.round(rng.random(n) + truth, 1), np.zeros(n)):
+            assert auroc(truth, scores) == pytest.approx([roc_auc_score(truth, scores)], abs=1e-12)
+            assert average_precision(truth, scores) == pytest.approx(
+                [average_precision_score(truth, scores)], abs=1e-12
+            )
+            areas, means = auroc(truth, scores, weights), average_precision(truth, scores, weights)
+            for row, w in enumerate(weights):
+                assert areas[row] == pytest.approx(roc_auc_score(truth, scores, sample_weight=w), abs=1e-12)
+                assert means[row] == pytest.approx(average_precision_score(truth, scores, sample_weight=w), abs=1e-12)
+
+
+def test_a_row_without_positives_or_negatives_has_no_area():
+    truth, scores = np.array([True, False, True]), np.array([3.0, 2.0, 1.0])
+    weights = np.array([[1.0, 0, 1], [0, 1, 0], [1, 1, 1]])
+    assert np.isnan(auroc(truth, scores, weights)).tolist() == [True, True, False]
+    assert np.isnan(average_precision(truth, scores, weights)).tolist() == [False, True, False]
+
+
+def test_resamples_keep_the_classes_and_begin_with_the_data():
+    truth = np.arange(30) % 4 == 0
+    counts = np.concatenate(list(stratified_counts(truth, 20, 1)))
+    assert counts.shape == (21, 30) and (counts[0] == 1).all()
+    assert (counts[:, truth].sum(1) == truth.sum()).all() and (counts.sum(1) == 30).all()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
-from kbtrain.metrics.turns import Run, classify_turns, compare, dialogue_draws, weighted_metrics
+from kbtrain.metrics.significance import cluster_counts
+from kbtrain.metrics.turns import Run, classify_turns, compare, weighted_metrics
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.random(60) < 0.3
@@ -30,7 +31,7 @@ def test_figures_are_scikit_learn_s_also_with_weights_and_ties():
 
 
 def test_whole_dialogues_are_drawn():
-    draws = dialogue_draws(DIALOGUES, 50, 0)
+    draws = cluster_counts(DIALOGUES, 50, 0)
     assert draws.shape == (51, 60)
     assert (draws[0] == 1).all()
     assert all((row.reshape(10, 6) == row.reshape(10, 6)[:, :1]).all() for row in draws)

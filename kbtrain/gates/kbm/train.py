@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
@@ -23,7 +24,8 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import ADAPTER, CARD, GateCard, write_card
 from kbtrain.gates.kbm.gate import KBM, cast_weights
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.metrics.dev import intervals_of_keys
+from kbtrain.metrics.dev import shown
+from kbtrain.metrics.ranking import auroc, separations
 from kbtrain.models.adapters import adapters_in_fp32, merged_into_16_bit
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
@@ -46,8 +48,6 @@ def dev_metrics(
     The loss is the cross-entropy of p(True), in nats, against the target as trained (hard or soft); AUROC is always
     against the hard label, and left out where only one class is present.
     """
-    from sklearn.metrics import roc_auc_score
-
     found: dict[str, float] = {}
     position = {e.id: i for i, e in enumerate(examples)}
     for key, column in probabilities.items():
@@ -56,13 +56,26 @@ def dev_metrics(
             losses = [_cross_entropy(column[position[e.id]], target(e, key, labels) or 0.0) for e in used]
             found[f"loss_{key}"] = math.fsum(losses) / len(losses)
         used = labelled(examples, key, "hard")
-        truth = [bool(getattr(e, key)) for e in used]
-        if len(set(truth)) == 2:
-            found[f"auroc_{key}"] = float(roc_auc_score(truth, [column[position[e.id]] for e in used]))
+        truth = np.array([bool(getattr(e, key)) for e in used], dtype=bool)
+        if truth.any() and not truth.all():
+            found[f"auroc_{key}"] = float(auroc(truth, np.array([column[position[e.id]] for e in used]))[0])
     for name in ("loss", "auroc"):
         values = [value for key, value in found.items() if key.startswith(f"{name}_")]
         if values:
             found[name] = math.fsum(values) / len(values)
+    return found
+
+
+def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
+    """AUROC of each key with its 95 % interval, on the dev examples that have its hard label."""
+    found = {}
+    position = {example.id: i for i, example in enumerate(dev)}
+    for key, column in probabilities.items():
+        used = labelled(dev, key, "hard")
+        truth = np.array([bool(getattr(example, key)) for example in used])
+        if truth.any() and not truth.all():
+            values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
+            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
     return found
 
 

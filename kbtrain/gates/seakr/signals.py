@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kbtrain.answers.grading import is_empty, normalise
+from kbtrain.arrays import Floats
 from kbtrain.gates.seakr import uncertainty as seakr
 
 if TYPE_CHECKING:
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
-
-Floats = NDArray[np.float64]
 
 
 def answer_groups(texts: Sequence[str]) -> int:
@@ -90,12 +88,12 @@ class Signal:
     source: str
 
 
-def mlp_states(samples: Answers) -> seakr.Floats:
+def mlp_states(samples: Answers) -> Floats:
     """(k, d): MLP output at each sample's forced end token."""
     return np.stack([answer.mlp for answer in samples]).astype(np.float64)
 
 
-def residual_states(samples: Answers) -> seakr.Floats:
+def residual_states(samples: Answers) -> Floats:
     """(k, d): residual stream behind the same layer."""
     return np.stack([answer.residual for answer in samples]).astype(np.float64)
 

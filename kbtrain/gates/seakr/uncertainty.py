@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 
 ALPHA = 1e-3
-Floats = NDArray[np.float64]
 
 
 def gram(states: ArrayLike) -> Floats:
