@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
+from kbtrain.models.weights import open_weights
 
 NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _WORTH = 1.2  # bf16 must be this much faster than fp32 to be taken: it also rounds
@@ -91,9 +92,8 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
         place = choose_device(device)
         chosen = choose_dtype(dtype, place, config.model_type)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            where, config=config, dtype=chosen, trust_remote_code=trust_remote_code
-        )
+        options: dict[str, Any] = {"config": config, "dtype": chosen, "trust_remote_code": trust_remote_code}
+        loaded: Any = open_weights(AutoModelForCausalLM, where, model, **options)
     except (OSError, ValueError) as error:
         raise UserError(f"model '{model}': {_why(model, error)}") from None
     placed: PreTrainedModel = loaded.to(place).eval()

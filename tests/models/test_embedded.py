@@ -203,11 +203,11 @@ def test_a_kill_during_conversion_keeps_the_download_and_throws_the_half_model_a
     entry = embedded.EMBEDDED["tiny"]
     code = f"""
 import os, signal
-from kbtrain.models import embedded, gguf
+from kbtrain.models import embedded
 def convert(gguf, folder, max_length):
     (folder / "half").write_text("half a model")
     os.kill(os.getpid(), signal.SIGKILL)
-gguf.convert = convert
+embedded.convert = convert
 embedded.EMBEDDED["tiny"] = embedded.{entry!r}
 embedded.path_of("tiny")
 """

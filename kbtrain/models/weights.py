@@ -1,0 +1,114 @@
+"""Weights are read from safetensors alone, and only where every tensor is there and fits.
+
+transformers draws missing tensors at random and logs a table; a gate would then score with noise, exit 0, and give
+other scores each time. Pickles (``pytorch_model.bin``, ``adapter_model.bin``) can run code when read: refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.errors import UserError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_NAMED = 3  # tensors that an error names
+
+
+def open_weights(kind: Any, where: str, model: str, may_lack: Collection[str] = (), **options: Any) -> PreTrainedModel:
+    """``kind.from_pretrained(where)`` (an Auto class or a model's own), every tensor read from safetensors.
+
+    ``model`` is the name that errors say; ``may_lack`` names prefixes of tensors that are new in this model (a
+    classifier on a pretrained body). Tensors of the files that the model has no place for are refused unless
+    ``may_lack`` is given: another head than the one asked for is then expected. Raises :class:`UserError`.
+    """
+    _refuse_pickles(where, model)
+    with _quiet_transformers():
+        try:
+            loaded, found = kind.from_pretrained(where, use_safetensors=True, output_loading_info=True, **options)
+        except RuntimeError as error:
+            if "mismatched" not in str(error):
+                raise
+            raise UserError(f"model '{model}': tensors of other shapes than its config.json says") from None
+    missing = {name for name in found["missing_keys"] if not name.startswith(tuple(may_lack))}
+    unexpected = set() if may_lack else set(found["unexpected_keys"])
+    for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
+        if names:
+            raise UserError(f"model '{model}': {problem} {_listed(names)}; is the file whole, and of this model?")
+    opened: PreTrainedModel = loaded
+    return opened
+
+
+def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
+    """``base`` with the adapter in ``folder``, whose tensors must be exactly those the adapter's config asks for.
+
+    Raises :class:`UserError`.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+
+    if not (folder / ADAPTER_WEIGHTS).exists():
+        _refuse_pickles(str(folder), str(folder))
+        raise UserError(f"{folder / ADAPTER_WEIGHTS}: no such file; an adapter's weights are expected there")
+    stored = shapes_in(folder / ADAPTER_WEIGHTS)
+    try:
+        model = PeftModel.from_pretrained(base, str(folder), **options)
+    except RuntimeError as error:  # peft passes on torch's list of shapes that differ
+        raise UserError(f"{folder}: {str(error).strip().splitlines()[-1].strip()[:200]}") from None
+    expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
+    for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
+        if names:
+            raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
+    return model
+
+
+def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in a safetensors file. Raises :class:`UserError` for a file that is none."""
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if size <= path.stat().st_size else None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        header = None
+    if not isinstance(header, dict):
+        raise UserError(f"{path}: no safetensors file, or a truncated one")
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _refuse_pickles(where: str, model: str) -> None:
+    """A folder whose only weights are pickles is named as such, instead of as a folder without weights."""
+    folder = Path(where)
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"model '{model}': {pickles[0]} is a pickle, which can run code; kbtrain reads safetensors only "
+            "(convert it: AutoModel.from_pretrained(...).save_pretrained(...))"
+        )
+
+
+def _listed(names: Collection[str]) -> str:
+    first = sorted(names)[:_NAMED]
+    rest = len(names) - len(first)
+    return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(first)}{', ...' * (rest > 0)})"
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Hold back transformers' table of missing tensors: what it says becomes one line here."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)

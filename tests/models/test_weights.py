@@ -1,0 +1,123 @@
+"""Weights that are missing, foreign, of another shape or pickled are refused in one line; whole ones are opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from kbtrain.errors import UserError
+from kbtrain.models.weights import open_adapter, open_weights
+
+FIRST = "model.layers.0.mlp.down_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
+    torch.manual_seed(0)
+    LlamaForCausalLM(tiny).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def changed(folder: Path, change: Any, name: str = "model.safetensors") -> Path:
+    tensors = load_file(folder / name)
+    change(tensors)
+    save_file(tensors, folder / name, metadata={"format": "pt"})
+    return folder
+
+
+def opened(folder: Path) -> Any:
+    return open_weights(AutoModelForCausalLM, str(folder), "tiny")
+
+
+def test_a_whole_model_is_opened_with_its_own_weights(folder: Path) -> None:
+    assert torch.equal(opened(folder).state_dict()[FIRST], load_file(folder / "model.safetensors")[FIRST])
+
+
+def test_missing_tensors_are_refused_not_drawn_at_random(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    changed(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".layers.1." in name])
+    with pytest.raises(UserError, match=r"model 'tiny': lacks 9 tensors \(model\.layers\.1\.input_layernorm"):
+        opened(folder)
+    assert "MISSING" not in "".join(capfd.readouterr())
+
+
+def test_foreign_tensors_are_refused(folder: Path) -> None:
+    changed(folder, lambda tensors: tensors.update(foreign=torch.ones(2)))
+    with pytest.raises(UserError, match=r"has no place for 1 tensor \(foreign\)"):
+        opened(folder)
+
+
+def test_tensors_of_another_shape_are_refused(folder: Path) -> None:
+    changed(folder, lambda tensors: tensors.update({FIRST: torch.ones(2, 2)}))
+    with pytest.raises(UserError, match="of other shapes than its config"):
+        opened(folder)
+
+
+def test_a_pickle_is_refused_by_its_name(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is a pickle"):
+        opened(folder)
+
+
+def test_a_new_classifier_may_be_missing_but_the_body_may_not(tmp_path: Path) -> None:
+    tiny = BertConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
+    BertModel(tiny).save_pretrained(tmp_path)
+    kind = AutoModelForSequenceClassification
+    open_weights(kind, str(tmp_path), "tiny", may_lack=("classifier",))
+    with pytest.raises(UserError, match=r"lacks 2 tensors \(classifier\.bias, classifier\.weight\)"):
+        open_weights(kind, str(tmp_path), "tiny")
+    changed(tmp_path, lambda tensors: tensors.pop("encoder.layer.0.output.dense.weight"))
+    with pytest.raises(UserError, match=r"lacks 1 tensor \(bert\.encoder\.layer\.0\.output\.dense\.weight\)"):
+        open_weights(kind, str(tmp_path), "tiny", may_lack=("classifier",))
+
+
+@pytest.fixture
+def adapter(folder: Path) -> Path:
+    from peft import LoraConfig, get_peft_model
+
+    get_peft_model(opened(folder), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(folder / "adapter")
+    return folder / "adapter"
+
+
+def test_an_adapter_must_be_whole(folder: Path, adapter: Path) -> None:
+    open_adapter(opened(folder), adapter)
+    changed(adapter, lambda tensors: tensors.pop(next(iter(tensors))), "adapter_model.safetensors")
+    with pytest.raises(UserError, match=r"adapter_model\.safetensors: the adapter lacks 1 tensor"):
+        open_adapter(opened(folder), adapter)
+
+
+def test_an_adapter_of_another_rank_is_refused(folder: Path, adapter: Path) -> None:
+    def other_rank(tensors: dict[str, torch.Tensor]) -> None:
+        for name, value in tensors.items():
+            tensors[name] = torch.ones(value.shape[0], 5) if "lora_B" in name else value
+
+    changed(adapter, other_rank, "adapter_model.safetensors")
+    with pytest.raises(UserError, match="size mismatch"):
+        open_adapter(opened(folder), adapter)
+
+
+def test_a_pickled_adapter_is_refused(folder: Path, adapter: Path) -> None:
+    torch.save(load_file(adapter / "adapter_model.safetensors"), adapter / "adapter_model.bin")
+    (adapter / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"adapter_model\.bin is a pickle"):
+        open_adapter(opened(folder), adapter)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]"])
+def test_a_broken_adapter_file_is_one_line(folder: Path, adapter: Path, content: bytes) -> None:
+    (adapter / "adapter_model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"adapter_model\.safetensors: no safetensors file, or a truncated one"):
+        open_adapter(opened(folder), adapter)
