@@ -10,37 +10,29 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.classify import GateClassification, classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
 from kbtrain.evaluation.run_folder import read_labels, read_scores
-from kbtrain.metrics.thresholds import Rule
-from kbtrain.provenance import read_meta, write_atomically, write_meta
+from kbtrain.metrics.thresholds import ThresholdConfig
+from kbtrain.provenance import read_meta, write_result
 from kbtrain.records import Outcome
 from kbtrain.text_table import aligned, number
 
 
-class ClassifyConfig(Config):
+class ClassifyConfig(ThresholdConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
     scores: Path | None = Field(None, description="another score file; without it RUN/scores.jsonl")
-    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
-    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
-
-    @field_validator("threshold_rule", mode="before")
-    @classmethod
-    def _half(cls, value: object) -> object:
-        return "0.5" if value == 0.5 else value  # YAML reads it as a number
 
 
 def main(config: ClassifyConfig) -> None:
@@ -56,10 +48,9 @@ def main(config: ClassifyConfig) -> None:
     gates = in_report_order(scored(read_scores(scores), read_meta(scores), dev, test, scores))
     rule, target = config.threshold_rule, config.target_ratio
     found = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
-    document = {"schema": 1, "tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in found]}
+    document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in found]}
     out = config.run / "classify.json"
-    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    write_meta(out, stage="classify", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_result(out, document, stage="classify", config=config, inputs=inputs, started=started)
     print(table(found))
     print(f"classified {len(test)} test questions by {len(found)} gates, thresholds by rule '{rule}' on dev -> {out}")
 

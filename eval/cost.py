@@ -11,7 +11,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from kbtrain.config import Config, build, run_script
 from kbtrain.evaluation.cost import GateBill, Prices, bills
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.provenance import write_result
 from kbtrain.text_table import aligned, number, signed
 
 
@@ -40,11 +39,10 @@ def main(config: CostConfig) -> None:
     results = load(config.run / "results.json")
     allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
     found = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
-    document = {"schema": 1, "prices": prices.model_dump(), "gates": [dataclasses.asdict(one) for one in found]}
+    document = {"prices": prices.model_dump(), "gates": [dataclasses.asdict(one) for one in found]}
     out = config.run / "cost.json"
-    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
     inputs = [config.run / "results.json", config.run / "samples.db", config.prices]
-    write_meta(out, stage="cost", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_result(out, document, stage="cost", config=config, inputs=inputs, started=started)
     print(table(found, prices))
     print(f"billed {len(found)} gates by {config.prices} -> {out}")
 

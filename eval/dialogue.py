@@ -14,7 +14,6 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
 from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.metrics.text_generation import bert_parts
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.ragate_tables import BertScored, Draws, dialogue_html, dialogue_markdown, evaluate_dialogue
 from kbtrain.report.tables import as_text
 
@@ -57,11 +56,10 @@ def main(config: DialogueConfig) -> None:
     draws = Draws(config.random_draws, config.draws, config.seed)
     result = evaluate_dialogue(inputs, runs, ranker, bert(config, inputs), draws)
     target = (config.out or config.run) / "dialogue.json"
-    write_atomically(target, json.dumps(result.to_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
     write_atomically(target.with_suffix(".md"), dialogue_markdown(result))
     write_atomically(target.with_suffix(".html"), dialogue_html(result))
     read = [source, *inputs.files, *(path for paths in files.values() for path in paths)]
-    write_meta(target, stage="dialogue", config=config.model_dump(mode="json"), inputs=read, started=started)
+    write_result(target, result.to_json(), stage="dialogue", config=config, inputs=read, started=started)
     print("\n\n".join(map(as_text, result.tables)))
     print("", *result.notes, *(f"missing: {text}" for text in result.lacking), sep="\n")
     print(f"dialogue: {result.n} test turns, {len(inputs.responses) - 1} augmentations, {len(runs)} gates -> {target}, "

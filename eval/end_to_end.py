@@ -14,10 +14,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.end_to_end import Settings, evaluate
@@ -27,18 +27,17 @@ from kbtrain.evaluation.result_meta import note_thresholds, result_meta
 from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import read_labels, read_run
 from kbtrain.metrics.ranking import oracles
-from kbtrain.metrics.thresholds import Rule
+from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.report.summary import text_summary
 from kbtrain.report.tables import methods_text
 
 
-class EndToEndConfig(Config):
+class EndToEndConfig(ThresholdConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")
     accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
@@ -46,11 +45,6 @@ class EndToEndConfig(Config):
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
     seed: int = Field(0, description="of the resamples and the random gates")
-
-    @field_validator("threshold_rule", mode="before")
-    @classmethod
-    def _half(cls, value: object) -> object:
-        return "0.5" if value == 0.5 else value  # YAML reads it as a number
 
 
 def main(config: EndToEndConfig) -> None:

@@ -11,7 +11,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.pipelines import methods_of_run
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.provenance import meta_path, read_meta, write_atomically, write_meta
+from kbtrain.provenance import meta_path, read_meta, write_result
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Question, Split
 from kbtrain.report.tables import methods_text
@@ -45,10 +44,9 @@ def main(config: MethodsConfig) -> None:
     if not found:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
     out = config.run / "methods.json"
-    document = {"schema": 1, "split": config.split, "methods": [dataclasses.asdict(one) for one in found]}
-    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    document = {"split": config.split, "methods": [dataclasses.asdict(one) for one in found]}
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
-    write_meta(out, stage="methods", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_result(out, document, stage="methods", config=config, inputs=inputs, started=started)
     print(methods_text(found))
     print(f"{len(found)} methods in {time.time() - started:.0f} s -> {out}")
 

@@ -11,7 +11,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
 from kbtrain.metrics.turns import SeedSummary, summarise_seeds
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.provenance import write_result
 from kbtrain.report.compare import Run, read_finished
 from kbtrain.report.summary import interval
 from kbtrain.text_table import aligned, number
@@ -51,11 +50,10 @@ def main(config: SeedsConfig) -> None:
                      zip(runs, (column.T for column in known), strict=True)]  # fmt: skip
             values = {"accuracy": [column[:, 0] for column in known], "gain": gains}
             found[name] = {key: summarise_seeds(value, config.bootstrap_draws) for key, value in values.items()}
-    document = {"schema": 1, "runs": [str(path) for path in config.runs], "gates": {
+    document = {"runs": [str(path) for path in config.runs], "gates": {
         gate: {key: dataclasses.asdict(value) for key, value in of.items()} for gate, of in found.items()}}  # fmt: skip
-    write_atomically(config.out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
     inputs = [path / "results.json" for path in config.runs]
-    write_meta(config.out, stage="seeds", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_result(config.out, document, stage="seeds", config=config, inputs=inputs, started=started)
     print(table(found))
     print(f"summarised {len(found)} gates over {len(runs)} seeds -> {config.out}")
 

@@ -13,7 +13,6 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, read_score_files, score_areas
 from kbtrain.metrics.ranking import separations
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.provenance import write_result
 from kbtrain.records import Outcome, Question, Split
 from kbtrain.report.tables import signal_document, signal_table
 
@@ -67,12 +66,10 @@ def main(config: SignalsConfig) -> None:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
     found, areas = separations(truth, scores, config.reference), score_areas(outcomes, scores, config.reference)
     out = config.out or config.run / "signals.json"
-    document = {"schema": 1, "positive": config.positive, "split": config.split, "dataset": config.dataset,
+    document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
                 "covered_by": config.covered_by, "scored_in_part": short,
                 "scores": signal_document(found, areas)}  # fmt: skip
-    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-    settings = config.model_dump(mode="json")
-    write_meta(out, stage="signals", config=settings, inputs=[*files, made], started=started)
+    write_result(out, document, stage="signals", config=config, inputs=[*files, made], started=started)
     print(signal_table(found, areas, config.reference))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"

@@ -13,31 +13,29 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.metrics.thresholds import Rule
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.metrics.thresholds import Rule, ThresholdConfig
+from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.kbm_tables import Layout, Options, lay_out
 from kbtrain.report.tables import as_markdown, as_text
 
 
-class TablesConfig(Config):
+class TablesConfig(ThresholdConfig):
     """Settings of this script."""
 
     layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
     runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders with the answers")
     gate_runs: tuple[Path, ...] = Field((), description="table4: run folders of the model whose gates decide")
     gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
-    threshold_rule: Rule = Field("0.5", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
-    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
+    threshold_rule: Rule = Field("0.5", description=ThresholdConfig.model_fields["threshold_rule"].description)
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
     corpus: Path | None = Field(
         None, description="figure6: passages in which gold answers are counted; else popularity"
@@ -46,11 +44,6 @@ class TablesConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
     out: Path = Field(Path("runs/tables"), description="folder of the tables")
-
-    @field_validator("threshold_rule", mode="before")
-    @classmethod
-    def _half(cls, value: object) -> object:
-        return "0.5" if value == 0.5 else value  # YAML reads it as a number
 
 
 def main(config: TablesConfig) -> None:
@@ -61,11 +54,10 @@ def main(config: TablesConfig) -> None:
     cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)
     table = lay_out(Options(config.layout, config.gates, cut, config.corpus, config.bins), runs, plug_in or None)
     out = config.out / f"{config.layout}.json"
-    write_atomically(out, json.dumps({"schema": 1, **table.to_json()}, ensure_ascii=False, indent=1) + "\n")
     write_atomically(out.with_suffix(".md"), as_markdown(table))
     files = ("questions.jsonl", "samples.db", "scores.jsonl")
     inputs = [run.path / name for run in (*runs, *plug_in) for name in files]
-    write_meta(out, stage="tables", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_result(out, table.to_json(), stage="tables", config=config, inputs=inputs, started=started)
     print("\n".join([as_text(table), *(note for run in runs for note in run.notes)]))
     print(f"{config.layout}: {len(table.rows)} rows from {len(questions_of(runs))} test questions -> {out} and .md")
 

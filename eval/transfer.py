@@ -12,38 +12,30 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
-from kbtrain.metrics.thresholds import Rule
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.metrics.thresholds import ThresholdConfig
+from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
 
 
-class TransferConfig(Config):
+class TransferConfig(ThresholdConfig):
     """Settings of this script."""
 
     runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders")
     by: By = Field("dataset", description="dataset or model")
     gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
-    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
-    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
     out: Path = Field(Path("runs/transfer"), description="name of the two files, without their ends")
-
-    @field_validator("threshold_rule", mode="before")
-    @classmethod
-    def _half(cls, value: object) -> object:
-        return "0.5" if value == 0.5 else value  # YAML reads it as a number
 
 
 def main(config: TransferConfig) -> None:
@@ -58,11 +50,10 @@ def main(config: TransferConfig) -> None:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, config.accuracy), rule, ratio)
     table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.")
     out = config.out.with_name(config.out.name + ".json")
-    document = {"schema": 1, "by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
-    write_atomically(out, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
     write_atomically(out.with_suffix(".md"), as_markdown(table))
     inputs = [run.path / name for run in runs for name in ("questions.jsonl", "samples.db", "scores.jsonl")]
-    write_meta(out, stage="transfer", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_result(out, document, stage="transfer", config=config, inputs=inputs, started=started)
     print(as_text(table))
     if without:
         print(f"no source, for want of dev questions: {', '.join(without)}")

@@ -1,4 +1,4 @@
-"""What every result must carry: ``<name>.meta.json`` beside a file says which stage, data and software made it."""
+"""Provenance of results: ``<name>.meta.json`` beside a file names the stage, the data and the software it came from."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 
@@ -61,6 +63,18 @@ def write_meta(
     write_atomically(meta_path(path), text)
 
 
+def write_result(
+    path: Path, document: Mapping[str, Any], *, stage: str, config: BaseModel, inputs: Sequence[Path], started: float
+) -> None:
+    """Write a stage's result as JSON with its schema version first, and its meta data beside it.
+
+    Raises ``ValueError`` for a number that JSON cannot hold, :class:`UserError` if an input is missing.
+    """
+    text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=1, allow_nan=False)
+    write_atomically(path, text + "\n")
+    write_meta(path, stage=stage, config=config.model_dump(mode="json"), inputs=inputs, started=started)
+
+
 def read_meta(path: Path) -> dict[str, Any]:
     """The meta data beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
     source = meta_path(path)
@@ -76,7 +90,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 
 def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path]) -> bool:
-    """Whether the file is there, whole, and made with the same options from the same data."""
+    """True if the file is there, whole, and made with the same options from the same data."""
     if not (Path(path).exists() and meta_path(path).exists()):
         return False
     meta = read_meta(path)

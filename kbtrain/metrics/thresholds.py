@@ -17,15 +17,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
 from kbtrain.arrays import Floats
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 
-Rule = Literal["0.5", "best_f1", "best_accuracy", "ratio"]
-RULES: tuple[Rule, ...] = get_args(Rule)
+
+def _half(value: object) -> object:
+    return "0.5" if value == 0.5 else value  # YAML reads it as a number
+
+
+RuleName = Literal["0.5", "best_f1", "best_accuracy", "ratio"]
+Rule = Annotated[RuleName, BeforeValidator(_half)]
+RULES: tuple[Rule, ...] = get_args(RuleName)
+
+
+class ThresholdConfig(Config):
+    """Keys of every script that chooses thresholds on dev questions."""
+
+    threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
+    target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
 
 
 @dataclass(frozen=True)

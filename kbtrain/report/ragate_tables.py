@@ -166,8 +166,8 @@ class DialogueResult:
         """Raw values; undefined is null."""
         tables = [table.to_json() for table in self.tables]
         details = list(map(asdict, self.details))
-        told = {"notes": self.notes, "lacking": self.lacking}
-        return {"schema": 1, "n": self.n, **told, "tables": tables, "table2_details": details}
+        remarks = {"notes": self.notes, "lacking": self.lacking}
+        return {"n": self.n, **remarks, "tables": tables, "table2_details": details}
 
 
 def evaluate_dialogue(
