@@ -19,11 +19,11 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.result_meta import check_fresh
 from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.evaluation.run_folder import read_labels, read_scores
+from kbtrain.labeling.distribution import statistics
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.records import Outcome
 from kbtrain.report.examples import collect, worst_errors
 from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
-from kbtrain.report.label_statistics import statistics
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
 from kbtrain.report.summary import read_bills

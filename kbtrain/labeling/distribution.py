@@ -1,14 +1,37 @@
-"""How labels are distributed: the boundary in numbers. Memory depends on relations and conditions, not on questions."""
+"""Counts over labels: means by split and relation, histograms, effects of retrieval, and the sweep over tau.
+
+Labels are counted one by one; memory depends on relations and conditions, not on the number of questions.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
-from kbtrain.records import Indicators, Label
+from kbtrain.records import Condition, Effect, Indicators, Label
 
-BINS = 10
+Indicator = Literal["mastery", "certainty"]
+INDICATORS: tuple[Indicator, ...] = get_args(Indicator)
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+INTERVALS = 5  # of figure 3: [0, 0.2), ..., [0.8, 1]
+BINS = 10  # of the histograms
+TAUS = tuple(i / 10 for i in range(10))
+
+
+def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float]]:
+    """Mastery and, where it is known, certainty of a label under each of its conditions."""
+    for found in _indicators(label):
+        yield "mastery", found.condition, found.mastery
+        if found.certainty is not None:
+            yield "certainty", found.condition, found.certainty
+
+
+def interval(value: float, parts: int) -> int:
+    """Index of the one of ``parts`` equal intervals of [0, 1] that holds a value; the last interval is closed."""
+    return min(parts - 1, int(value * parts + 1e-9))  # 0.3 * 10 is a little less than 3
 
 
 @dataclass
@@ -24,10 +47,8 @@ class _Group:
         self.n += 1
         self.counts["known"] += label.known
         self.counts["certain"] += label.certain is True
-        for found in _indicators(label):
-            self._sum(f"mastery_{found.condition}", found.mastery)
-            if found.certainty is not None:
-                self._sum(f"certainty_{found.condition}", found.certainty)
+        for indicator, condition, value in indicator_values(label):
+            self._sum(f"{indicator}_{condition}", value)
         if label.benefit is not None:
             self._sum("benefit", label.benefit)
             self.counts[f"effect_mastery.{label.effect_mastery}"] += 1
@@ -39,7 +60,7 @@ class _Group:
 
     def as_dict(self) -> dict[str, Any]:
         effects = {
-            key: {name: self.counts[f"{key}.{name}"] for name in ("beneficial", "neutral", "harmful")}
+            key: {name: self.counts[f"{key}.{name}"] for name in EFFECTS}
             for key in ("effect_mastery", "effect_certainty")
         }
         return {
@@ -62,10 +83,9 @@ class Distribution:
     def add(self, label: Label) -> None:
         for key in (("all", ""), ("split", label.split), ("relation", label.relation or "")):
             self._groups[key].add(label)
+        for indicator, condition, value in indicator_values(label):
+            self._bins[f"{indicator}_{condition}"][interval(value, BINS)] += 1
         for found in _indicators(label):
-            self._bins[f"mastery_{found.condition}"][_bin(found.mastery)] += 1
-            if found.certainty is not None:
-                self._bins[f"certainty_{found.condition}"][_bin(found.certainty)] += 1
             self._answers[f"n_{found.condition}"] += found.n
             self._answers[f"n_empty_{found.condition}"] += found.n_empty
 
@@ -84,16 +104,16 @@ class Distribution:
 
     def lines(self) -> list[str]:
         """The same as a table to print: histograms of mastery, then one line for each relation."""
-        made = self.as_dict()
+        summary = self.as_dict()
         lines = [
             f"{'mastery':<16}"
             + "".join(f"{'<= 1' if i == BINS - 1 else f'< {(i + 1) / BINS:g}':>7}" for i in range(BINS))
         ]
-        for key, bins in made["histograms"].items():
+        for key, bins in summary["histograms"].items():
             if key.startswith("mastery_"):
                 lines.append(f"{key.removeprefix('mastery_'):<16}" + "".join(f"{n:>7}" for n in bins))
         lines.append(f"{'relation':<24}{'n':>6}{'llm':>7}{'rag':>7}{'known':>7}{'certain':>9}  helps/same/harms")
-        for name, group in {**made["by_relation"], "all": made["labels"]}.items():
+        for name, group in {**summary["by_relation"], "all": summary["labels"]}.items():
             lines.append(_group_line(name or "-", group))
         return lines
 
@@ -111,5 +131,73 @@ def _indicators(label: Label) -> list[Indicators]:
     return [found for found in (label.llm, label.rag, label.mask) if found is not None]
 
 
-def _bin(value: float) -> int:
-    return min(BINS - 1, int(value * BINS + 1e-9))  # 0.3 * 10 is a little less than 3
+@dataclass
+class LabelStatistics:
+    """Counts over the labels of one split; memory does not grow with their number.
+
+    ``panels[indicator, condition, interval, effect]`` counts questions by the interval their indicator lies in under
+    the condition, and by the effect of retrieval on that indicator. ``kept[i]`` and ``answered[i]``: questions whose
+    mastery without retrieval is above ``TAUS[i]``, and the sum of masteries if only the others are retrieved for.
+    """
+
+    split: str = "all splits"
+    n: int = 0
+    n_with_rag: int = 0
+    n_certainty: int = 0  # labels from one greedy answer have none
+    tau_mastery: float = 0.0
+    tau_certainty: float = 0.0
+    histograms: Counter[tuple[Indicator, Condition, int]] = field(default_factory=Counter)
+    panels: Counter[tuple[Indicator, Condition, int, Effect]] = field(default_factory=Counter)
+    kept: list[int] = field(default_factory=lambda: [0] * len(TAUS))
+    answered: list[float] = field(default_factory=lambda: [0.0] * len(TAUS))
+    rag_mastery: float = 0.0
+    _moments: list[float] = field(default_factory=lambda: [0.0] * 5)
+
+    def add(self, label: Label) -> None:
+        """Count one label."""
+        self.n += 1
+        self.tau_mastery, self.tau_certainty = label.tau_mastery, label.tau_certainty
+        m, c = label.llm.mastery, label.llm.certainty
+        if c is not None:
+            self.n_certainty += 1
+            self._moments = [a + b for a, b in zip(self._moments, (m, c, m * m, c * c, m * c), strict=True)]
+        for indicator, condition, value in indicator_values(label):
+            self.histograms[indicator, condition, interval(value, BINS)] += 1
+            effect = label.effect_mastery if indicator == "mastery" else label.effect_certainty
+            if effect is not None:
+                self.panels[indicator, condition, interval(value, INTERVALS), effect] += 1
+        if label.rag is not None:
+            self._sweep(m, label.rag.mastery)
+
+    def _sweep(self, llm: float, rag: float) -> None:
+        self.n_with_rag += 1
+        self.rag_mastery += rag
+        for i, tau in enumerate(TAUS):
+            self.kept[i] += llm > tau
+            self.answered[i] += llm if llm > tau else rag
+
+    def count(self, indicator: Indicator, condition: Condition) -> int:
+        """Number of questions that were sampled under a condition."""
+        return sum(self.histograms[indicator, condition, i] for i in range(BINS))
+
+    def pearson(self) -> float | None:
+        """Correlation of mastery and certainty without retrieval (KBM, section 3.2: 0.64); None if one is constant."""
+        m, c, mm, cc, mc = (total / self.n_certainty for total in self._moments) if self.n_certainty else [0.0] * 5
+        spread = (mm - m * m) * (cc - c * c)
+        return (mc - m * c) / math.sqrt(spread) if spread > 1e-12 else None
+
+    def sweep(self) -> list[tuple[float, float, float]]:
+        """(tau, share of retrievals saved, change of expected accuracy against All-RAG) of section 3.2."""
+        n = self.n_with_rag
+        rows = zip(TAUS, self.kept, self.answered, strict=True) if n else ()
+        return [(tau, kept / n, (answered - self.rag_mastery) / n) for tau, kept, answered in rows]
+
+
+def statistics(labels: Iterable[Label]) -> LabelStatistics:
+    """Statistics of the train split's labels; of all labels if it has none (sampled for dev only)."""
+    train, all_splits = LabelStatistics("train"), LabelStatistics()
+    for label in labels:
+        all_splits.add(label)
+        if label.split == "train":
+            train.add(label)
+    return train if train.n else all_splits

@@ -53,7 +53,7 @@ def indicators(
         condition=made.condition,
         n=graded.n,
         n_correct=graded.n_correct,
-        mastery=graded.n_correct / graded.n_graded,
+        mastery=graded.mastery,
         mastery_low=mastery_low,
         mastery_high=mastery_high,
         certainty=certainty(graded.groups) if by == "samples" else None,

@@ -1,4 +1,4 @@
-"""Mastery (KBM, section 3.2, the paper's confidence): the share of a question's sampled answers that are correct."""
+"""Mastery (KBM, section 3.2, the paper's confidence): share of a question's sampled answers that are correct."""
 
 from __future__ import annotations
 
@@ -23,8 +23,13 @@ class Graded:
 
     @property
     def n_graded(self) -> int:
-        """Answers that are right or wrong: what mastery is a share of."""
+        """Number of answers that are right or wrong."""
         return self.n - self.n_abstained
+
+    @property
+    def mastery(self) -> float:
+        """Share of the graded answers that are right. Raises ``ZeroDivisionError`` if a judge abstained from all."""
+        return self.n_correct / self.n_graded
 
 
 def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts | None = None) -> Graded:

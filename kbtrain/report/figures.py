@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.results import GateResult
+from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
-from kbtrain.report.label_statistics import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:

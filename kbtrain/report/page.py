@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from kbtrain.evaluation.groups import Judged, Row, rows
 from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.records import CONDITIONS
 from kbtrain.report import figures, summary
 from kbtrain.report.examples import TEXT, Errors, Kind
-from kbtrain.report.label_statistics import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
 from kbtrain.text_table import number, signed

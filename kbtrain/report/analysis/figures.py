@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kbtrain.labeling.distribution import Indicator
 from kbtrain.records import CONDITIONS
 from kbtrain.report.analysis.run import RunAnalysis
 from kbtrain.report.analysis.stability import AtSize, SweepRow, TauSweep
 from kbtrain.report.figures import NAMES
-from kbtrain.report.label_statistics import Indicator
 from kbtrain.svg import COLOURS, new_figure, render
 
 _MODELS = (("blue", "o"), ("red", "s"), ("green", "^"), ("purple", "D"), ("orange", "v"), ("sky", "P"))

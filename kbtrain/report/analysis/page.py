@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kbtrain.labeling.distribution import EFFECTS, INDICATORS
 from kbtrain.records import CONDITIONS
 from kbtrain.report import figures as report_figures
 from kbtrain.report.analysis import figures
 from kbtrain.report.analysis.run import RunAnalysis
 from kbtrain.report.analysis.stability import TauSweep
-from kbtrain.report.label_statistics import EFFECTS, INDICATORS
 from kbtrain.report.page import escape_markdown
 from kbtrain.text_table import number, signed
 

@@ -11,6 +11,7 @@ from typing import Any
 from kbtrain.answers import grading
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.errors import UserError, at
+from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.label_stage import right_of
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
@@ -19,7 +20,6 @@ from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Questio
 from kbtrain.report.analysis.conditions import Accuracies, Copying
 from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
 from kbtrain.report.analysis.stability import LeastCertain, Stability, TauSweep, new_sweeps
-from kbtrain.report.label_statistics import INDICATORS, Indicator, LabelStatistics
 from kbtrain.store import SampleStore
 
 

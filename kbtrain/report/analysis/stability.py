@@ -12,12 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kbtrain.answers.mask import gold_texts
+from kbtrain.labeling.distribution import INDICATORS, Indicator
 from kbtrain.labeling.label import effect
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.analysis.graded import GradedAnswers, RunningMean
-from kbtrain.report.label_statistics import INDICATORS, Indicator
 
 SIZES = (5, 10, 20, 30)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kbtrain.labeling.distribution import interval, statistics
 from kbtrain.labeling.label import effect
 from kbtrain.records import Condition, Indicators, Label, Split
-from kbtrain.report.label_statistics import interval, statistics
 
 
 def _found(condition: Condition, mastery: float, certainty: float | None) -> Indicators:
