@@ -6,7 +6,7 @@ people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; eval/
 of the train rows becomes dev, by a hash of the id. Then: label.py --by greedy, build.py --keys "[mastery, benefit]".
 
 Examples:
-  python data_gen/import_answers.py --config data_gen/configs/import_answers.yaml --run runs/llama3 --path answers.jsonl
+  python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl
   python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
       --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
 """

@@ -21,6 +21,7 @@ from kbtrain.evaluation.cost import GateBill, Prices, bills
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.provenance import write_result
+from kbtrain.scripts import find
 from kbtrain.text_table import aligned, number, signed
 
 
@@ -34,14 +35,14 @@ class CostConfig(Config):
 
 def main(config: CostConfig) -> None:
     """Read, add up, write, say."""
-    started = time.time()
-    prices = build(Prices, config.prices, {})
+    started, prices_file = time.time(), find(config.prices, "configs", what="price list")
+    prices = build(Prices, prices_file, {})
     results = load(config.run / "results.json")
     allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
     found = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
     document = {"prices": prices.model_dump(), "gates": [dataclasses.asdict(one) for one in found]}
     out = config.run / "cost.json"
-    inputs = [config.run / "results.json", config.run / "samples.db", config.prices]
+    inputs = [config.run / "results.json", config.run / "samples.db", prices_file]
     write_result(out, document, stage="cost", config=config, inputs=inputs, started=started)
     print(table(found, prices))
     print(f"billed {len(found)} gates by {config.prices} -> {out}")

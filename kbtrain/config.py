@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.installation import as_typed, program
+from kbtrain.scripts import find
 
 
 class Config(BaseModel):
@@ -34,27 +38,90 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_args(kind: type[C], argv: Sequence[str], description: str | None = None) -> C:
-    """A config from ``[--config FILE] [--key value ...]``; the command line wins over the file.
+    """A config from ``[--config FILE|NAME] [--key value | key=value ...]``; the command line wins over the file.
 
     ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is.
     Raises :class:`UserError`.
     """
-    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--config", type=Path, help="YAML file with any of the keys below")
-    for name, field in kind.model_fields.items():
-        default = "required" if field.is_required() else f"default: {field.get_default(call_default_factory=True)}"
-        text = f"{field.description or name} ({default})".replace("%", "%%")
-        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}  # --dry-run
-        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="VALUE", help=text, **alone)
-    known, unknown = parser.parse_known_args(argv)
-    flags = [f"--{name.replace('_', '-')}" for name in kind.model_fields] + ["--config"]
+    known, unknown = _parser(kind, description).parse_known_args(_with_dashes(kind, argv))
     if unknown:
         name = unknown[0].split("=")[0]
-        raise UserError(f"command line: unknown argument '{name}'; {did_you_mean(name, flags)}")
+        keys = (*kind.model_fields, "config")
+        hint = did_you_mean(name, [_flag(key) if name.startswith("-") else key for key in keys])
+        raise UserError(f"command line: unknown argument '{name}'; {hint}")
     texts = {key: text for key, text in vars(known).items() if key != "config" and text is not None}
-    return build(
-        kind, known.config, {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()}
+    path = None if known.config is None else find(known.config, "configs", what="config")
+    return build(kind, path, {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()})
+
+
+def _parser(kind: type[Config], description: str | None) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program(Path(sys.argv[0])),
+        usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
+        description=as_typed(description or ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
+    help_text = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
+    parser.add_argument("--config", metavar="FILE|NAME", help=help_text)
+    for name, field in kind.model_fields.items():
+        default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+        text = as_typed(field.description or name) + (f" ({default})" if default else "")
+        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}  # --dry-run
+        parser.add_argument(
+            _flag(name), dest=name, metavar=_choices(field.annotation), help=text.replace("%", "%%"), **alone
+        )
+    return parser
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _with_dashes(kind: type[Config], argv: Sequence[str]) -> list[str]:
+    """Arguments with ``key=value`` turned into ``--key=value``, unless it is the value of the flag before it."""
+    words, takes_value = [], False
+    switches = {_flag(name) for name, field in kind.model_fields.items() if field.annotation is bool}
+    for word in argv:
+        is_pair = not takes_value and re.match(r"[a-z][\w-]*=", word)
+        words.append(f"{_flag(word.partition('=')[0])}={word.partition('=')[2]}" if is_pair else word)
+        takes_value = word.startswith("--") and "=" not in word and word not in switches
+    return words
+
+
+def _choices(annotation: Any) -> str:
+    """Values that a key takes, as the help shows them: its choices where they are few, else its type's name."""
+    origin, arguments = get_origin(annotation), [a for a in get_args(annotation) if a is not type(None)]
+    if origin is Annotated:
+        return _choices(arguments[0])
+    if origin is Literal:
+        return "|".join(map(str, arguments))
+    if origin in {Union, UnionType}:
+        return "|".join(dict.fromkeys(_choices(argument) for argument in arguments))
+    if origin in {tuple, list, frozenset, set}:
+        return f"[{_choices(arguments[0])},...]"
+    if origin is dict:
+        return f"{{{_choices(arguments[0])}: {_choices(arguments[1])},...}}"
+    names = {bool: "true|false", int: "N", float: "X", str: "TEXT", Path: "PATH"}
+    return names.get(annotation, "VALUE")
+
+
+def _shown(value: Any) -> str:
+    """``default: VALUE`` as it stands in YAML; empty for a default that says nothing (null, an empty list)."""
+    if value is None or value == "" or (isinstance(value, Sized) and not value):
+        return ""
+    return f"default: {_yaml(value)}"
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_yaml, value))}]"
+    text = as_typed(str(value))
+    return text if text.isprintable() else repr(text)
 
 
 def _value(annotation: Any, text: str) -> Any:

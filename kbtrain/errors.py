@@ -6,16 +6,19 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+from kbtrain.installation import as_typed
+
 
 class UserError(Exception):
     """Bad input, configuration or environment. ``str(error)`` is one line; scripts print it and exit with 2.
 
     A key, an id or a name out of a file may hold anything: what does not print (line ends, control characters, halves
-    of a surrogate pair) is escaped as ``repr`` does, here and nowhere else.
+    of a surrogate pair) is escaped as ``repr`` does, here and nowhere else. Scripts that the message names by
+    their path in a clone are named as this installation's user types them.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
+        super().__init__(as_typed("".join(c if c.isprintable() else repr(c)[1:-1] for c in message)))
 
 
 def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:

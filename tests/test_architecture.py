@@ -13,7 +13,9 @@ PACKAGE = ROOT / "kbtrain"
 
 # Each floor imports from lower floors only; rooms of one floor do not import each other.
 FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"installation"}),
     frozenset({"arrays", "errors", "progress", "records", "svg", "text_table"}),
+    frozenset({"scripts"}),
     frozenset({"config", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
     frozenset({"kernels", "metrics"}),

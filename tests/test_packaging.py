@@ -1,11 +1,17 @@
 """What is installed: every data file of the package, and pinned versions that anyone can install."""
 
 import re
+import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import kbtrain
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -14,13 +20,35 @@ PINS = dict(
 )
 
 
-def test_every_data_file_of_the_package_is_installed():
-    package = ROOT / "kbtrain"
-    patterns = PROJECT["tool"]["setuptools"]["package-data"]["kbtrain"]
-    shipped = {path for pattern in patterns for path in package.glob(pattern)}
-    data = {p for p in package.rglob("*") if p.is_file() and p.suffix not in {".py", ".pyc"}}
-    assert len(data) >= 2
-    assert data - shipped == set()
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> set[str]:
+    """Names of the files in the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (file,) = folder.glob("kbtrain-*.whl")
+    return set(zipfile.ZipFile(file).namelist())
+
+
+def files_of(*folders: str) -> set[str]:
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+
+
+def test_every_file_of_the_package_is_installed(wheel):
+    package = files_of("kbtrain")
+    assert len([name for name in package if not name.endswith(".py")]) >= 5
+    assert package - wheel == set()
+
+
+def test_scripts_configs_and_launch_files_are_installed_beside_the_package(wheel):
+    files = files_of("data_gen", "recipes", "eval", "ds_configs")
+    assert len(files) >= 80
+    assert {name for name in wheel if "/_scripts/" in name} == {f"kbtrain/_scripts/{name}" for name in files}
+
+
+def test_nothing_else_is_installed(wheel):
+    assert {name.split("/")[0] for name in wheel} == {"kbtrain", f"kbtrain-{kbtrain.__version__}.dist-info"}
 
 
 def test_every_folder_of_the_package_is_a_package():
@@ -37,9 +65,8 @@ def test_every_pin_is_a_plain_version():
 def test_every_dependency_that_setup_and_the_tests_install_is_pinned_inside_its_range():
     project = PROJECT["project"]
     pins = {canonicalize_name(name): version for name, version in PINS.items()}
-    extras = [
-        project["optional-dependencies"][name] for name in ("dev", "train", "wandb", "tensorboard", "ray", "bertscore")
-    ]
+    names = ("dev", "train", "wandb", "tensorboard", "ray", "bertscore", "completion")
+    extras = [project["optional-dependencies"][name] for name in names]
     wanted = [Requirement(text) for part in (project["dependencies"], *extras) for text in part]
     outside = {r.name for r in wanted if not r.specifier.contains(pins.get(canonicalize_name(r.name), "0.dev0"))}
     assert len(wanted) >= 25

@@ -25,7 +25,7 @@ from kbtrain.store import SampleStore
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent
-CONFIG = ROOT / "data_gen/configs/import_answers.yaml"
+CONFIG = ROOT / "data_gen/configs/import_llama3.yaml"
 
 
 def native(i: int) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""Find, list, copy and run the stage scripts, recipes, configurations and launch files, in a clone and after pip.
+
+There is no registry: a name is the file's stem (of a launch file without ``accelerate_``), and no two files share one.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.installation import as_typed, home
+
+Kind = Literal["stages", "recipes", "configs", "launch"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_PATTERNS: dict[Kind, tuple[str, ...]] = {
+    "stages": ("data_gen/*.py", "eval/*.py"),
+    "recipes": ("recipes/*.py",),
+    "configs": ("data_gen/configs/*.yaml", "recipes/configs/*.yaml", "eval/configs/*.yaml"),
+    "launch": ("ds_configs/*",),
+}
+
+
+def shipped(*kinds: Kind) -> dict[str, Path]:
+    """Name -> file of the kinds given; of all without any."""
+    paths = (path for kind in kinds or KINDS for pattern in _PATTERNS[kind] for path in sorted(home().glob(pattern)))
+    return {_name(path): path for path in paths if path.is_file()}
+
+
+def _name(path: Path) -> str:
+    """Stem; DeepSpeed's own JSON files keep their suffix, since the launch files hold them by it."""
+    return path.name if path.suffix == ".json" else path.stem.removeprefix("accelerate_")
+
+
+def find(text: str | Path, *kinds: Kind, what: str) -> Path:
+    """The file at path ``text``, or the shipped one of that name or path. Raises :class:`UserError`."""
+    path, names = Path(text), shipped(*kinds)
+    if path.is_file():
+        return path
+    if str(text) in names:
+        return names[str(text)]
+    within = home() / path
+    if within in names.values():  # a path as in a clone: recipes/train_kbm.py
+        return within
+    if len(path.parts) > 1 or path.suffix:
+        raise UserError(f"{at(path)}: no such file")
+    raise UserError(f"unknown {what} '{text}'; {did_you_mean(str(text), names)}")
+
+
+def about(path: Path) -> str:
+    """First line of a script's docstring or of a YAML file's head comment; empty for JSON."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    first = text.partition("\n")[0]
+    return as_typed(first.removeprefix("# ")) if first.startswith("#") else ""
+
+
+def listing(*kinds: Kind) -> Iterator[str]:
+    """Lines of the table of all files: a headline a kind, then name and first line of each."""
+    for kind in kinds or KINDS:
+        files = shipped(kind)
+        width = max(map(len, files))
+        yield f"{kind}:"
+        yield from (f"  {name:<{width}}  {about(path)}".rstrip() for name, path in files.items())
+
+
+def copy(name: str, target: Path) -> Path:
+    """Copy a shipped file to ``target``, a file or a folder; returns the copy. Raises :class:`UserError`."""
+    source = find(name, what="name")
+    if target.is_dir():
+        target = target / source.name
+    if target.exists():
+        raise UserError(f"{at(target)}: exists already; give another name")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise UserError(f"{at(target)}: {error.strerror}") from None
+    return target
+
+
+def run(script: Path, arguments: Sequence[str]) -> None:
+    """Run a script in this process, as ``python SCRIPT ARGUMENTS`` would."""
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def launch(script: Path, launch_file: Path, arguments: Sequence[str]) -> None:
+    """Replace this process by ``accelerate launch`` with the script. Raises :class:`UserError`."""
+    command = launch_command(script, launch_file, arguments)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) -> list[str]:
+    """Arguments of ``accelerate launch``; paths are absolute, so that it works in any folder."""
+    settings, options = _launch_settings(launch_file), ["--config_file", str(launch_file.resolve())]
+    deepspeed = _deepspeed_file(launch_file, settings)
+    if deepspeed:
+        options += ["--deepspeed_config_file", str(deepspeed)]
+    if settings.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
+        options += ["--num_cpu_threads_per_process", str(_threads(int(settings.get("num_processes", 1))))]
+    return [sys.executable, "-m", "accelerate.commands.launch", *options, str(script.resolve()), *arguments]
+
+
+def _launch_settings(launch_file: Path) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(launch_file.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        settings = None
+    if not isinstance(settings, dict) or "distributed_type" not in settings:
+        raise UserError(f"{at(launch_file)}: not a launch file of accelerate (no distributed_type)")
+    return settings
+
+
+def _deepspeed_file(launch_file: Path, settings: dict[str, Any]) -> Path | None:
+    """DeepSpeed's configuration that a launch file names; its path is relative to a clone's root."""
+    given: str | None = (settings.get("deepspeed_config") or {}).get("deepspeed_config_file")
+    if given is None:
+        return None
+    for base in (Path(), launch_file.resolve().parent, home()):
+        if (base / given).is_file():
+            return (base / given).resolve()
+    raise UserError(f"{at(launch_file)}: its deepspeed_config_file {given} is no file")
+
+
+def _threads(processes: int) -> int:
+    """Threads of each process on a CPU, as accelerate itself chooses them, but without its notice."""
+    import psutil
+
+    return max((psutil.cpu_count(logical=False) or 1) // max(processes, 1), 1)

@@ -1,0 +1,111 @@
+"""Scripts by name: found, listed, copied and launched, from any folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kbtrain import scripts
+from kbtrain.errors import UserError
+from kbtrain.installation import home
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_no_two_shipped_files_share_a_name():
+    counted = Counter(name for kind in scripts.KINDS for name in scripts.shipped(kind))
+    assert len(counted) >= 80
+    assert [name for name, count in counted.items() if count > 1] == []
+
+
+def test_every_script_and_configuration_says_in_one_line_what_it_is():
+    files = scripts.shipped("stages", "recipes", "configs")
+    assert [name for name, path in files.items() if len(scripts.about(path)) < 15] == []
+
+
+def test_the_list_shows_name_and_first_line():
+    lines = list(scripts.listing("recipes"))
+    assert lines[0] == "recipes:"
+    assert any(line.startswith("  train_kbm ") and "Train a knowledge-boundary model" in line for line in lines)
+    assert [line for line in scripts.listing() if not line.startswith(" ")] == [f"{k}:" for k in scripts.KINDS]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "path"),
+    [
+        ("collect", "stages", "data_gen/collect.py"),
+        ("train_kbm", "recipes", "recipes/train_kbm.py"),
+        ("recipes/train_kbm.py", "recipes", "recipes/train_kbm.py"),
+        ("kbm_smollm2", "configs", "recipes/configs/kbm_smollm2.yaml"),
+        ("recipes/configs/kbm_smollm2.yaml", "configs", "recipes/configs/kbm_smollm2.yaml"),
+        ("zero2_4gpu", "launch", "ds_configs/accelerate_zero2_4gpu.yaml"),
+        ("zero2.json", "launch", "ds_configs/zero2.json"),
+    ],
+)
+def test_a_name_or_a_path_as_in_a_clone_is_found_from_any_folder(text, kind, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert scripts.find(text, kind, what="name") == ROOT / path
+
+
+def test_a_file_of_ones_own_goes_before_a_shipped_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("collect").write_text("")
+    assert scripts.find("collect", "stages", what="stage") == Path("collect")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("colect", "unknown stage 'colect'; did you mean 'collect'?"),
+        ("data_gen/colect.py", "data_gen/colect.py: no such file"),
+        ("mine.py", "mine.py: no such file"),
+    ],
+)
+def test_a_name_that_does_not_exist_gets_the_nearest(text, message):
+    with pytest.raises(UserError) as caught:
+        scripts.find(text, "stages", what="stage")
+    assert str(caught.value) == message
+
+
+def test_a_copy_is_the_same_file_and_overwrites_none(tmp_path):
+    target = scripts.copy("train_kbm", tmp_path / "mine" / "my.py")
+    assert target.read_bytes() == (ROOT / "recipes/train_kbm.py").read_bytes()
+    assert scripts.copy("kbm_smollm2", tmp_path) == tmp_path / "kbm_smollm2.yaml"
+    with pytest.raises(UserError, match="exists already; give another name"):
+        scripts.copy("train_kbm", target)
+
+
+def test_a_launch_names_its_files_absolutely(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script, launch = home() / "recipes/train_kbm.py", home() / "ds_configs/accelerate_zero2_4gpu.yaml"
+    command = scripts.launch_command(script, launch, ["--epochs", "1"])
+    assert command[3:5] == ["--config_file", str(launch)]
+    assert command[5:7] == ["--deepspeed_config_file", str(home() / "ds_configs/zero2.json")]
+    assert command[7:] == [str(script), "--epochs", "1"]
+
+
+def test_a_copied_launch_file_still_finds_deepspeeds_configuration(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = scripts.copy("zero2_4gpu", tmp_path / "mine.yaml")
+    scripts.copy("zero2.json", tmp_path / "ds_configs" / "zero2.json")
+    command = scripts.launch_command(home() / "recipes/train_kbm.py", own, [])
+    assert str(tmp_path / "ds_configs" / "zero2.json") in command
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+def test_a_launch_on_a_cpu_gives_the_number_of_threads_that_accelerate_would_take(given, monkeypatch):
+    """Given, so that accelerate prints no notice of having chosen it; OMP_NUM_THREADS goes before."""
+    monkeypatch.setattr("psutil.cpu_count", lambda logical: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    command = scripts.launch_command(ROOT / "x.py", home() / "ds_configs/accelerate_cpu.yaml", [])
+    assert ("--num_cpu_threads_per_process" in command) is (given is None)
+    assert given or command[command.index("--num_cpu_threads_per_process") + 1] == "6"
+
+
+def test_a_file_that_is_no_launch_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not a launch file of accelerate"):
+        scripts.launch_command(ROOT / "x.py", home() / "recipes/configs/kbm_smollm2.yaml", [])
