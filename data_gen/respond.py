@@ -19,12 +19,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
-from kbtrain.dialogue.features import kept_knowledge
+from kbtrain.config import run_script
+from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
@@ -32,25 +32,16 @@ from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, Split, TurnExample
 
 
-class RespondConfig(Config):
+class RespondConfig(KnowledgeConfig):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     model: Path = Field(description="folder of recipes/train_dialogue.py")
-    know: Literal["none", "tfidf", "ranker", "bm25"] = Field("tfidf", description="who finds the snippets")
-    ranker: Path | None = Field(None, description="folder of recipes/train_ranker.py, for know: ranker")
-    corpus: Path | None = Field(None, description="passages, for know: bm25")
+    know: Know | Literal["none"] = Field("tfidf", description="none, tfidf, ranker or bm25: where snippets come from")
     ways: tuple[Way, ...] = Field(WAYS, description="which of the found snippets are read: top3, rank1, rank5")
     split: Split = Field("test", description="turns of this split")
     out: Path | None = Field(None, description="folder of the responses (default: RUN/responses)")
     batch_size: int = Field(16, ge=1, description="responses generated at a time")
     dtype: str = Field("auto", description="auto, bf16, fp32 or fp16")
     device: str = Field("auto", description="auto, cpu or cuda")
-
-    @model_validator(mode="after")
-    def _complete(self) -> RespondConfig:
-        for know, key in (("ranker", "ranker"), ("bm25", "corpus")):
-            if (self.know == know) != (getattr(self, key) is not None):
-                raise ValueError(f"know: {know} and the key '{key}' belong together")
-        return self
 
 
 def main(config: RespondConfig) -> None:
@@ -61,9 +52,9 @@ def main(config: RespondConfig) -> None:
     read_responder_card(config.model)  # a wrong folder is told before anything is searched for
     plan: dict[str, list[tuple[Hit, ...]]] = {NONE: [()] * len(turns)}
     if config.know != "none":
-        path, place = out / f"{config.know}.evidence.jsonl", config.ranker or config.corpus
+        path = out / f"{config.know}.evidence.jsonl"
         shown = functools.partial(tqdm, desc=config.know, unit=" turns")
-        found = kept_knowledge(path, config.know, turns, DEEPEST, config.run, place, config.device, shown)
+        found = kept_knowledge(path, config.know, turns, DEEPEST, config.run, config.source, config.device, shown)
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
     responder = functools.cache(lambda: opened(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}

@@ -16,21 +16,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.dialogue.features import Finder, find_knowledge, with_entities
+from kbtrain.dialogue.features import Finder, KnowledgeConfig, find_knowledge, with_entities
 from kbtrain.dialogue.responses import all_responses
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample
 
 
-class TurnFeaturesConfig(LLMConfig):
+class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     syn_resp: bool = Field(False, description="generate a response for each turn with the model below")
     context_words: int = Field(400, ge=16, description="words of the dialogue that the model reads; older turns go")
@@ -38,17 +38,7 @@ class TurnFeaturesConfig(LLMConfig):
     ner: tuple[Finder, ...] = Field(("sgd",), description="who finds entities: sgd, spacy, gliner")
     spacy_model: str = Field("en_core_web_sm", description="spaCy pipeline: package or folder")
     gliner_model: str = Field("urchade/gliner_small-v2.1", description="GLiNER model: folder or hub id")
-    know: Literal["none", "tfidf", "ranker", "bm25"] = Field("none", description="who finds the knowledge")
     k: int = Field(3, ge=1, description="snippets per turn")
-    ranker: Path | None = Field(None, description="folder of recipes/train_ranker.py, for know: ranker")
-    corpus: Path | None = Field(None, description="passages, for know: bm25 (each context is searched for)")
-
-    @model_validator(mode="after")
-    def _complete(self) -> TurnFeaturesConfig:
-        for know, key in (("ranker", "ranker"), ("bm25", "corpus")):
-            if (self.know == know) != (getattr(self, key) is not None):
-                raise ValueError(f"know: {know} and the key '{key}' belong together")
-        return self
 
 
 def main(config: TurnFeaturesConfig) -> None:
@@ -82,7 +72,7 @@ def responses(config: TurnFeaturesConfig, turns: Sequence[TurnExample], source: 
 def knowledge(config: TurnFeaturesConfig, turns: Sequence[TurnExample]) -> list[tuple[Hit, ...]]:
     bar = tqdm(turns, desc=config.know, unit=" turns")
     know: Any = config.know
-    return find_knowledge(know, bar, config.k, config.run, config.ranker or config.corpus, config.device)
+    return find_knowledge(know, bar, config.k, config.run, config.source, config.device)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from pydantic import Field, model_validator
+
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.prompts.ragate import context_text
@@ -91,6 +94,26 @@ def _needed(package: str, command: str) -> Any:
 
 
 Know = Literal["tfidf", "ranker", "bm25"]
+
+
+class KnowledgeConfig(Config):
+    """Keys of the scripts that look up knowledge for turns; a ranker's folder or a corpus belongs to its method."""
+
+    know: Know | Literal["none"] = Field("none", description="none, tfidf, ranker or bm25: where knowledge comes from")
+    ranker: Path | None = Field(None, description="folder of recipes/train_ranker.py, for know: ranker")
+    corpus: Path | None = Field(None, description="passages, for know: bm25 (each context is searched for)")
+
+    @property
+    def source(self) -> Path | None:
+        """The ranker's folder or the corpus; None for the methods that need neither."""
+        return self.ranker or self.corpus
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for know, key in (("ranker", "ranker"), ("bm25", "corpus")):
+            if (self.know == know) != (getattr(self, key) is not None):
+                raise ValueError(f"know: {know} and the key '{key}' belong together")
+        return self
 
 
 def by_rank(rank: Rank, candidates: Candidates, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:

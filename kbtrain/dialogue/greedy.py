@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +15,18 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from kbtrain.dialogue.responder import Generated
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.llm.sampler.sampler import eos_ids
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A greedy answer: the least logit and probability of its tokens, the end token left out; None if it is empty."""
+
+    text: str
+    n_tokens: int
+    minimum_logit: float | None
+    minimum_probability: float | None
 
 
 class _Chosen(LogitsProcessor):

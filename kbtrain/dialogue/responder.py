@@ -29,6 +29,8 @@ from kbtrain.records import Hit, TurnExample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from kbtrain.dialogue.greedy import Generated
+
 CARD = "dialogue.json"
 
 
@@ -134,16 +136,6 @@ class ResponsePrompts:
             ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
             self._seen[text] = tuple(ids)
         return self._seen[text]
-
-
-@dataclass(frozen=True)
-class Generated:
-    """A greedy response: the least logit and probability of its tokens, the end token left out; None if it is empty."""
-
-    text: str
-    n_tokens: int
-    minimum_logit: float | None
-    minimum_probability: float | None
 
 
 class Responder:
