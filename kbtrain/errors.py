@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def at(path: Path | str, line: int | None = None, field: str | None = None) -> s
     """Where an error is, as ``file:line: field 'name'`` (parts that are unknown are left out)."""
     place = str(path) if line is None else f"{path}:{line}"
     return place if field is None else f"{place}: field '{field}'"
+
+
+def require(package: str, extra: str, needed: bool = True) -> None:
+    """Raises :class:`UserError` with the command that installs an optional package."""
+    if needed and importlib.util.find_spec(package) is None:
+        raise UserError(f"package '{package}' is needed and not installed: pip install \"kbtrain[{extra}]\"")
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

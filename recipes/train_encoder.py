@@ -169,8 +169,9 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData, started: float) 
 def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tuple[Any, Any, dict[str, Any]]:
     from transformers import set_seed
 
-    from kbtrain.gates.encoder.gate import EncoderGate, has_segments, open_encoder
+    from kbtrain.gates.encoder.gate import EncoderGate
     from kbtrain.metrics.dev import classifier_metrics
+    from kbtrain.models.encoders import has_segments, open_encoder
     from kbtrain.training.classifier_trainer import (
         ClassifierCollator,
         ClassifierRow,
@@ -212,7 +213,8 @@ def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tupl
 
 
 def fitted_probe(config: TrainEncoderConfig, data: ClassifierData, device: str) -> Any:
-    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput, open_body
+    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
+    from kbtrain.models.encoders import open_body
 
     model, tokenizer = open_body(config.model, config.dtype, device)
     reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")

@@ -24,9 +24,10 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD, GateCard
+from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.kbm import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
-from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
 from kbtrain.training.run import claim, finished, identity, settled
 
@@ -104,10 +105,9 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
     from transformers.utils.logging import disable_progress_bar
 
     from kbtrain.gates.kbm.gate import KBM
-    from kbtrain.gates.kbm.train import KBMTrainer
+    from kbtrain.gates.kbm.train import KBMTrainer, make_row
     from kbtrain.gates.true_false.template import Encoder, kbm_template
     from kbtrain.models.adapters import compute_of
-    from kbtrain.training.answer_trainer import make_row
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
     from kbtrain.training.processes import main_first

@@ -27,9 +27,10 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
+from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
-from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import SCORES, held_out_examples, train_to_end
 from kbtrain.training.run import claim, finished, identity, settled

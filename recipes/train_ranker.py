@@ -90,7 +90,7 @@ def train(
 ) -> Any:
     from transformers import set_seed
 
-    from kbtrain.gates.encoder.gate import has_segments, open_encoder
+    from kbtrain.models.encoders import has_segments, open_encoder
     from kbtrain.retrieval.ranker import Ranker
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.finish import train_to_end

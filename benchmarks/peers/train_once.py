@@ -21,15 +21,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from training_limit import least_seconds
 
 from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.jsonl import read
-from kbtrain.models.adapters import open_base
+from kbtrain.models.adapters import Adapter, open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateExample
-from kbtrain.training.answer_trainer import Collator, Row, answer_loss, make_row
+from kbtrain.training.answer_trainer import Collator, Row, answer_loss
 from kbtrain.training.base_trainer import LikeLengthSampler
-from kbtrain.training.config import Adapter, TrainingConfig, training_arguments
+from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import target
 
 

@@ -20,9 +20,9 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from kbtrain.dialogue.responder import CARD, Responder, ResponderCard, ResponsePrompts
 from kbtrain.dialogue.responses import reference
 from kbtrain.errors import UserError, at
-from kbtrain.gates.encoder.gate import like_length
 from kbtrain.jsonl import read
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
+from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import dialogue_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Hit, Snippet, Split, TurnExample

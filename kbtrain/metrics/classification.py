@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +49,16 @@ def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> C
         average_precision=float(average_precision(truth, scores)[0]) if ranked else None,
         reasons=_reasons(truth, retrieved),
     )
+
+
+_FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
+
+
+def log_loss(targets: Sequence[float], probabilities: Sequence[float]) -> float:
+    """Mean cross-entropy in nats of probabilities (clipped to [1e-6, 1 - 1e-6]) against hard or soft targets."""
+    clipped = [min(max(p, _FLOOR), 1 - _FLOOR) for p in probabilities]
+    losses = [-t * math.log(p) - (1 - t) * math.log(1 - p) for t, p in zip(targets, clipped, strict=True)]
+    return math.fsum(losses) / len(losses)
 
 
 def expected_at_random(positive: str, truth: Bools, ratio: float) -> Classification:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kbtrain.metrics.classification import classify
+from kbtrain.metrics.classification import classify, log_loss
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, Threshold, choose
 from kbtrain.metrics.turns import Run, classify_turns
 from kbtrain.records import GateExample, TurnExample
-
-_FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
 
 
 def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> Threshold:
@@ -27,13 +25,10 @@ def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[s
 
     ``f1`` is for choosing between checkpoints on dev; it is no estimate of F1 elsewhere.
     """
-    p = np.clip(np.asarray(scores, dtype=float), _FLOOR, 1 - _FLOOR)
-    target = np.asarray(need, dtype=float)
-    loss = float(-(target * np.log(p) + (1 - target) * np.log(1 - p)).mean())
-    truth = target > 0.5
-    found = classify("needed", truth, p, p > best_f1_threshold(need, list(p)).value)
+    p = np.clip(np.asarray(scores, dtype=float), 1e-6, 1 - 1e-6)
+    found = classify("needed", np.asarray(need) > 0.5, p, p > best_f1_threshold(need, list(p)).value)
     values = {"auroc": found.auroc, "average_precision": found.average_precision, "f1": found.f1}
-    return {"loss": loss} | {name: value for name, value in values.items() if value is not None}
+    return {"loss": log_loss(need, scores)} | {name: value for name, value in values.items() if value is not None}
 
 
 def intervals_of_examples(

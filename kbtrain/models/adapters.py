@@ -12,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kbtrain.errors import UserError
-from kbtrain.training.config import Adapter
-from kbtrain.training.processes import require, under_deepspeed
+from kbtrain.errors import UserError, require
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +104,7 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
 
     Raises :class:`UserError` where it cannot be opened, or bitsandbytes is not installed.
     """
-    require("bitsandbytes", "train", True)
+    require("bitsandbytes", "train")
     from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
     from kbtrain.models.load import choose_device, resolve
@@ -141,6 +140,12 @@ def _never_packed(model: Any) -> Any:
     return model
 
 
+def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Round the parameters in place; buffers stay, since rounded rotary frequencies would be another model."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def merged_into_16_bit(base: str, adapter: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
     """The NF4 weights written out and the adapter added to them, rounded to ``dtype`` once.
 
@@ -148,8 +153,6 @@ def merged_into_16_bit(base: str, adapter: Path, device: str, dtype: torch.dtype
     """
     import torch
     from peft import PeftModel
-
-    from kbtrain.gates.kbm.gate import cast_weights
 
     quantised, _ = load_nf4(base, device, torch.float32)
     plain: Any = quantised.dequantize()
@@ -177,6 +180,36 @@ def open_base(model: str, method: str, device: str, compute: str) -> tuple[Any, 
     frozen_on_gpu = method == "lora" and device.startswith("cuda")
     half = compute == "bf16" and (under_deepspeed() or frozen_on_gpu)
     return load_model(model, "bf16" if half else "fp32", device)
+
+
+def under_deepspeed() -> bool:
+    """True if ``accelerate launch`` was told to use DeepSpeed."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank adapters (LoRA) on all linear layers but the output layer."""
+
+    rank: int
+    alpha: int
+    dropout: float
+    seed: int  # of the initial values
+
+    def __call__(self, model: Any) -> Any:
+        """The model wrapped with new adapters (peft)."""
+        from peft import LoraConfig, get_peft_model
+        from transformers import set_seed
+
+        set_seed(self.seed)
+        config = LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(model, config)
 
 
 def trainable(base: Any, adapter: Adapter | None, checkpointing: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Cuts a stream of prompts into batches: a function of the input alone, so that a resumed run repeats them exactly.
+"""Batches of like length, and their padding: functions of the input alone, so that a resumed run repeats them exactly.
 
 Rounding in a batch depends on its shape; were batches made of whatever is left to do, a resumed run would end in other
 bytes than an undisturbed one.
@@ -7,14 +7,30 @@ bytes than an undisturbed one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from kbtrain.llm.sampler.sampler import PromptRows
+    import torch
 
 T = TypeVar("T")
+
+
+class Prompt(Protocol):
+    """A prompt's token ``ids`` and the ``indices`` of the answers to draw for it; question and condition name it."""
+
+    @property
+    def question_id(self) -> str: ...
+    @property
+    def condition(self) -> str: ...
+    @property
+    def ids(self) -> Sequence[int]: ...
+    @property
+    def indices(self) -> Sequence[int]: ...
+
+
+P = TypeVar("P", bound=Prompt)
 
 
 @dataclass(frozen=True)
@@ -33,10 +49,52 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def batches(prompts: list[PromptRows], limits: BatchLimits) -> Iterator[list[PromptRows]]:
+def like_length(
+    lengths: Sequence[int], tokens_per_batch: int, groups: Sequence[object] | None = None
+) -> list[list[int]]:
+    """Indices in batches of like length, longest first, each of at most so many tokens padding included.
+
+    With ``groups`` (one a row, compared by identity) rows of different groups are never in one batch; groups come in
+    the order of their first row.
+    """
+    rank: dict[int, int] = {}
+    group = [rank.setdefault(id(key), len(rank)) for key in groups] if groups else [0] * len(lengths)
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (group[i], -lengths[i], i)):
+        first = batches[-1][0] if batches else None
+        if (
+            first is not None
+            and group[first] == group[i]
+            and (len(batches[-1]) + 1) * lengths[first] <= tokens_per_batch
+        ):
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def padded(
+    rows: Sequence[Sequence[T]], fill: T, side: Literal["left", "right"] = "right"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows, longest) with ``fill`` at the shorter rows' ``side``, and the mask of what is real (1) or filled (0)."""
+    import torch
+
+    width = max(len(row) for row in rows)
+    gaps = [[fill] * (width - len(row)) for row in rows]
+    blank = [[0] * len(gap) for gap in gaps]
+    if side == "left":
+        values = [[*gap, *row] for gap, row in zip(gaps, rows, strict=True)]
+        mask = [[*zeros, *[1] * len(row)] for zeros, row in zip(blank, rows, strict=True)]
+    else:
+        values = [[*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
+        mask = [[*[1] * len(row), *zeros] for zeros, row in zip(blank, rows, strict=True)]
+    return torch.tensor(values), torch.tensor(mask)
+
+
+def batches(prompts: list[P], limits: BatchLimits) -> Iterator[list[P]]:
     """Batches of one window: like numbers of answers and like lengths together, longest first (memory errs early)."""
     ordered = sorted(prompts, key=lambda p: (-len(p.indices), -len(p.ids), p.question_id, p.condition))
-    batch: list[PromptRows] = []
+    batch: list[P] = []
     rows = 0
     for prompt in ordered:
         longest = len(batch[0].ids) if batch else 0

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gates.encoder.gate import has_segments, like_length, open_encoder
 from kbtrain.jsonl import read
+from kbtrain.models.batching import like_length
+from kbtrain.models.encoders import has_segments, open_encoder
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
 from kbtrain.records import Hit, Snippet, Split, TurnExample, Utterance
 from kbtrain.retrieval.base import Searcher

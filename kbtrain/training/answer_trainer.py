@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.template import Encoded
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
 from kbtrain.kernels.training_attention import attention_for_training
+from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import WatchedTrainer
 from kbtrain.training.processes import gathered, is_zero3, put_into
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE = -100
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,24 +39,6 @@ class Row:
     cut: int = 0
 
 
-def make_row(encoded: Encoded, targets: Sequence[float | None]) -> Row:
-    """``targets``: for each key the probability of True to teach; 0 or 1 is the paper's hard label, None no loss.
-
-    The answer's text follows the more probable value, an unknown one reads False.
-    """
-    values = tuple(t is not None and t > 0.5 for t in targets)
-    answer = encoded.answer(values)
-    labels, other, weight = list(answer), [0] * len(answer), [1.0] * len(answer)
-    for i, t in enumerate(targets):
-        place = encoded.tree.places[values[:i]]
-        if t is None:
-            labels[place.position] = IGNORE
-        else:
-            other[place.position] = place.false_id if values[i] else place.true_id
-            weight[place.position] = t if values[i] else 1 - t
-    return Row((*encoded.prompt, *answer), tuple(labels), tuple(other), tuple(weight), encoded.cut)
-
-
 class Collator:
     """Rows to tensors: inputs (rows, longest - 1), targets (rows, longest answer), both padded on the left.
 
@@ -69,22 +50,15 @@ class Collator:
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         """A batch for :class:`~kbtrain.gates.kbm.train.KBMTrainer`."""
-        width = max(len(row.ids) for row in rows) - 1
-        answer = max(len(row.labels) for row in rows)
-        lengths = torch.tensor([len(row.ids) - 1 for row in rows])[:, None]
-        positions = torch.arange(width)[None] - (width - lengths)
+        ids, mask = padded([row.ids[:-1] for row in rows], self.pad_id, "left")
         return {
-            "input_ids": torch.tensor([_left(row.ids[:-1], width, self.pad_id) for row in rows]),
-            "attention_mask": (positions >= 0).long(),
-            "position_ids": positions.clamp(min=0),
-            "labels": torch.tensor([_left(row.labels, answer, IGNORE) for row in rows]),
-            "other": torch.tensor([_left(row.other, answer, 0) for row in rows]),
-            "weight": torch.tensor([_left(row.weight, answer, 1.0) for row in rows]),
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+            "labels": padded([row.labels for row in rows], IGNORE, "left")[0],
+            "other": padded([row.other for row in rows], 0, "left")[0],
+            "weight": padded([row.weight for row in rows], 1.0, "left")[0],
         }
-
-
-def _left(items: Sequence[T], width: int, pad: T) -> list[T]:
-    return [pad] * (width - len(items)) + list(items)
 
 
 def answer_loss(logits: torch.Tensor, labels: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

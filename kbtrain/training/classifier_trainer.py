@@ -18,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import PreTrainedModel, TrainingArguments
 
 from kbtrain.errors import UserError
+from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import Watch, WatchedTrainer
 
 
@@ -66,14 +67,6 @@ class ClassifierCollator:
         if any(row.offset for row in rows):
             targets["offset"] = torch.tensor([row.offset for row in rows])
         return self.inputs(rows) | targets
-
-
-def padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows, longest) and its mask of 1 and 0."""
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-    return ids, mask
 
 
 def need_logit(logits: torch.Tensor, classes: int) -> torch.Tensor:

@@ -1,17 +1,15 @@
-"""Settings that every fine-tuning recipe has, as transformers' TrainingArguments, and the adapter that LoRA adds."""
+"""Settings that every fine-tuning recipe has, as transformers' TrainingArguments."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from kbtrain.config import Config
-from kbtrain.errors import UserError
-from kbtrain.training.processes import require
+from kbtrain.errors import UserError, require
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -90,28 +88,3 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         **every,
         **best,
     )
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """Low-rank adapters (LoRA) on all linear layers but the output layer."""
-
-    rank: int
-    alpha: int
-    dropout: float
-    seed: int  # of the initial values
-
-    def __call__(self, model: Any) -> Any:
-        """The model wrapped with new adapters (peft)."""
-        from peft import LoraConfig, get_peft_model
-        from transformers import set_seed
-
-        set_seed(self.seed)
-        config = LoraConfig(
-            r=self.rank,
-            lora_alpha=self.alpha,
-            lora_dropout=self.dropout,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
-        return get_peft_model(model, config)

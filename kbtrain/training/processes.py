@@ -5,12 +5,12 @@ ZeRO-3 splits every weight over the ranks: how they are put together again to be
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, require
+from kbtrain.models.adapters import under_deepspeed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,23 +54,12 @@ def _compile_nothing() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def require(package: str, extra: str, needed: bool) -> None:
-    """Raises :class:`UserError` with the command that installs an optional package."""
-    if needed and importlib.util.find_spec(package) is None:
-        raise UserError(f"package '{package}' is needed and not installed: pip install \"kbtrain[{extra}]\"")
-
-
 def main_first(task: Callable[[], T]) -> T:
     """Do it in the first rank, then in the others, which find its files."""
     from accelerate.state import PartialState
 
     with PartialState().main_process_first():
         return task()
-
-
-def under_deepspeed() -> bool:
-    """Whether ``accelerate launch`` was told to use DeepSpeed."""
-    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 def compute_dtype(name: str, device: str, model: PreTrainedModel) -> str:

@@ -78,9 +78,9 @@ def write_classifiers(folder):
     from tiny_turns import bert_folder
 
     from kbtrain.gate_folder import ClassifierCard, write_classifier_card
-    from kbtrain.gates.encoder.gate import open_encoder
     from kbtrain.gates.ragate.mha import train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
+    from kbtrain.models.encoders import open_encoder
 
     bert_folder(folder / "bert")
     model, words = open_encoder(str(folder / "bert"), "fp32", "cpu", n_logits=1)

@@ -14,7 +14,7 @@ from kbtrain.gate_folder import GateCard, Threshold, read_card, set_threshold, w
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
-from kbtrain.gates.true_false.scorer import like_length, marginals
+from kbtrain.gates.true_false.scorer import like_lengths, marginals
 from kbtrain.gates.true_false.template import Encoded, build_tree
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
@@ -140,7 +140,7 @@ def test_the_shared_start_is_computed_anew_when_weights_change_and_left_out_in_t
 def test_batches_are_of_like_length_and_within_the_token_budget(tokenizer):
     encoder = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000).scorer.encoder
     rows = [encoder.encode(e) for e in EXAMPLES]
-    batches = list(like_length(rows, 1000))
+    batches = like_lengths(rows, 1000)
     assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
     for batch in batches:
         width = max(len(rows[i].prompt) for i in batch) + len(rows[0].tree.tokens)

@@ -14,8 +14,8 @@ from tiny_kbm import labelled, make_folder, make_model
 from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
+from kbtrain.models.adapters import Adapter
 from kbtrain.models.shapes import config_of, parameters_of
-from kbtrain.training.config import Adapter
 from kbtrain.training.plan.memory import Batch, Weights, activations, needs
 from kbtrain.training.plan.plan import make_plan, on_cpu, read_planned, ways_to_fit, work
 
@@ -178,7 +178,7 @@ before = of('VmRSS:')
 config = LlamaConfig(**json.loads(sys.argv[1]))
 model = AutoModelForCausalLM.from_config(config)
 if sys.argv[2] == "lora":
-    from kbtrain.training.config import Adapter
+    from kbtrain.models.adapters import Adapter
     model = Adapter(16, 64, 0.1, 0)(model.requires_grad_(False))
 model.train()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])

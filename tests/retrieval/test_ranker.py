@@ -5,8 +5,8 @@ import torch
 from tiny_turns import bert_folder, snippets, turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.encoder.gate import open_encoder
 from kbtrain.jsonl import write
+from kbtrain.models.encoders import open_encoder
 from kbtrain.records import Hit, Snippet, Utterance
 from kbtrain.retrieval.ranker import (
     Candidates,

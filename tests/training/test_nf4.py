@@ -4,8 +4,7 @@ import pytest
 import torch
 from tiny_kbm import make_folder
 
-from kbtrain.models.adapters import load_nf4
-from kbtrain.training.config import Adapter
+from kbtrain.models.adapters import Adapter, load_nf4
 
 pytest.importorskip("bitsandbytes", reason='bitsandbytes is not installed: pip install "kbtrain[train]"')
 

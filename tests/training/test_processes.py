@@ -1,7 +1,7 @@
 import pytest
 
-from kbtrain.errors import UserError
-from kbtrain.training.processes import require, start_processes
+from kbtrain.errors import UserError, require
+from kbtrain.training.processes import start_processes
 
 
 def test_an_optional_package_that_is_missing_is_named_with_its_extra():

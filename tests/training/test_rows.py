@@ -4,8 +4,9 @@ import pytest
 import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
 
+from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.training.answer_trainer import IGNORE, Collator, answer_loss, make_row
+from kbtrain.training.answer_trainer import IGNORE, Collator, answer_loss
 
 KEYS = ("mastery", "certainty")
 ENCODER = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)

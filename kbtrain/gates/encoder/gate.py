@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import ClassifierCard, read_classifier_card
 from kbtrain.gates.encoder.input import EncoderInput, Segments
 from kbtrain.gates.encoder.offset import EncoderBase
+from kbtrain.models.batching import like_length
+from kbtrain.models.encoders import has_segments, open_encoder
 from kbtrain.records import Example
 
 if TYPE_CHECKING:
@@ -86,50 +88,3 @@ class EncoderGate:
             logits: torch.Tensor = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
         log_odds = logits[:, 0].double().cpu() + torch.tensor(offsets, dtype=torch.double)
         return [float(p) for p in torch.sigmoid(log_odds)]
-
-
-def like_length(lengths: Sequence[int], tokens_per_batch: int) -> list[list[int]]:
-    """Indices in batches of like length, longest first, each of at most so many tokens padding included."""
-    batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= tokens_per_batch:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches
-
-
-def has_segments(model: Any) -> bool:
-    """Whether the model tells the two segments apart."""
-    return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
-
-
-def open_encoder(name: str, dtype: str, device: str, n_logits: int | None = None, dropout: float | None = None) -> Any:
-    """(model, tokenizer) by embedded name, folder or hub id; with ``n_logits`` a new classifier is put on it.
-
-    One-line :class:`UserError` where it cannot be opened.
-    """
-    from transformers import AutoModelForSequenceClassification
-
-    given = {"num_labels": n_logits, "classifier_dropout": dropout}
-    changes = {key: value for key, value in given.items() if value is not None}
-    return open_as(AutoModelForSequenceClassification, name, dtype, device, **changes)
-
-
-def open_as(kind: Any, name: str, dtype: str, device: str, **changes: Any) -> Any:
-    """As :func:`open_encoder`, by one of transformers' Auto classes; ``changes`` are of the model's config."""
-    from transformers import AutoConfig, AutoTokenizer
-
-    from kbtrain.models.load import choose_device, choose_dtype, resolve
-
-    where, place = resolve(name), choose_device(device)
-    try:
-        config: Any = AutoConfig.from_pretrained(where)
-        for key, value in changes.items():
-            setattr(config, key, value)
-        chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
-        model: Any = kind.from_pretrained(where, config=config, dtype=chosen)
-        tokenizer = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model '{name}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
-    return model.to(place).eval(), tokenizer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,6 +18,8 @@ from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table, probability
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.jsonl import one_line
+from kbtrain.models.batching import padded, windows
+from kbtrain.models.encoders import open_body
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample
 
@@ -147,30 +149,17 @@ class EncoderProbe:
         write_atomically(folder / HEAD, self.head.model_dump_json(indent=1) + "\n")
 
 
-def open_body(name: str, dtype: str, device: str) -> Any:
-    """(model without a classifier, tokenizer) by embedded name, folder or hub id, as
-    :func:`kbtrain.gates.encoder.gate.open_encoder`."""
-    from transformers import AutoModel
-
-    from kbtrain.gates.encoder.gate import open_as
-
-    return open_as(AutoModel, name, dtype, device)
-
-
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:
     """(examples, size): the last layer's states, averaged over each text's tokens; in batches of like length."""
     import numpy as np
     import torch
-
-    from kbtrain.training.classifier_trainer import padded
 
     rows = reader.encode(examples) if examples else []
     size = int(model.config.hidden_size)
     found = np.zeros((len(rows), size))
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     pad = reader.tokenizer.pad_token_id or 0
-    for start in range(0, len(order), ROWS_PER_BATCH):
-        batch = order[start : start + ROWS_PER_BATCH]
+    for batch in windows(order, ROWS_PER_BATCH):
         ids, mask = (x.to(model.device) for x in padded([rows[i] for i in batch], pad))
         with torch.no_grad():
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state.double()

@@ -11,12 +11,11 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate_folder import ADAPTER, CARD, GateCard, read_card
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.models.adapters import check_base_of_adapter
+from kbtrain.models.adapters import cast_weights, check_base_of_adapter
 from kbtrain.prompts.kbm import Key, kbm_fingerprint
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -103,12 +102,6 @@ class KBMGate:
     def from_probabilities(self, found: Sequence[float]) -> list[float]:
         """The scores for p(True) already at hand, so that one pass serves all keys."""
         return list(found) if self.key == "benefit" else [1 - p for p in found]
-
-
-def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Round the parameters in place; buffers stay, since rounded rotary frequencies would be another model."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
 
 
 def _open(folder: Path, card: GateCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -22,22 +22,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import ADAPTER, CARD, GateCard, write_card
-from kbtrain.gates.kbm.gate import KBM, cast_weights
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
+from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.dev import shown
 from kbtrain.metrics.ranking import auroc, separations
-from kbtrain.models.adapters import adapters_in_fp32, merged_into_16_bit
+from kbtrain.models.adapters import adapters_in_fp32, cast_weights, merged_into_16_bit
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample
-from kbtrain.training.answer_trainer import AnswerTrainer, Row
+from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Row
 from kbtrain.training.base_trainer import Watch
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.model_card import model_card
 from kbtrain.training.processes import extra_batches
-
-_FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite
 
 
 def dev_metrics(
@@ -53,8 +52,8 @@ def dev_metrics(
     for key, column in probabilities.items():
         used = labelled(examples, key, labels)
         if used:
-            losses = [_cross_entropy(column[position[e.id]], target(e, key, labels) or 0.0) for e in used]
-            found[f"loss_{key}"] = math.fsum(losses) / len(losses)
+            targets = [target(e, key, labels) or 0.0 for e in used]
+            found[f"loss_{key}"] = log_loss(targets, [column[position[e.id]] for e in used])
         used = labelled(examples, key, "hard")
         truth = np.array([bool(getattr(e, key)) for e in used], dtype=bool)
         if truth.any() and not truth.all():
@@ -77,11 +76,6 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Se
             values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
             found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
     return found
-
-
-def _cross_entropy(p: float, truth: float) -> float:
-    p = min(max(p, _FLOOR), 1 - _FLOOR)
-    return -truth * math.log(p) - (1 - truth) * math.log(1 - p)
 
 
 def dry_run(
@@ -118,6 +112,24 @@ def dry_run(
         f"operations; weights and optimiser {found.state_gb:.1f} GB a device"
     )
     return "\n".join(lines)
+
+
+def make_row(encoded: Encoded, targets: Sequence[float | None]) -> Row:
+    """``targets``: for each key the probability of True to teach; 0 or 1 is the paper's hard label, None no loss.
+
+    The answer's text follows the more probable value, an unknown one reads False.
+    """
+    values = tuple(t is not None and t > 0.5 for t in targets)
+    answer = encoded.answer(values)
+    labels, other, weight = list(answer), [0] * len(answer), [1.0] * len(answer)
+    for i, t in enumerate(targets):
+        place = encoded.tree.places[values[:i]]
+        if t is None:
+            labels[place.position] = IGNORE
+        else:
+            other[place.position] = place.false_id if values[i] else place.true_id
+            weight[place.position] = t if values[i] else 1 - t
+    return Row((*encoded.prompt, *answer), tuple(labels), tuple(other), tuple(weight), encoded.cut)
 
 
 class KBMTrainer(AnswerTrainer):

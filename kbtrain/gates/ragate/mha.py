@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ClassifierCard, read_classifier_card
-from kbtrain.gates.encoder.gate import like_length
 from kbtrain.gates.encoder.input import made
+from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 

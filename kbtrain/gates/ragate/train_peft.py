@@ -20,18 +20,23 @@ from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ADAPTER, CARD
-from kbtrain.gates.kbm.train import KBMTrainer
+from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts, write_peft_card
 from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
-from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, merged_into_16_bit
+from kbtrain.models.adapters import (
+    adapters_in_fp32,
+    base_fingerprint,
+    cast_weights,
+    merged_into_16_bit,
+    under_deepspeed,
+)
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.records import Example, TurnExample
-from kbtrain.training.answer_trainer import IGNORE, Row, make_row
+from kbtrain.training.answer_trainer import IGNORE, Row
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
 from kbtrain.training.finish import dev_threshold, score_held_out
-from kbtrain.training.processes import under_deepspeed
 from kbtrain.training.run import write_run_files
 
 _FIELDS: dict[PeftFeature, str] = {
@@ -159,7 +164,6 @@ def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str,
     else:
         from peft import PeftModel
 
-        from kbtrain.gates.kbm.gate import cast_weights
         from kbtrain.models.load import load_model
 
         base, _ = load_model(card.base_model, "fp32", device)

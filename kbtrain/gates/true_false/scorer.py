@@ -6,7 +6,7 @@ What every prompt of a form begins with (system turn, instruction, demonstration
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicLayer
 from kbtrain.errors import UserError
 from kbtrain.gates.true_false.template import Encoded, Encoder, Values
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start
+from kbtrain.models.batching import like_length
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Scorer:
         self.model.train(False)
         with self._packed:
             head = None if was_training else self._start.of([row.prompt for row in rows])
-            for batch in like_length(rows, self.tokens_per_batch):
+            for batch in like_lengths(rows, self.tokens_per_batch):
                 for i, values in zip(batch, self._batch([rows[i] for i in batch], head), strict=True):
                     for key, p in zip(keys, marginals(values, len(keys)), strict=True):
                         found[key][i] = p
@@ -66,7 +67,7 @@ class Scorer:
 
     def n_batches(self, examples: Sequence[GateExample]) -> int:
         """How many forward passes these examples take (more where memory runs out)."""
-        return sum(1 for _ in like_length([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
+        return len(like_lengths([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
 
     def _batch(self, rows: list[Encoded], head: SharedPrefixCache | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
@@ -98,20 +99,10 @@ def marginals(conditional: Mapping[Values, float], n_keys: int) -> list[float]:
     return totals
 
 
-def like_length(rows: Sequence[Encoded], tokens_per_batch: int) -> Iterator[list[int]]:
+def like_lengths(rows: Sequence[Encoded], tokens_per_batch: int) -> list[list[int]]:
     """Indices in batches of like length, longest first; rows of a batch share their answers' tokens."""
-    order = sorted(range(len(rows)), key=lambda i: (rows[i].tree.tokens, -len(rows[i].prompt), i))
-    batch: list[int] = []
-    for i in order:
-        if batch:
-            first = rows[batch[0]]
-            width = len(first.prompt) + len(first.tree.tokens)
-            if rows[i].tree is not first.tree or (len(batch) + 1) * width > tokens_per_batch:
-                yield batch
-                batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    lengths = [len(row.prompt) + len(row.tree.tokens) for row in rows]
+    return like_length(lengths, tokens_per_batch, [row.tree for row in rows])
 
 
 _LEAST = 8  # tokens from which on it pays

@@ -165,7 +165,7 @@ def count(config: PlannedTraining, shape: Any) -> Weights:
 
 def adapter_of(config: PlannedTraining) -> Any:
     """The adapters that the recipe would add."""
-    from kbtrain.training.config import Adapter
+    from kbtrain.models.adapters import Adapter
 
     return Adapter(config.lora_rank, config.lora_alpha, config.lora_dropout, config.seed)
 

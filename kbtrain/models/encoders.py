@@ -1,0 +1,57 @@
+"""Open a pretrained encoder (BERT, DeBERTa, MiniLM, ...): by embedded name, folder or hub id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def open_encoder(
+    name: str, dtype: str, device: str, n_logits: int | None = None, dropout: float | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model with a classifier, and tokenizer; with ``n_logits`` a new classifier of so many outputs is put on it.
+
+    ``dtype`` auto: fp32. One-line :class:`UserError` where it cannot be opened.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    given = {"num_labels": n_logits, "classifier_dropout": dropout}
+    changes = {key: value for key, value in given.items() if value is not None}
+    return _open(AutoModelForSequenceClassification, name, dtype, device, **changes)
+
+
+def open_body(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model without a classifier, and tokenizer; otherwise as :func:`open_encoder`."""
+    from transformers import AutoModel
+
+    return _open(AutoModel, name, dtype, device)
+
+
+def has_segments(model: PreTrainedModel) -> bool:
+    """True if the model tells two segments apart (``token_type_ids``)."""
+    return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+
+
+def _open(
+    auto_class: Any, name: str, dtype: str, device: str, **changes: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """``changes`` are of the model's config."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from kbtrain.models.load import choose_device, choose_dtype, resolve
+
+    where, place = resolve(name), choose_device(device)
+    try:
+        config: Any = AutoConfig.from_pretrained(where)
+        for key, value in changes.items():
+            setattr(config, key, value)
+        chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
+        model: Any = auto_class.from_pretrained(where, config=config, dtype=chosen)
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model '{name}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
+    return model.to(place).eval(), tokenizer
