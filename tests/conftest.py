@@ -1,7 +1,9 @@
 """Settings of every test process; they must stand before torch or a tokenizer is imported."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads only slow tiny models down
@@ -12,3 +14,20 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # a test that needs the network is a wrong t
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
 settings.register_profile("torture", max_examples=1000, deadline=None)
 settings.load_profile("suite")
+
+from support import scripts  # noqa: E402
+
+
+def pytest_runtest_setup() -> None:
+    scripts.asked.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test tells the commands it ran, with their exit codes and the end of what they said."""
+    report = yield
+    if report.failed:
+        for done in scripts.asked:
+            text = f"{' '.join(done.args)}\nexit code {done.returncode}\n{done.stderr[-2000:]}"
+            report.sections.append(("command", text))
+    return report

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.records import Condition, Evidence, GateExample, Hit, Label, Question, Sample, SampleSet, Split
 from kbtrain.store import SampleStore
 
-ROOT = Path(__file__).parent.parent.parent
 N = 10
-
-
-def load(name: str) -> ModuleType:
-    """data_gen/<name>.py as a module."""
-    spec = importlib.util.spec_from_file_location(f"stage_{name}", ROOT / "data_gen" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
 def stage() -> Callable[[str], ModuleType]:
     """Loads a stage's script by its name."""
-    return load
+    return lambda name: scripts.load(f"data_gen/{name}.py")
 
 
-@pytest.fixture
-def script() -> Callable[..., subprocess.CompletedProcess[str]]:
+@pytest.fixture(scope="session")
+def script() -> Callable[..., scripts.Done[str]]:
     """Runs a stage the way a user does."""
-
-    def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "data_gen" / f"{name}.py"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-
-    return run
+    return lambda name, *arguments: scripts.run(f"data_gen/{name}.py", *arguments)
 
 
 def question(i: int, split: Split) -> Question:
@@ -92,7 +74,7 @@ def books() -> type[Books]:
 @pytest.fixture(scope="session")
 def label() -> Callable[..., list[Label]]:
     """Runs data_gen/label.py on a run folder and reads what it wrote."""
-    module = load("label")
+    module = scripts.load("data_gen/label.py")
 
     def run(folder: Path, **settings: object) -> list[Label]:
         given = {"run": folder, "tau_mastery": 0.2, "tau_certainty": 0.8, **settings}
@@ -105,7 +87,7 @@ def label() -> Callable[..., list[Label]]:
 @pytest.fixture(scope="session")
 def build() -> Callable[..., dict[str, list[GateExample]]]:
     """Runs data_gen/build.py on a run folder and reads what it wrote."""
-    module = load("build")
+    module = scripts.load("data_gen/build.py")
 
     def run(folder: Path, **settings: object) -> dict[str, list[GateExample]]:
         module.main(module.BuildConfig.model_validate({"run": folder, **settings}))

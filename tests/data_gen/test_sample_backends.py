@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from model_server import ModelServer
+from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.config import parse_args
@@ -22,15 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 24
 
 
-def stage(name):
-    spec = importlib.util.spec_from_file_location(f"backends_{name}", ROOT / "data_gen" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
-    spec.loader.exec_module(module)
-    return module
-
-
-SAMPLE, MERGE = stage("sample"), stage("merge")
+SAMPLE, MERGE = scripts.load("data_gen/sample.py"), scripts.load("data_gen/merge.py")
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support import scripts
 from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
@@ -14,12 +12,9 @@ from kbtrain.jsonl import read, write
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateScore, Passage, TurnExample
 
-ROOT = Path(__file__).parents[2]
-
 
 def run(script, *arguments, fails=False):
-    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = scripts.run(script, *arguments)
     assert (done.returncode != 0) == fails, done.stderr[-2000:]
     return done.stderr if fails else done.stdout
 

@@ -1,0 +1,178 @@
+"""The project's scripts as a user runs them (:func:`run`, :func:`start`), and as modules (:func:`load`).
+
+A script runs in a process of its own: exit code, output, environment, SIGKILL at any moment. The process is a fork of
+one that has torch and transformers imported already (``fork_server.py``, one for each process of the suite), which
+saves 3 to 8 s of CPU a script. ``fresh=True`` starts Python anew: what a test of imports or of a launcher needs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import io
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+ROOT = Path(__file__).parents[2]
+AT_IMPORT = ("HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH")  # read when Python starts
+Done = subprocess.CompletedProcess
+
+asked: list[Script | Done[str]] = []  # by the test that runs now: a failed test tells them (conftest.py)
+
+
+class Script:
+    """A script that was started: what ``subprocess.Popen`` offers, with the output in files."""
+
+    def __init__(self, command: Sequence[str], pid: int, out: Path, err: Path) -> None:
+        self.args, self.pid = list(command), pid
+        self.returncode: int | None = None
+        self._out, self._err = out, err
+
+    @property
+    def stdout(self) -> str:
+        """What it has written up to now."""
+        return self._out.read_text() if self._out.exists() else ""
+
+    @property
+    def stderr(self) -> str:
+        """What it has written up to now."""
+        return self._err.read_text() if self._err.exists() else ""
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = _server().ask({"poll": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float = 300.0) -> int:
+        """Its exit code. Raises :class:`AssertionError` after ``timeout`` seconds, then it is killed."""
+        until, pause = time.monotonic() + timeout, 0.001
+        while self.poll() is None:
+            if time.monotonic() > until:
+                self.kill()
+                raise AssertionError(f"not over after {timeout:.0f} s: {' '.join(self.args)}\n{self.stderr[-2000:]}")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    script: Path | str, *argv: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT, fresh: bool = False,
+    timeout: float = 300.0,
+) -> Done[str]:  # fmt: skip
+    """Run ``python script argv`` to its end. ``script`` is relative to the repository; ``env`` adds to os.environ."""
+    if fresh:
+        return run_command(sys.executable, str(ROOT / script), *argv, env=env, cwd=cwd, timeout=timeout)
+    started = start(script, *argv, env=env, cwd=cwd)
+    code = started.wait(timeout)
+    return Done(started.args, code, started.stdout, started.stderr)
+
+
+def run_command(
+    *command: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT, timeout: float = 300.0
+) -> Done[str]:
+    """Run any command to its end, remembered as :func:`run` remembers a script."""
+    given = [str(part) for part in command]
+    done = subprocess.run(
+        given, capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}, check=False, timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    asked.append(done)
+    return done
+
+
+def start(script: Path | str, *argv: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Script:
+    """Start ``python script argv`` and go on."""
+    environment = {**os.environ, **(env or {})}
+    changed = [name for name in AT_IMPORT if environment.get(name) != os.environ.get(name)]
+    if changed:
+        raise ValueError(f"read at the start of Python, which is over: {', '.join(changed)}; give fresh=True")
+    return _server().start(ROOT / script, [str(part) for part in argv], environment, cwd)
+
+
+class _Server:
+    """The client's side of fork_server.py."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="scripts-")
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        self.n = 0
+
+    def ask(self, request: dict[str, object]) -> int | None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer: int | None = json.loads(self.process.stdout.readline() or "null")
+        return answer
+
+    def start(self, script: Path, argv: list[str], environment: dict[str, str], cwd: Path) -> Script:
+        self.n += 1
+        out, err = (Path(self.folder.name) / f"{self.n}.{end}" for end in ("out", "err"))
+        pid = self.ask({
+            "script": str(script), "argv": argv, "env": environment, "cwd": str(cwd), "stdout": str(out),
+            "stderr": str(err),
+        })  # fmt: skip
+        if pid is None:
+            raise RuntimeError(f"the fork server is gone (exit code {self.process.poll()}); its message is above")
+        asked.append(Script([sys.executable, str(script), *argv], pid, out, err))
+        return asked[-1]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+@functools.cache
+def _server() -> _Server:
+    server = _Server()
+    atexit.register(server.close)
+    return server
+
+
+@functools.cache
+def load(script: str) -> ModuleType:
+    """A script as a module, by its path in the repository: ``load("eval/score.py")``. One module for all tests."""
+    name = script.removesuffix(".py").replace("/", "_")
+    spec = importlib.util.spec_from_file_location(name, ROOT / script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks there for the types of a config's fields
+    spec.loader.exec_module(module)
+    return module
+
+
+def here(script: str, *argv: object) -> Done[str]:
+    """Run a script in this process: for tables of bad input, where a process each would only cost time."""
+    out, err = io.StringIO(), io.StringIO()
+    given, code = [str(part) for part in argv], 0
+    with mock.patch.object(sys, "argv", [script, *given]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    asked.append(Done([script, *given], code, out.getvalue(), err.getvalue()))
+    return asked[-1]

@@ -1,0 +1,84 @@
+"""The fork server of the tests: a forked script is to its user what a fresh one is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import scripts
+
+SCRIPT = """
+import json, os, sys
+if "--wait" in sys.argv:
+    print("waiting", flush=True)
+    import time
+    time.sleep(60)
+print(json.dumps([sys.argv[1:], os.getcwd(), os.environ.get("SOME_NAME"), __name__, sys.path[0], __file__]))
+print("told", file=sys.stderr)
+import atexit
+atexit.register(print, "the end")
+{end}
+"""
+ENDS = [
+    "",
+    "sys.exit(2)",
+    "sys.exit('no')",
+    "raise KeyError('x')",
+    "os.kill(os.getpid(), 9)",
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_forked_script_is_to_its_user_what_a_fresh_one_is(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.replace("{end}", end))
+    forked, fresh = (
+        scripts.run(path, "--n", 3, env={"SOME_NAME": "some value"}, cwd=tmp_path, fresh=fresh)
+        for fresh in (False, True)
+    )  # fmt: skip
+    assert forked.args == fresh.args
+    assert forked.returncode == fresh.returncode
+    assert forked.stdout == fresh.stdout
+    assert forked.stderr.splitlines()[-1:] == fresh.stderr.splitlines()[-1:]
+    assert "Traceback" not in forked.stderr or "Traceback" in fresh.stderr
+
+
+def test_a_script_is_killed_at_any_moment(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.replace("{end}", ""))
+    script = scripts.start(path, "--wait")
+    while "waiting" not in script.stdout:
+        assert script.poll() is None
+        time.sleep(0.005)
+    script.kill()
+    assert script.wait() == script.poll() == -signal.SIGKILL
+    assert script.stdout == "waiting\n"
+
+
+def test_what_python_reads_at_its_start_is_no_matter_of_a_fork() -> None:
+    with pytest.raises(ValueError, match="OMP_NUM_THREADS; give fresh=True"):
+        scripts.start("eval/score.py", env={"OMP_NUM_THREADS": "7"})
+
+
+def test_a_script_in_this_process_gives_its_code_and_output() -> None:
+    done = scripts.here("eval/score.py", "--nothing", 3)
+    assert (done.returncode, done.stdout) == (2, "") and "unknown argument '--nothing'" in done.stderr
+    assert scripts.run("eval/score.py", "--nothing", 3).stderr == done.stderr
+
+
+def test_a_failed_test_tells_its_commands(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((scripts.ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(
+        "from support import scripts\n"
+        "def test_it():\n"
+        "    assert scripts.here('eval/score.py', '--nothing').returncode == 0\n"
+    )
+    path = os.pathsep.join([str(scripts.ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = scripts.run_command(sys.executable, "-m", "pytest", ".", cwd=tmp_path, env={"PYTHONPATH": path})
+    assert done.returncode == 1
+    told = done.stdout[done.stdout.index("- command -") :]
+    assert "eval/score.py --nothing\nexit code 2\nerror: command line: unknown argument '--nothing'" in told
