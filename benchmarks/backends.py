@@ -17,7 +17,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.labeling.agreement import Answers, answers, difference, same_greedy, shared_questions
+from kbtrain.labeling.agreement import AnswerMeasures, answers, difference, same_greedy, shared_questions
 from kbtrain.metrics.significance import Delta
 from kbtrain.records import CONDITIONS, Question
 from kbtrain.store import SampleStore
@@ -34,7 +34,7 @@ class BackendsConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in each store")
 
 
-def row(name: str, one: Answers, other: Answers) -> list[str]:
+def row(name: str, one: AnswerMeasures, other: AnswerMeasures) -> list[str]:
     """One line of the table: means, and differences from ``one``."""
     cells = [name, str(len(other.greedy))]
     for measure, digits in (("mastery", 3), ("logprob", 2)):

@@ -24,7 +24,7 @@ from kbtrain.errors import did_you_mean
 from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
-from kbtrain.questions.collect import Tally, Wanted, picked, write_questions
+from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
 from kbtrain.records import Gold, Split
 
@@ -70,7 +70,7 @@ def main(config: CollectConfig) -> None:
     if made_before(target, options, inputs):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    tally, atlas = Tally(), config.dataset == "atlas"
+    tally, atlas = CollectCounts(), config.dataset == "atlas"
     columns = Columns(config.columns, config.answer_as, config.language)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share)
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
@@ -86,11 +86,11 @@ def main(config: CollectConfig) -> None:
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
 
 
-def wanted(config: CollectConfig) -> Wanted:
+def wanted(config: CollectConfig) -> PickRule:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": config.hidden}
-    return Wanted(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"))
+    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Reads a JSON Lines file with a model's answer without and with retrieval in each row; columns are named by the config.
 Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, where the rows have scores of other
-people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; eval/signals.py sets them beside ours). Part
-of the train rows becomes dev, by a hash of the id. Then: label.py --by greedy, build.py --keys "[mastery, benefit]".
+people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; for eval/compare_scores.py). Part of the
+train rows becomes dev, by a hash of the id. Then: label.py --by greedy, build.py --keys "[mastery, benefit]".
 
 Examples:
   python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl

@@ -26,7 +26,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.labeling import certainty
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import LabelledBy, with_taus
-from kbtrain.labeling.label_stage import Quantile, Tally, Tau, choose_tau, labels
+from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, labels
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.checks import read_questions
@@ -62,7 +62,7 @@ def main(config: LabelConfig) -> None:
     started = time.time()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
-    tally, seen = Tally(), Distribution()
+    tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,

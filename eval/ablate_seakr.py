@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from kbtrain.config import run_script
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrMethodConfig, SeakrRun
+from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
 from kbtrain.report.trace_page import Summary, render_traces, summarise
 from kbtrain.text_table import aligned, number
 
@@ -41,7 +41,7 @@ VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 
 
-class AblateSeakrConfig(SeakrMethodConfig):
+class AblateSeakrConfig(SeakrPipelineConfig):
     ablations: tuple[Ablation, ...] = Field(("measure", "documents", "parts"), description="which of the three")
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.calibrate import Goal, Wanted, calibrate, dev_table
+from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.gate_folder import Threshold, read_json, set_threshold
 from kbtrain.gates.seakr.gate import scale_of
@@ -68,7 +68,7 @@ def note(config: CalibrateConfig, dev: Dev) -> None:
     scale = scale_of(config.folder, config.gate)
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
-    wanted = Wanted(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
+    wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
     chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
     hashes = {name: file_sha256(config.run / name) for name in ("scores.jsonl", "outcomes.jsonl")}
     ends = {} if scale is None else {"floor": scale.floor, "ceiling": scale.ceiling}

@@ -22,7 +22,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, has_expected, summarise
-from kbtrain.evaluation.pipelines import methods_of_run
+from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import note_thresholds, result_meta
 from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import read_labels, read_run
@@ -30,7 +30,7 @@ from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.report.summary import text_summary
-from kbtrain.report.tables import methods_text
+from kbtrain.report.tables import pipelines_text
 
 
 class EndToEndConfig(ThresholdConfig):
@@ -67,7 +67,7 @@ def main(config: EndToEndConfig) -> None:
         random_draws=config.random_draws,
         seed=config.seed,
     )
-    methods = methods_of_run(config.run, config.sampling_run, test.questions, folder.scores, meta)
+    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, folder.scores, meta)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, started)
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
@@ -82,7 +82,7 @@ def main(config: EndToEndConfig) -> None:
         write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=files, started=started)
     note_thresholds(config.run / "kbm", config.run / "examples" / "dev.jsonl", found)
     print(text_summary(results, folder.notes))
-    print(methods_text(methods), end="\n" if methods else "")
+    print(pipelines_text(methods), end="\n" if methods else "")
     print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {time.time() - started:.0f} s -> {out}")
 
 

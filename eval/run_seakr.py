@@ -21,11 +21,11 @@ from tqdm import tqdm
 
 from kbtrain.config import run_script
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrMethodConfig, SeakrRun
+from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
 from kbtrain.report.trace_page import render_traces, summarise
 
 
-class RunSeakrConfig(SeakrMethodConfig):
+class RunSeakrConfig(SeakrPipelineConfig):
     name: str | None = Field(None, description="name of the results; without it seakr_METHOD")
 
 

@@ -22,7 +22,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
 from kbtrain.metrics.turns import SeedSummary, summarise_seeds
 from kbtrain.provenance import write_result
-from kbtrain.report.compare import Run, read_finished
+from kbtrain.report.compare import FinishedRun, read_finished
 from kbtrain.report.summary import interval
 from kbtrain.text_table import aligned, number
 
@@ -58,7 +58,7 @@ def main(config: SeedsConfig) -> None:
     print(f"summarised {len(found)} gates over {len(runs)} seeds -> {config.out}")
 
 
-def check(runs: list[Run]) -> None:
+def check(runs: list[FinishedRun]) -> None:
     """Refuse runs that are not of the same test questions in the same order."""
     ids = [[o.question_id for o in run.decided.outcomes] for run in runs]
     other = next((run.name for run, mine in zip(runs, ids, strict=True) if mine != ids[0]), None)
@@ -67,7 +67,7 @@ def check(runs: list[Run]) -> None:
         raise UserError(f"runs: {problem}; seeds are compared on the same questions")
 
 
-def at_random(run: Run, retrieve: np.ndarray) -> np.ndarray:
+def at_random(run: FinishedRun, retrieve: np.ndarray) -> np.ndarray:
     """Each question's expected correctness under a random gate with the same retrieval ratio."""
     outcomes = run.decided.outcomes
     llm, rag = (np.array([getattr(o, key) for o in outcomes], float) for key in ("llm_correct", "rag_correct"))

@@ -30,7 +30,7 @@ from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD, read_classifier_card
 from kbtrain.gates.ragate.mha import Inputs, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.provenance import write_atomically
-from kbtrain.report.mha_sweep import Shape, SweepRow, best, grid, sweep_figure, sweep_table
+from kbtrain.report.mha_sweep import Shape, SweptNetwork, best, grid, sweep_figure, sweep_table
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.finish import (
     NOT_PART_OF_A_RUN,
@@ -161,13 +161,13 @@ def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, outp
     return gate, trainer
 
 
-def row_of(folder: Path, shape: Shape) -> SweepRow:
+def row_of(folder: Path, shape: Shape) -> SweptNetwork:
     run = read_classifier_card(folder, "ragate_mha").run
     dev = run["dev"]
-    return SweepRow(shape, dev["f1"], dev["auroc"], dev["average_precision"], run["best_epoch"], run["seconds"])
+    return SweptNetwork(shape, dev["f1"], dev["auroc"], dev["average_precision"], run["best_epoch"], run["seconds"])
 
 
-def show_sweep(output: Path, rows: list[SweepRow]) -> None:
+def show_sweep(output: Path, rows: list[SweptNetwork]) -> None:
     """Written anew after each network, so that a long sweep can be watched."""
     document = [dataclasses.asdict(row) for row in rows]
     write_atomically(output / "sweep.json", json.dumps(document, indent=1) + "\n")

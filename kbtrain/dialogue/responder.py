@@ -75,7 +75,7 @@ def read_responder_card(folder: Path | str) -> ResponderCard:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class ResponsePrompt:
     """``turns_cut``: oldest turns left out; ``knowledge_cut``: tokens cut from snippets' ends."""
 
     ids: tuple[int, ...]
@@ -102,7 +102,7 @@ class ResponsePrompts:
         begin = tokenizer("", verbose=False)["input_ids"]
         self._begin = tuple(i for i in begin if i == tokenizer.bos_token_id)[:1]
 
-    def prompt(self, turn: TurnExample, hits: Sequence[Hit] = ()) -> Prompt:
+    def prompt(self, turn: TurnExample, hits: Sequence[Hit] = ()) -> ResponsePrompt:
         """``<|context|> USER: ... <|knowledge|> ... <|response|>``; what does not fit loses its oldest turns.
 
         Nothing of the turn itself is read but, with ``acts``, the names of its acts. Raises :class:`UserError` if not
@@ -124,7 +124,7 @@ class ResponsePrompts:
                 f"{reads.max_length}; raise it, or lower knowledge_tokens"
             )
         context = tuple(i for ids in turns[first:] for i in ids)
-        return Prompt((*head, *context, *tail), first, sum(map(len, snippets)) - len(known))
+        return ResponsePrompt((*head, *context, *tail), first, sum(map(len, snippets)) - len(known))
 
     def response(self, text: str) -> tuple[tuple[int, ...], int]:
         """A response to be learnt, with the end token, and how many tokens were cut (then it has no end)."""

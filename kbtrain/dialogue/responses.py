@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain import jsonl
-from kbtrain.dialogue.responder import Prompt, Responder
+from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -208,7 +208,7 @@ def _generated(
     made: Mapping[str, AugmentedResponse],
     batch_size: int,
 ) -> Iterator[list[AugmentedResponse]]:
-    prompts: list[tuple[TurnExample, Sequence[Hit], Prompt]] = [
+    prompts: list[tuple[TurnExample, Sequence[Hit], ResponsePrompt]] = [
         (turn, hits, responder.prompts.prompt(turn, hits)) for turn, hits in asked
     ]
     prompts.sort(key=lambda one: (-len(one[2].ids), one[0].id))

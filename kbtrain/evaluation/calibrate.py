@@ -24,7 +24,7 @@ SEED = 20_242
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CalibrationGoal:
     """What a threshold is for: ``ratio`` of retrievals, best accuracy, at most ``max_loss`` of All-RAG's accuracy lost
     (with probability 1 - ``delta`` over the dev questions), or the one ``given``."""
 
@@ -61,7 +61,7 @@ def dev_table(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome
     return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, needed(dev).astype(np.float64))
 
 
-def calibrate(dev: Dev, wanted: Wanted, floor: float | None = None) -> Chosen:
+def calibrate(dev: Dev, wanted: CalibrationGoal, floor: float | None = None) -> Chosen:
     """Choose the threshold. ``floor``: the lowest score that the gate can give; none is chosen below it.
 
     Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
@@ -74,7 +74,7 @@ def calibrate(dev: Dev, wanted: Wanted, floor: float | None = None) -> Chosen:
     return Chosen(value, _rule(wanted), _evidence(dev, value) | {"guarantee": guarantee})
 
 
-def _value(dev: Dev, wanted: Wanted) -> tuple[float, dict[str, Any] | None]:
+def _value(dev: Dev, wanted: CalibrationGoal) -> tuple[float, dict[str, Any] | None]:
     if wanted.goal == "given":
         if wanted.given is None:
             raise UserError("goal 'given': name the threshold")
@@ -85,7 +85,7 @@ def _value(dev: Dev, wanted: Wanted) -> tuple[float, dict[str, Any] | None]:
     return choose(wanted.goal, dev, wanted.ratio).value, None
 
 
-def _rule(wanted: Wanted) -> str:
+def _rule(wanted: CalibrationGoal) -> str:
     """As it is noted in ``gate.json``."""
     if wanted.goal == "ratio":
         return f"ratio {wanted.ratio:g}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.outcomes import AccuracyKind, Answers
+from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Point, RandomDraws
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
@@ -25,7 +25,7 @@ from kbtrain.metrics.significance import (
     resampled_areas,
     resampled_means,
 )
-from kbtrain.metrics.thresholds import RULES, Dev, Rule, Threshold, choose
+from kbtrain.metrics.thresholds import RULES, Dev, Rule, ThresholdChoice, choose
 from kbtrain.records import Outcome
 
 
@@ -55,7 +55,7 @@ class GateInput:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GateDecisions:
     """The probability (in general 0 or 1) of retrieving each question, and the threshold it came from.
 
     The random gate retrieves every question with probability r, so that its figures are expected values.
@@ -63,13 +63,13 @@ class Decision:
 
     gate: GateInput
     retrieve: Floats
-    threshold: Threshold | None
+    threshold: ThresholdChoice | None
 
-    def under(self, answers: Answers) -> Floats:
+    def under(self, answers: Correctness) -> Floats:
         """``retrieve``; the oracle decides by the accuracy it is measured with."""
         return (answers.rag > answers.llm).astype(np.float64) if self.gate.name == "oracle" else self.retrieve
 
-    def scores(self, answers: Answers) -> Floats:
+    def scores(self, answers: Correctness) -> Floats:
         """The scores that order the questions; the random gate's order means nothing, so all are equal."""
         if self.gate.name == "oracle":
             return answers.rag - answers.llm
@@ -78,21 +78,21 @@ class Decision:
 
 def decide(
     gate: GateInput, dev: Sequence[Outcome], rule: Rule, target_ratio: float, kind: AccuracyKind = "greedy"
-) -> Decision:
+) -> GateDecisions:
     """Apply a threshold rule, chosen on ``dev`` alone. Raises :class:`UserError` (see ``thresholds.choose``)."""
     if gate.name == "random":
-        return Decision(gate, np.full(len(gate.test), target_ratio), None)
+        return GateDecisions(gate, np.full(len(gate.test), target_ratio), None)
     if gate.fixed is not None:
-        return Decision(gate, (gate.test > gate.fixed).astype(np.float64), None)
+        return GateDecisions(gate, (gate.test > gate.fixed).astype(np.float64), None)
     known = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
     table = Dev(gate.dev, known.llm, known.rag, oc.needed(dev).astype(np.float64))
     threshold = choose(rule, table, target_ratio, gate.midpoint)
-    return Decision(gate, (gate.test > threshold.value).astype(np.float64), threshold)
+    return GateDecisions(gate, (gate.test > threshold.value).astype(np.float64), threshold)
 
 
 def by_all_rules(
     gate: GateInput, dev: Sequence[Outcome], target_ratio: float, kind: AccuracyKind = "greedy"
-) -> list[Decision]:
+) -> list[GateDecisions]:
     """One decision per rule that can be applied; none for gates without a choice."""
     if not gate.learnt or not dev:
         return []
@@ -113,7 +113,7 @@ class Measured:
 
 
 def measure(
-    answers: Answers, decisions: Sequence[Decision], *, draws: int, random_draws: int, seed: int
+    answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, random_draws: int, seed: int
 ) -> list[Measured]:
     """All decisions on the same questions and the same resamples.
 
@@ -133,7 +133,7 @@ def measure(
     ]
 
 
-def _measured(answers: Answers, decision: Decision, means: Floats, random: Floats) -> Measured:
+def _measured(answers: Correctness, decision: GateDecisions, means: Floats, random: Floats) -> Measured:
     llm, rag, accuracy, ratio = means.T
     chance = (1 - ratio) * llm + ratio * rag
     low, high = (float(q) for q in np.quantile(random, [0.025, 0.975]))
@@ -154,7 +154,7 @@ def _measured(answers: Answers, decision: Decision, means: Floats, random: Float
     return Measured(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
 
 
-def areas(answers: Answers, decisions: Sequence[Decision], *, draws: int, seed: int) -> list[Floats | None]:
+def areas(answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int) -> list[Floats | None]:
     """Each decision's oracle-normalised area: as observed first, then in each resample; None if undefined."""
     orders = [decision.scores(answers) for decision in decisions]
     observed = [normalised_area(scores, answers.llm, answers.rag) for scores in orders]

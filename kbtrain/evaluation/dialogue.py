@@ -167,7 +167,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """One line of a table: ``kind`` sd is the spread of the line above it; ``beaten``: draws of Random-Aug of the same
     size with a lower BLEU."""
 
@@ -213,7 +213,7 @@ def figures(parts: Parts, base: Figures | None = None) -> Figures:
 
 def block(
     name: str, none: Parts, augmented: Parts, gates: Mapping[str, Bools], labels: Bools, draws: int, seed: int
-) -> list[Row]:
+) -> list[FigureRow]:
     """All variants of one augmentation in the paper's order: the gates, Random-Aug of each gate's size (mean and
     spread over ``draws``, the same turns in every block), Human-label, Aug-All."""
     base = figures(none)
@@ -226,12 +226,13 @@ def block(
             sizes[size] = [figures(mixed(none, augmented, drawn(rng, n, size)), base) for _ in range(draws)]
             variant = f"Random-Aug ({draws} draws)"
             mean, spread = summary(sizes[size])
-            random_rows += [Row(name, variant, size, mean), Row(name, f"{variant}: spread", size, spread, "sd")]
+            random_rows.append(FigureRow(name, variant, size, mean))
+            random_rows.append(FigureRow(name, f"{variant}: spread", size, spread, "sd"))
         found = figures(mixed(none, augmented, chosen), base)
         won = sum(found.bleu > one.bleu for one in sizes[size])
-        rows.append(Row(name, gate, size, found, beaten=f"{won}/{draws}"))
-    human = Row(name, "Human-label", int(labels.sum()), figures(mixed(none, augmented, labels), base))
-    return [*rows, *random_rows, human, Row(name, "Aug-All", n, figures(augmented, base))]
+        rows.append(FigureRow(name, gate, size, found, beaten=f"{won}/{draws}"))
+    human = FigureRow(name, "Human-label", int(labels.sum()), figures(mixed(none, augmented, labels), base))
+    return [*rows, *random_rows, human, FigureRow(name, "Aug-All", n, figures(augmented, base))]
 
 
 def drawn(rng: np.random.Generator, n: int, size: int) -> Bools:

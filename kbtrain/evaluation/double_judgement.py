@@ -12,7 +12,7 @@ from kbtrain.metrics.thresholds import Dev, Rule, choose
 
 
 @dataclass(frozen=True)
-class Read:
+class StoredAnswers:
     """What both answers of each question are worth and cost: correctness, and prompt tokens read."""
 
     llm: Floats
@@ -46,7 +46,7 @@ class DoubleJudgement:
     ways: tuple[Way, ...]
 
 
-def second_threshold(rule: Rule, searched: NDArray[np.bool_], with_reference: Floats, read: Read) -> float:
+def second_threshold(rule: Rule, searched: NDArray[np.bool_], with_reference: Floats, read: StoredAnswers) -> float:
     """Chosen on the dev questions that the first judgement searches for: chunks are dropped if the score with them
     is above it. Of equally accurate thresholds, the one that passes on the fewest: reading less is what the second
     judgement is for. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
@@ -61,7 +61,7 @@ def second_threshold(rule: Rule, searched: NDArray[np.bool_], with_reference: Fl
 
 
 def judge_twice(
-    gate: str, first: Floats, with_reference: Floats, read: Read, threshold: float, second: float
+    gate: str, first: Floats, with_reference: Floats, read: StoredAnswers, threshold: float, second: float
 ) -> DoubleJudgement:
     """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks."""
     searched = first > threshold
@@ -76,7 +76,7 @@ def judge_twice(
     return DoubleJudgement(gate, len(first), threshold, second, ways)
 
 
-def _way(name: str, searched: NDArray[np.bool_], passed_on: NDArray[np.bool_], read: Read) -> Way:
+def _way(name: str, searched: NDArray[np.bool_], passed_on: NDArray[np.bool_], read: StoredAnswers) -> Way:
     accuracy = np.where(passed_on, read.rag, read.llm).mean()
     tokens = np.where(passed_on, read.rag_tokens, read.llm_tokens).sum()
     return Way(name, float(accuracy), float(searched.mean()), float(passed_on.mean()), round(float(tokens)))

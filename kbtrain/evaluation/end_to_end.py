@@ -11,7 +11,7 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import (
-    Decision,
+    GateDecisions,
     GateInput,
     Measured,
     areas,
@@ -22,12 +22,12 @@ from kbtrain.evaluation.decisions import (
     interval,
     measure,
 )
-from kbtrain.evaluation.outcomes import AccuracyKind, Answers
+from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.metrics.significance import holm
-from kbtrain.metrics.thresholds import Rule, Threshold
+from kbtrain.metrics.thresholds import Rule, ThresholdChoice
 from kbtrain.records import Outcome
 
 GRID = np.linspace(0.0, 1.0, 101)
@@ -82,10 +82,10 @@ def _one_family(results: Sequence[GateResult]) -> list[GateResult]:
 
 
 def _result(
-    decision: Decision,
+    decision: GateDecisions,
     points: Sequence[Point],
     rankings: Sequence[Ranking],
-    answers: Answers,
+    answers: Correctness,
     test: Sequence[Outcome],
     tau: float,
 ) -> GateResult:
@@ -125,20 +125,20 @@ def _result(
     )
 
 
-def _classify(positive: str, truth: Bools, decision: Decision, answers: Answers) -> Classification:
+def _classify(positive: str, truth: Bools, decision: GateDecisions, answers: Correctness) -> Classification:
     retrieve = decision.under(answers)
     if decision.gate.name == "random":
         return expected_at_random(positive, truth, float(retrieve[0]))
     return classify(positive, truth, decision.scores(answers), retrieve > 0.5)
 
 
-def _ranking(decision: Decision, answers: Answers, area: Floats | None) -> Ranking:
+def _ranking(decision: GateDecisions, answers: Correctness, area: Floats | None) -> Ranking:
     curve = retrieval_curve(decision.scores(answers), answers.llm, answers.rag)
     accuracy = [round(float(a), 6) for a in curve.at(GRID)]
     return Ranking(None if area is None else interval(area), [round(float(r), 2) for r in GRID], accuracy)
 
 
-def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost:
+def _cost(decision: GateDecisions, answers: Correctness, test: Sequence[Outcome]) -> Cost:
     retrieve = decision.under(answers)
     tokens = np.array([(o.llm_tokens, o.rag_tokens) for o in test], dtype=np.float64)
     used = float(((1 - retrieve) * tokens[:, 0] + retrieve * tokens[:, 1]).sum())
@@ -153,7 +153,7 @@ def _cost(decision: Decision, answers: Answers, test: Sequence[Outcome]) -> Cost
     )
 
 
-def _rule_point(threshold: Threshold, point: Point) -> RulePoint:
+def _rule_point(threshold: ThresholdChoice, point: Point) -> RulePoint:
     return RulePoint(
         rule=threshold.rule,
         threshold=threshold.value,
@@ -165,7 +165,7 @@ def _rule_point(threshold: Threshold, point: Point) -> RulePoint:
 
 
 def _comparisons(
-    chosen: Sequence[Decision], measured: Sequence[Measured], drawn: Sequence[Floats | None]
+    chosen: Sequence[GateDecisions], measured: Sequence[Measured], drawn: Sequence[Floats | None]
 ) -> list[Comparison]:
     """Every scored gate against each baseline that is there."""
     index = {decision.gate.name: i for i, decision in enumerate(chosen) if decision.gate.learnt}

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from kbtrain.answers.grading import normalise
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import Decision, decide
-from kbtrain.evaluation.double_judgement import DoubleJudgement, Read, judge_twice, second_threshold
+from kbtrain.evaluation.decisions import GateDecisions, decide
+from kbtrain.evaluation.double_judgement import DoubleJudgement, StoredAnswers, judge_twice, second_threshold
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import RunFolder, Stored, gate_input
 from kbtrain.metrics.significance import Delta, delta, resampled_means
@@ -54,7 +54,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class GroupRow:
     """One group of ``n`` questions: accuracy without and with retrieval for all, and every gate's :class:`Cell`."""
 
     group: str
@@ -72,7 +72,7 @@ def rows(
     mean: bool = False,
     draws: int = 2_000,
     seed: int = 0,
-) -> list[Row]:
+) -> list[GroupRow]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names.
 
     ``mean``: with two groups and more, a last row ``mean`` in which each group counts the same (KBM, figure 5: mean
@@ -85,7 +85,7 @@ def rows(
     return [*found, _mean_row(made)] if mean and len(made) > 1 else found
 
 
-def _mean_row(made: Sequence[tuple[Row, dict[str, Floats]]]) -> Row:
+def _mean_row(made: Sequence[tuple[GroupRow, dict[str, Floats]]]) -> GroupRow:
     """Gains are averaged draw by draw: the groups were drawn independently."""
     found = [row for row, _ in made]
     gates = {}
@@ -93,7 +93,7 @@ def _mean_row(made: Sequence[tuple[Row, dict[str, Floats]]]) -> Row:
         gain = np.mean([drawn[gate] for _, drawn in made], axis=0)
         gates[gate] = _mean_cell([row.gates[gate] for row in found], delta(float(gain[0]), gain[1:]))
     llm, rag = (float(np.mean([getattr(row, key) for row in found])) for key in ("llm_only", "all_rag"))
-    return Row("mean", sum(row.n for row in found), llm, rag, gates)
+    return GroupRow("mean", sum(row.n for row in found), llm, rag, gates)
 
 
 def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
@@ -106,7 +106,7 @@ def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
     return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))
 
 
-def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int) -> tuple[Row, dict[str, Floats]]:
+def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int) -> tuple[GroupRow, dict[str, Floats]]:
     """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
     decisions = {gate: retrieve[at] for gate, retrieve in judged.retrieve.items()}
@@ -121,7 +121,7 @@ def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int)
         plain, always, ratio, accuracy = means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]].T
         gains[gate] = accuracy - ((1 - ratio) * plain + ratio * always)
         cells[gate] = _cell(llm, p, float(ratio[0]), float(accuracy[0]), gains[gate])
-    return Row(name, len(at), float(llm.mean()), float(rag.mean()), cells), gains
+    return GroupRow(name, len(at), float(llm.mean()), float(rag.mean()), cells), gains
 
 
 def _cell(plain: Floats, retrieve: Floats, ratio: float, accuracy: float, gain: Floats) -> Cell:
@@ -218,7 +218,9 @@ def judge(
     return Judged(known.llm, known.rag, decisions)
 
 
-def decision(runs: Sequence[RunFolder], gate: str, cut: Cut, answers_of: Sequence[RunFolder] | None = None) -> Decision:
+def decision(
+    runs: Sequence[RunFolder], gate: str, cut: Cut, answers_of: Sequence[RunFolder] | None = None
+) -> GateDecisions:
     """One gate's decision; the threshold comes from the dev questions of ``runs``."""
     dev = [outcome for run in runs for outcome in run.dev.outcomes]
     return decide(gate_input(runs, gate, answers_of), dev, cut.rule, cut.target_ratio, cut.kind)
@@ -234,9 +236,9 @@ def judge_double(runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gat
     return judge_twice(gate, first.test, second.test, test, threshold, other)
 
 
-def _read(parts: Sequence[Stored], kind: AccuracyKind) -> Read:
+def _read(parts: Sequence[Stored], kind: AccuracyKind) -> StoredAnswers:
     known = oc.answers([outcome for part in parts for outcome in part.outcomes], kind)
-    return Read(known.llm, known.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
+    return StoredAnswers(known.llm, known.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
 
 
 def _tokens(parts: Sequence[Stored], condition: Condition) -> Floats:

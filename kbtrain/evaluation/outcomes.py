@@ -21,7 +21,7 @@ AccuracyKind = Literal["greedy", "expected"]
 
 
 @dataclass(frozen=True)
-class Answers:
+class Correctness:
     """Correctness of each question without (``llm``) and with retrieval (``rag``), in [0, 1].
 
     ``greedy``: 1 if the greedy answer is right; ``expected``: share of the sampled answers that are right.
@@ -84,14 +84,14 @@ def has_expected(outcomes: Sequence[Outcome]) -> bool:
     return all(o.llm_expected is not None and o.rag_expected is not None for o in outcomes) and len(outcomes) > 0
 
 
-def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Answers:
+def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
     """Arrays in the order of the outcomes."""
     if kind == "greedy":
         pairs = [(float(o.llm_correct), float(o.rag_correct)) for o in outcomes]
     else:
         pairs = [(_sampled(o, o.llm_expected), _sampled(o, o.rag_expected)) for o in outcomes]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return Answers(kind, table[:, 0], table[:, 1])
+    return Correctness(kind, table[:, 0], table[:, 1])
 
 
 def _sampled(outcome: Outcome, value: float | None) -> float:

@@ -17,7 +17,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.arrays import Floats
 from kbtrain.metrics.significance import Delta, delta, resampled_means
-from kbtrain.rag.pipelines import stored_methods
+from kbtrain.rag.pipelines import stored_pipelines
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Condition, Evidence, Question, Sample
 from kbtrain.store import SampleStore
@@ -29,7 +29,7 @@ SEED = 20_243
 
 
 @dataclass(frozen=True)
-class MethodRow:
+class PipelineRow:
     """One way to answer the method's questions. ``spent``: totals; seconds only where they were measured.
 
     ``f1_minus`` and ``accuracy_minus``: the method's figure minus this row's, paired 95 % bootstrap interval; None
@@ -48,13 +48,13 @@ class MethodRow:
 
 
 @dataclass(frozen=True)
-class MethodResult:
+class PipelineResult:
     """A method and what stands beside it; ``left_out`` of its questions have no stored answers in this evaluation
     (all of them: there are no rows)."""
 
     method: str
     left_out: int
-    rows: list[MethodRow]
+    rows: list[PipelineRow]
 
 
 @dataclass
@@ -66,10 +66,10 @@ class _Way:
     spent: dict[str, float] = field(default_factory=dict)
 
 
-def measure_method(
+def measure_pipeline(
     name: str, traces: Sequence[Trace], questions: Mapping[str, Question], store: SampleStore, run: str, scores: Scores,
     spent: Mapping[str, Mapping[str, float]], hits: Mapping[str, int],
-) -> MethodResult:  # fmt: skip
+) -> PipelineResult:  # fmt: skip
     """The method, LLM only, one-step RAG, and every gate with a score for all of its questions.
 
     ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
@@ -78,7 +78,7 @@ def measure_method(
     pairs = [(t, _greedy(store, run, t.question_id, "llm"), _greedy(store, run, t.question_id, "rag")) for t in traces]
     both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
     if not both:
-        return MethodResult(name, len(traces), [])
+        return PipelineResult(name, len(traces), [])
     kept = [t for t, _, _ in both]
     asked = [questions[t.question_id] for t in kept]
     llm = _stored("llm_only", asked, [one for _, one, _ in both], None)
@@ -91,7 +91,7 @@ def measure_method(
         for gate, found in scores.items()
         if all(q.id in found for q in asked)
     ]
-    return MethodResult(name, len(traces) - len(kept), _rows(own, [llm, rag, *gated]))
+    return PipelineResult(name, len(traces) - len(kept), _rows(own, [llm, rag, *gated]))
 
 
 def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> Sample | None:
@@ -127,7 +127,7 @@ def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _W
     return _Way(name, np.where(retrieve[:, None], rag.table, llm.table), spent)
 
 
-def _rows(own: _Way, others: Sequence[_Way]) -> list[MethodRow]:
+def _rows(own: _Way, others: Sequence[_Way]) -> list[PipelineRow]:
     tables = np.concatenate([way.table[:, [0, 2]] for way in (own, *others)], axis=1)
     means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED)
 
@@ -138,16 +138,16 @@ def _rows(own: _Way, others: Sequence[_Way]) -> list[MethodRow]:
     return [_row(own), *(_row(way, minus(i, 0), minus(i, 1)) for i, way in enumerate(others, 1))]
 
 
-def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> MethodRow:
+def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
     right, exact, overlap, searched = (float(value) for value in way.table.mean(axis=0))
-    return MethodRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)
+    return PipelineRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)
 
 
-def methods_of_run(
+def pipelines_of_run(
     run: Path, sampling_run: str, questions: Sequence[Question], scores: Scores, meta: Mapping[str, Any]
-) -> list[MethodResult]:
+) -> list[PipelineResult]:
     """Every method whose traces stand in a run folder; ``meta`` is that of its scores. None: an empty list."""
-    found = stored_methods(run)
+    found = stored_pipelines(run)
     if not found:
         return []
     asked = {question.id: question for question in questions}
@@ -155,7 +155,7 @@ def methods_of_run(
     spent = {gate: _own_cost(gate, meta) for gate in scores}
     with SampleStore(run / "samples.db", read_only=True) as store:
         return [
-            measure_method(one.name, one.traces, asked, store, sampling_run, scores, spent, hits)
+            measure_pipeline(one.name, one.traces, asked, store, sampling_run, scores, spent, hits)
             for one in found
             if one.traces
         ]

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary
-from kbtrain.evaluation.pipelines import MethodResult
+from kbtrain.evaluation.pipelines import PipelineResult
 from kbtrain.jsonl import one_line
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
@@ -169,7 +169,7 @@ class Results:
     gates: list[GateResult]
     comparisons: list[Comparison]
     oracles: Oracles | None = None  # of the flat figures' accuracy
-    methods: list[MethodResult] = dataclasses.field(default_factory=list)  # whole methods, each beside stored answers
+    methods: list[PipelineResult] = dataclasses.field(default_factory=list)  # whole methods, each beside stored answers
 
 
 def to_json(results: Results) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from kbtrain.metrics.thresholds import Dev, Rule, choose
 
 
 @dataclass(frozen=True)
-class Part:
+class TransferSet:
     """The dev and test questions of one data set (or of one model): scores by gate, and both answers' correctness."""
 
     name: str
@@ -55,7 +55,7 @@ class Carried:
     shift: Shift
 
 
-def carry(gate: str, source: Part, target: Part, rule: Rule, target_ratio: float = 0.5) -> Carried:
+def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, target_ratio: float = 0.5) -> Carried:
     """Choose on the source's dev questions, decide for the target's test questions. Raises :class:`UserError`
     (see ``thresholds.choose``)."""
     needed = (source.dev_rag > source.dev_llm).astype(np.float64)
@@ -79,7 +79,7 @@ def carry(gate: str, source: Part, target: Part, rule: Rule, target_ratio: float
 
 
 def matrix(
-    gates: Sequence[str], parts: Sequence[Part], rule: Rule, target_ratio: float = 0.5
+    gates: Sequence[str], parts: Sequence[TransferSet], rule: Rule, target_ratio: float = 0.5
 ) -> tuple[list[Carried], list[str]]:
     """Every gate from every part with dev questions to every part with test questions; and the parts without dev."""
     without = [part.name for part in parts if not len(part.dev_llm)]
@@ -97,7 +97,7 @@ def matrix(
 By = Literal["dataset", "model"]
 
 
-def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKind = "greedy") -> list[Part]:
+def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKind = "greedy") -> list[TransferSet]:
     """One part per data set, over all runs (of one model)."""
     sides = ([run.dev for run in runs], [run.test for run in runs])
     inputs = {gate: gate_input(runs, gate) for gate in gates}
@@ -107,7 +107,7 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
     for name in dict.fromkeys([*names[0], *names[1]]):
         dev, test = (np.array([other == name for other in side], dtype=bool) for side in names)
         found.append(
-            Part(
+            TransferSet(
                 name,
                 {gate: made.dev[dev] for gate, made in inputs.items()},
                 answers[0].llm[dev],
@@ -143,13 +143,13 @@ def between_models(
 
 def _pair(
     gate: str, name: str, source: RunFolder, other: str, target: RunFolder, kind: AccuracyKind
-) -> tuple[Part, Part]:
+) -> tuple[TransferSet, TransferSet]:
     """The source's scores of its own dev questions, and of the target's test questions."""
     made = gate_input([source], gate, [target])
     dev, test = oc.answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
     nothing: dict[str, Floats] = {}
     empty = np.zeros(0)
     return (
-        Part(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty),
-        Part(other, nothing, empty, empty, {gate: made.test}, test.llm, test.rag),
+        TransferSet(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty),
+        TransferSet(other, nothing, empty, empty, {gate: made.test}, test.llm, test.rag),
     )

@@ -11,7 +11,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.metrics.dev import best_f1_threshold
-from kbtrain.metrics.turns import Run
+from kbtrain.metrics.turns import SeedScores
 from kbtrain.records import GateScore, Split, TurnExample
 
 
@@ -23,7 +23,7 @@ def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
     return found
 
 
-def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> Run:
+def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
     """Dev scores choose the cut, test scores are kept. Raises :class:`UserError` for turns without a score."""
     scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
     missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
@@ -32,4 +32,4 @@ def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> Run:
         raise UserError(f"{at(path)}: no score for {told}; score dev and test of the same turns.jsonl")
     dev, test = ([scores[turn.id] for turn in turns[split]] for split in ("dev", "test"))
     cut = best_f1_threshold([float(bool(turn.label)) for turn in turns["dev"]], dev)
-    return Run(np.array(test), cut.value)
+    return SeedScores(np.array(test), cut.value)

@@ -126,7 +126,7 @@ MEASURES = ("mastery", "logprob", "n_tokens")
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerMeasures:
     """Per question: mean mastery, mean log-probability (nats) and length (tokens) of an answer, and the greedy text."""
 
     values: Floats  # (questions, 3), in the order of MEASURES
@@ -137,7 +137,7 @@ class Answers:
         return float(self.values[:, MEASURES.index(measure)].mean())
 
 
-def answers(store: SampleStore, run: str, questions: Iterable[Question], condition: Condition) -> Answers:
+def answers(store: SampleStore, run: str, questions: Iterable[Question], condition: Condition) -> AnswerMeasures:
     """What one run says; ``KeyError`` for a question that it does not hold."""
     found = []
     for question in questions:
@@ -145,7 +145,7 @@ def answers(store: SampleStore, run: str, questions: Iterable[Question], conditi
         if made is None:
             raise KeyError(f"{question.id} under {condition}")
         found.append((_values(question, made), made.greedy.text if made.greedy else None))
-    return Answers(np.array([values for values, _ in found]), tuple(text for _, text in found))
+    return AnswerMeasures(np.array([values for values, _ in found]), tuple(text for _, text in found))
 
 
 def _values(question: Question, made: SampleSet) -> tuple[float, float, float]:
@@ -154,7 +154,7 @@ def _values(question: Question, made: SampleSet) -> tuple[float, float, float]:
     return right / n, math.fsum(s.logprob for s in made.samples) / n, sum(s.n_tokens for s in made.samples) / n
 
 
-def difference(one: Answers, other: Answers, measure: str) -> Delta:
+def difference(one: AnswerMeasures, other: AnswerMeasures, measure: str) -> Delta:
     """Mean of other - one over the questions, with the 95 % interval of a paired t test."""
     from scipy import stats
 
@@ -165,7 +165,7 @@ def difference(one: Answers, other: Answers, measure: str) -> Delta:
     return Delta(mean, mean - half, mean + half)
 
 
-def same_greedy(one: Answers, other: Answers) -> float | None:
+def same_greedy(one: AnswerMeasures, other: AnswerMeasures) -> float | None:
     """Share of questions with the same greedy answer, of those that have one in both; None if there are none."""
     both = [a == b for a, b in zip(one.greedy, other.greedy, strict=True) if a is not None and b is not None]
     return sum(both) / len(both) if both else None

@@ -21,7 +21,7 @@ from kbtrain.store import SampleStore
 
 
 @dataclass
-class Tally:
+class LabelCounts:
     """What labelling met. ``mastery`` and ``certainty`` count the training questions' ``llm`` values (few distinct)."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -36,7 +36,7 @@ def labels(
     store: SampleStore,
     run: str,
     questions: Iterable[Question],
-    tally: Tally,
+    tally: LabelCounts,
     verdicts: Aligned[QuestionVerdicts] | None = None,
     by: LabelledBy = "samples",
 ) -> Iterator[Label]:
@@ -80,7 +80,7 @@ def _found(
     store: SampleStore,
     run: str,
     question: Question,
-    tally: Tally,
+    tally: LabelCounts,
     stored: Counter[str],
     verdicts: grading.Verdicts | None,
     by: LabelledBy,

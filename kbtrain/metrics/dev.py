@@ -8,12 +8,12 @@ import numpy as np
 
 from kbtrain.metrics.classification import classify, log_loss
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.thresholds import Dev, Threshold, choose
-from kbtrain.metrics.turns import Run, classify_turns
+from kbtrain.metrics.thresholds import Dev, ThresholdChoice, choose
+from kbtrain.metrics.turns import SeedScores, classify_turns
 from kbtrain.records import GateExample, TurnExample
 
 
-def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> Threshold:
+def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> ThresholdChoice:
     """Threshold of best F1 of "retrieval needed" on dev; of equals, the one with the fewest retrievals."""
     truth = np.asarray(need) > 0.5
     nothing = np.zeros(len(truth))
@@ -35,7 +35,7 @@ def intervals_of_examples(
     examples: Sequence[GateExample | TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
 ) -> str:
     """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled."""
-    run = Run(np.asarray(scores, dtype=np.float64), threshold)
+    run = SeedScores(np.asarray(scores, dtype=np.float64), threshold)
     truth = np.asarray(need) > 0.5
     groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
     found, _ = classify_turns(truth, groups, {"gate": [run]})

@@ -44,7 +44,7 @@ class ThresholdConfig(Config):
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdChoice:
     """A cut, the rule that chose it, and what it does on the ``n_dev`` questions it was chosen on."""
 
     value: float
@@ -67,7 +67,7 @@ class Dev:
     needed: Floats
 
 
-def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.5) -> Threshold:
+def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.5) -> ThresholdChoice:
     """The threshold for one gate. Of equally good cuts, the one with the fewest retrievals.
 
     ``0.5``: the fixed midpoint of the score's range; ``best_f1``: of "retrieval needed"; ``best_accuracy``: end to
@@ -93,11 +93,11 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     return _threshold(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
 
 
-def _threshold(value: float, rule: Rule, dev: Dev) -> Threshold:
+def _threshold(value: float, rule: Rule, dev: Dev) -> ThresholdChoice:
     n = len(dev.scores)
     retrieved = dev.scores > value
     accuracy = float(np.where(retrieved, dev.rag, dev.llm).mean()) if n else 0.0
-    return Threshold(value, rule, n, float(retrieved.mean()) if n else 0.0, accuracy)
+    return ThresholdChoice(value, rule, n, float(retrieved.mean()) if n else 0.0, accuracy)
 
 
 def cuts(scores: Floats) -> Floats:

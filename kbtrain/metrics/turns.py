@@ -19,7 +19,7 @@ METRICS = ("precision", "recall", "f1", "auroc", "average_precision", "fdr")
 
 
 @dataclass(frozen=True)
-class Run:
+class SeedScores:
     """One gate trained with one seed: its test scores and the cut chosen on dev (retrieve if above)."""
 
     scores: Floats
@@ -42,7 +42,7 @@ class GateTurns:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GateDifference:
     """``better`` minus ``than`` in one metric, means over seeds, paired over dialogues."""
 
     better: str
@@ -51,7 +51,7 @@ class Comparison:
     difference: Delta
 
 
-def weighted_metrics(truth: Bools, run: Run, weights: Floats) -> dict[str, Floats]:
+def weighted_metrics(truth: Bools, run: SeedScores, weights: Floats) -> dict[str, Floats]:
     """Each of :data:`METRICS` for each row of ``weights``. Precision without retrievals is 0, FDR then 1."""
     kept = run.scores > run.threshold
     hits = weights @ (truth & kept)
@@ -68,7 +68,7 @@ def weighted_metrics(truth: Bools, run: Run, weights: Floats) -> dict[str, Float
 
 
 def classify_turns(
-    truth: Bools, dialogues: Sequence[str], gates: Mapping[str, Sequence[Run]], draws: int = 2000, seed: int = 0
+    truth: Bools, dialogues: Sequence[str], gates: Mapping[str, Sequence[SeedScores]], draws: int = 2000, seed: int = 0
 ) -> tuple[list[GateTurns], dict[str, dict[str, Floats]]]:
     """Each gate's figures; and for :func:`compare` each gate's metrics in every draw, means over its seeds."""
     weights = cluster_counts(dialogues, draws, seed)
@@ -91,13 +91,13 @@ def classify_turns(
     return found, drawn
 
 
-def compare(drawn: Mapping[str, Mapping[str, Floats]], better: str, metrics: Sequence[str]) -> list[Comparison]:
+def compare(drawn: Mapping[str, Mapping[str, Floats]], better: str, metrics: Sequence[str]) -> list[GateDifference]:
     """One gate against all others."""
     rows = []
     for than in drawn:
         for metric in metrics if than != better else ():
             values = drawn[better][metric] - drawn[than][metric]
-            rows.append(Comparison(better, than, metric, delta(values[0], _defined(values[1:]))))
+            rows.append(GateDifference(better, than, metric, delta(values[0], _defined(values[1:]))))
     return rows
 
 

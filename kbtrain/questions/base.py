@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.rows import SourceRecord, shown
 from kbtrain.records import Gold, Passage, Question
 
 
@@ -34,7 +34,7 @@ def ids(passages: tuple[Passage, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(passage.id for passage in passages))
 
 
-def answers_or_hidden(row: Row, key: str) -> tuple[tuple[str, ...], Gold]:
+def answers_or_hidden(row: SourceRecord, key: str) -> tuple[tuple[str, ...], Gold]:
     """The one answer under ``key``; missing, null or blank means that the data set keeps it to itself.
 
     That is so for whole files only: :func:`kbtrain.questions.load.load` refuses a file that has both.
@@ -51,7 +51,7 @@ def joined(sentences: tuple[str, ...]) -> str:
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def letter(row: Row, key: str, n_options: int) -> str:
+def letter(row: SourceRecord, key: str, n_options: int) -> str:
     """The letter under ``key``, of an option that there is."""
     value = row.text(key).upper()
     valid = LETTERS[:n_options]
@@ -60,7 +60,7 @@ def letter(row: Row, key: str, n_options: int) -> str:
     return value
 
 
-def letters_of(row: Row, key: str, options: Sequence[str]) -> tuple[str, ...]:
+def letters_of(row: SourceRecord, key: str, options: Sequence[str]) -> tuple[str, ...]:
     """The letters of the options that read like the text under ``key`` (two may, then both are right)."""
     text = row.text(key)
     found = tuple(LETTERS[i] for i, option in enumerate(options[: len(LETTERS)]) if option == text)

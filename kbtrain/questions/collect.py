@@ -25,7 +25,7 @@ from kbtrain.questions.checks import FirstSeen
 from kbtrain.records import Gold, Passage, Question
 
 
-class PassageFile:
+class PassageWriter:
     """A context manager that appends to ``<path>.partial``; ``n`` counts the passages in it.
 
     Without :meth:`finish` nothing is left behind.
@@ -73,7 +73,7 @@ Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits toge
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PickRule:
     """At most so many questions by ``limits``, picked as said, without those whose ``gold`` is in ``drop``."""
 
     limits: Limits
@@ -83,7 +83,7 @@ class Wanted:
 
 
 @dataclass
-class Tally:
+class CollectCounts:
     """What became of the questions that were read."""
 
     splits: Counter[str] = field(default_factory=Counter)
@@ -97,7 +97,7 @@ class Tally:
         return f"left out: {', '.join(left) or 'none'}{kept}"
 
 
-def picked(stream: Callable[[], Iterator[Loaded]], wanted: Wanted, tally: Tally) -> Iterator[Loaded]:
+def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
     """The wanted questions in the order of their file, counted in ``tally``. A random draw calls ``stream`` twice."""
     if wanted.pick == "first":
         take: Callable[[Question], bool] = _First(wanted.limits)
@@ -173,13 +173,15 @@ def _hash(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "big")
 
 
-def write_questions(run: Path, stream: Iterable[Loaded], corpus: Iterable[Passage], tally: Tally) -> tuple[int, int]:
+def write_questions(
+    run: Path, stream: Iterable[Loaded], corpus: Iterable[Passage], tally: CollectCounts
+) -> tuple[int, int]:
     """Write ``questions.jsonl`` and, from the questions' own passages and ``corpus``, ``passages.jsonl``.
 
     Returns how many of each. Memory does not grow with their number. Raises :class:`UserError` if no question is left.
     """
     target = run / "questions.jsonl"
-    with PassageFile(run / "passages.jsonl") as passages:
+    with PassageWriter(run / "passages.jsonl") as passages:
         n = jsonl.write(target, (passages.with_own(loaded) for loaded in stream))
         if not n:
             target.unlink()

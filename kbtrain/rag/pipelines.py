@@ -1,4 +1,4 @@
-"""Whole methods by name, and what their finished traces say beside gates that only choose between stored answers."""
+"""Pipelines (SeaKR's loops) by name, and the traces that a run folder holds of them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from typing import Literal, get_args
 from kbtrain import jsonl
 from kbtrain.rag.seakr.lockstep import Begin
 from kbtrain.rag.seakr.loops import multi_hop, single_hop
-from kbtrain.rag.seakr.self_aware import SelfAwareSettings, Talk
+from kbtrain.rag.seakr.self_aware import QuestionCoroutine, SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Question
 
 Method = Literal["single_hop", "multi_hop"]
 METHODS: tuple[Method, ...] = get_args(Method)
-FOLDER = "methods"  # of a run folder: one <name>.jsonl of traces for each method that was run
-_BEGIN: dict[Method, Callable[[Question, SelfAwareSettings], Talk]] = {"single_hop": single_hop, "multi_hop": multi_hop}
+FOLDER = "methods"  # of a run folder: one <name>.jsonl of traces for each pipeline that was run
+_BEGIN: dict[Method, Callable[[Question, SelfAwareSettings], QuestionCoroutine]] = {
+    "single_hop": single_hop,
+    "multi_hop": multi_hop,
+}
 
 
 def beginner(method: Method, settings: SelfAwareSettings) -> Begin:
-    """What starts a question's talk."""
+    """A function that starts the coroutine of a question."""
     return lambda question: _BEGIN[method](question, settings)
 
 
 @dataclass(frozen=True)
-class MethodTraces:
-    """The traces of one method, as they stand in the run folder."""
+class PipelineTraces:
+    """The traces of one pipeline in a run folder."""
 
     name: str
     path: Path
     traces: tuple[Trace, ...]
 
 
-def stored_methods(run: Path) -> list[MethodTraces]:
-    """All methods that were run on a run folder, by name; none if there are none."""
-    return [MethodTraces(path.stem, path, tuple(jsonl.read(Trace, path))) for path in _files(run)]
+def stored_pipelines(run: Path) -> list[PipelineTraces]:
+    """All pipelines with traces in a run folder, by name."""
+    return [PipelineTraces(path.stem, path, tuple(jsonl.read(Trace, path))) for path in _files(run)]
 
 
 def _files(run: Path) -> Iterable[Path]:

@@ -21,7 +21,7 @@ HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar 
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A run folder with a finished evaluation."""
 
     name: str
@@ -29,7 +29,7 @@ class Run:
     decided: Decided
 
 
-def read_finished(folder: Path, name: str | None = None) -> Run:
+def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     """Read results.json, outcomes.jsonl and scores.jsonl. Raises :class:`UserError`."""
     results = load(folder / "results.json")
     outcomes = [o for o in jsonl.read(Outcome, folder / "outcomes.jsonl") if o.split == results.meta["split"]]
@@ -42,7 +42,7 @@ def read_finished(folder: Path, name: str | None = None) -> Run:
                 f"{where}: gate '{gate.gate}' has no score for {first_ids(missing)}; run eval/score.py again"
             )
     named = name or folder.resolve().name
-    return Run(named, results, Decided(named, outcomes, results.gates, scores))
+    return FinishedRun(named, results, Decided(named, outcomes, results.gates, scores))
 
 
 def row(found: Difference) -> list[str]:
@@ -63,7 +63,7 @@ def row(found: Difference) -> list[str]:
     ]
 
 
-def caption(first: Run, second: Run, found: Sequence[Difference]) -> str:
+def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]) -> str:
     """What is compared, and what cannot be."""
     n = found[0].n if found else 0
     sizes = len(first.decided.outcomes), len(second.decided.outcomes)
@@ -88,7 +88,7 @@ def text_comparison(first: Path, second: Path) -> str:
     return "\n".join([aligned(HEAD, [row(d) for d in found]), caption(a, b, found), f"second against first, {verdict}"])
 
 
-def render_comparison(runs: Sequence[Run], title: str) -> str:
+def render_comparison(runs: Sequence[FinishedRun], title: str) -> str:
     """One page: every run's gates in one table, their curves, and each run against the first."""
     first = runs[0]
     pairs = [(run, compare_runs(first.decided, run.decided)) for run in runs[1:]]

@@ -19,7 +19,7 @@ from kbtrain.evaluation.double_judgement import DoubleJudgement
 from kbtrain.evaluation.groups import (
     Cell,
     Cut,
-    Row,
+    GroupRow,
     answer_counts,
     judge,
     judge_double,
@@ -57,7 +57,7 @@ _PARTS: dict[Layout, tuple[str, ...]] = {
 }
 
 
-def gate_table(layout: Layout, rows: Sequence[Row], group: str, note: str = "") -> Table:
+def gate_table(layout: Layout, rows: Sequence[GroupRow], group: str, note: str = "") -> Table:
     """Tables 1 to 4 and figure 6: one row a group, some figures of each gate, LLM Only and All RAG at the end."""
     parts, gates = _PARTS[layout], list(rows[0].gates) if rows else []
     columns = [Column(group, "text"), Column("n", "count")]
@@ -82,7 +82,7 @@ def _figures(cell: Cell, part: str) -> list[Value]:
     return [{"A/E": cell.accuracy, "Rat": cell.ratio, "Rnd": cell.random}[part]]
 
 
-def known_table(rows: Sequence[Row], note: str = "") -> Table:
+def known_table(rows: Sequence[GroupRow], note: str = "") -> Table:
     """Figure 5: a row for each data set and gate."""
     columns = [Column("data set", "text"), Column("gate", "text"), Column("n known", "count"), Column("known"),
                Column("n unknown", "count"), Column("unknown"), Column("difference", "points")]  # fmt: skip

@@ -32,7 +32,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class SweepRow:
+class SweptNetwork:
     """One finished network: its dev figures (they choose), its epoch, and the seconds it took."""
 
     shape: Shape
@@ -49,12 +49,12 @@ def grid(layers: Sequence[int], heads: Sequence[int], sizes: Sequence[int]) -> l
     return sorted(shapes, key=lambda s: (s.d_model, s.layers, s.heads))
 
 
-def best(rows: Sequence[SweepRow]) -> SweepRow:
+def best(rows: Sequence[SweptNetwork]) -> SweptNetwork:
     """The best dev F1; of equals the smaller network."""
     return min(rows, key=lambda row: (-row.f1, row.shape.d_model, row.shape.layers, row.shape.heads))
 
 
-def sweep_table(rows: Sequence[SweepRow]) -> str:
+def sweep_table(rows: Sequence[SweptNetwork]) -> str:
     """One line a network, the best dev F1 first."""
     ordered = sorted(rows, key=lambda row: -row.f1)
     head = ("network", "dev F1", "dev AUC", "dev AP", "epoch", "seconds")
@@ -70,12 +70,12 @@ def sweep_table(rows: Sequence[SweepRow]) -> str:
     return aligned(head, cells)
 
 
-def _cells(row: SweepRow) -> list[str]:
+def _cells(row: SweptNetwork) -> list[str]:
     figures = map(number, (row.f1, row.auroc, row.average_precision))
     return [row.shape.name, *figures, f"{row.epoch:g}", f"{row.seconds:.0f}"]
 
 
-def sweep_figure(rows: Sequence[SweepRow]) -> str:
+def sweep_figure(rows: Sequence[SweptNetwork]) -> str:
     """Dev F1 against the number of layers, one line for each size and number of heads, as an SVG file's text."""
     figure, axes = new_figure(5.4, 3.6)
     kinds = sorted({(row.shape.d_model, row.shape.heads) for row in rows})

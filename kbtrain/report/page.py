@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.evaluation.groups import Judged, Row, rows
+from kbtrain.evaluation.groups import GroupRow, Judged, rows
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.records import CONDITIONS
@@ -50,20 +50,20 @@ FILTERS = {"number": number, "signed": signed, "md": escape_markdown, "cell": ce
 
 
 @dataclass(frozen=True)
-class Part:
+class Partition:
     """One way to part the questions: its name, and a row for each of its groups."""
 
     name: str
-    rows: list[Row]
+    rows: list[GroupRow]
 
 
-def parts(selection: Selection, gate: str | None) -> list[Part]:
+def parts(selection: Selection, gate: str | None) -> list[Partition]:
     """Every dimension of the selection; empty without a gate whose decisions are stored."""
     if gate is None or gate not in selection.decisions:
         return []
     judged = Judged(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
     return [
-        Part(d.name, rows(judged, [None if place < 0 else d.labels[place] for place in d.places], d.labels.index))
+        Partition(d.name, rows(judged, [None if place < 0 else d.labels[place] for place in d.places], d.labels.index))
         for d in selection.dimensions
     ]
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
-from kbtrain.evaluation.dialogue import DialogueInputs, Figures, Recall, Row, block, figures, parts_of
+from kbtrain.evaluation.dialogue import DialogueInputs, FigureRow, Figures, Recall, block, figures, parts_of
 from kbtrain.metrics.text_generation import bleu_signature
-from kbtrain.metrics.turns import METRICS, GateTurns, Run, classify_turns
+from kbtrain.metrics.turns import METRICS, GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
 from kbtrain.report.page import escape_markdown, page
 from kbtrain.report.tables import Column, Table, Value, as_markdown, cells
@@ -72,13 +72,13 @@ def table_2(found: Sequence[GateTurns], n: int, positive: int) -> Table:
     return Table("table2", "Table 2: does this turn need knowledge?", note, columns, rows)
 
 
-def table_4(none: Figures, n: int, rows: Sequence[Row], note: str) -> Table:
+def table_4(none: Figures, n: int, rows: Sequence[FigureRow], note: str) -> Table:
     """All augmentations and all figures (the appendix's table)."""
     title = "Table 4: responses under each gate and augmentation, all figures"
     return _responses("table4", title, none, n, rows, list(_NAMES), note)
 
 
-def table_3(none: Figures, n: int, rows: Sequence[Row], ranker: str, note: str) -> Table:
+def table_3(none: Figures, n: int, rows: Sequence[FigureRow], ranker: str, note: str) -> Table:
     """One ranker's top 3 and its first, with the paper's columns."""
     kept = [row for row in rows if row.augmentation in (f"{ranker}_top3", f"{ranker}_rank1")]
     title = f"Table 3: responses with the snippets of {ranker}"
@@ -86,7 +86,7 @@ def table_3(none: Figures, n: int, rows: Sequence[Row], ranker: str, note: str) 
 
 
 def _responses(
-    name: str, title: str, none: Figures, n: int, rows: Sequence[Row], shown: Sequence[str], note: str
+    name: str, title: str, none: Figures, n: int, rows: Sequence[FigureRow], shown: Sequence[str], note: str
 ) -> Table:
     columns = [Column("augmentation", "text"), Column("variant", "text"), Column("# augs", "count")]
     columns += [Column(_NAMES[key], "change" if key.endswith("change") else "decimal") for key in shown]
@@ -171,7 +171,7 @@ class DialogueResult:
 
 
 def evaluate_dialogue(
-    inputs: DialogueInputs, runs: Mapping[str, Sequence[Run]], ranker: str, bert: BertScored, draws: Draws
+    inputs: DialogueInputs, runs: Mapping[str, Sequence[SeedScores]], ranker: str, bert: BertScored, draws: Draws
 ) -> DialogueResult:
     """``runs``: each gate's scores of ``inputs.turns``, one a seed; ``ranker``: whose snippets table 3 shows."""
     labels = np.array([bool(turn.label) for turn in inputs.turns])
@@ -185,7 +185,7 @@ def evaluate_dialogue(
     else:
         lacking.append(f"table 2: all {len(labels)} test turns are of one class, so nothing is told apart")
     parts = {name: parts_of(made, inputs.references, bert.f1.get(name)) for name, made in inputs.responses.items()}
-    none, rows = parts.pop(NONE), list[Row]()
+    none, rows = parts.pop(NONE), list[FigureRow]()
     for name, augmented in parts.items():
         rows += block(name, none, augmented, chosen, labels, draws.random, draws.seed)
     base = figures(none)

@@ -2,7 +2,7 @@
 
 Whole methods beside stored answers, as lines of text.
 
-The table of eval/signals.py: how well scores tell, and what their order is worth.
+The table of eval/compare_scores.py: how well scores tell, and what their order is worth.
 
 Gates on dialogue turns as text tables.
 """
@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kbtrain.evaluation.pipelines import COSTS, MethodResult, MethodRow
+from kbtrain.evaluation.pipelines import COSTS, PipelineResult, PipelineRow
 from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.turns import METRICS, Comparison, GateTurns
+from kbtrain.metrics.turns import METRICS, GateDifference, GateTurns
 from kbtrain.text_table import aligned, number, signed
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
@@ -100,12 +100,12 @@ def beside(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]
 HEAD = ("answers", "n", "right", "EM", "F1", "searched", *COSTS, "right: method minus this", "F1: method minus this")
 
 
-def methods_text(results: Sequence[MethodResult]) -> str:
+def pipelines_text(results: Sequence[PipelineResult]) -> str:
     """A table for each method."""
     return "\n\n".join(_one(result) for result in results)
 
 
-def _one(result: MethodResult) -> str:
+def _one(result: PipelineResult) -> str:
     if not result.rows:
         return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
     note = f"; {result.left_out} questions without stored answers left out" if result.left_out else ""
@@ -113,7 +113,7 @@ def _one(result: MethodResult) -> str:
     return f"{title}\n{aligned(HEAD, [_method_cells(row) for row in result.rows])}"
 
 
-def _method_cells(row: MethodRow) -> list[str]:
+def _method_cells(row: PipelineRow) -> list[str]:
     costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
     figures = [number(value) for value in (row.accuracy, row.exact_match, row.f1)]
     differences = [_difference(found) for found in (row.accuracy_minus, row.f1_minus)]
@@ -127,7 +127,7 @@ def _difference(found: Delta | None) -> str:
 Areas = tuple[Delta | None, Delta | None]
 
 
-def signal_document(found: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
+def score_document(found: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
     """One object per score; ``area`` and ``area_minus`` (the reference's minus it) are null where not defined."""
     made = []
     for one in found:
@@ -137,7 +137,7 @@ def signal_document(found: Sequence[Separation], areas: Mapping[str, Areas]) -> 
     return made
 
 
-def signal_table(found: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
+def score_table(found: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
     """One row per score, the best first."""
     minus = f"{reference} minus this"
     head = ("score", "AUROC", "95 % interval", minus, "area", minus, "quartiles, positive", "quartiles, negative")
@@ -164,7 +164,7 @@ def gate_table(found: Sequence[GateTurns]) -> str:
     return aligned(("gate", "seeds", "retrieved", "precision", "recall", "F1", "AUC", "AP", "FDR"), rows)
 
 
-def difference_table(differences: Sequence[Comparison]) -> str:
+def difference_table(differences: Sequence[GateDifference]) -> str:
     """One row a difference; the last column says whether its interval excludes 0."""
     rows = []
     for d in differences:

@@ -65,7 +65,7 @@ def test_gates_are_evaluated_and_reported(run: Path, capsys: pytest.CaptureFixtu
 
 
 def test_published_scores_are_set_beside_ours_on_their_questions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage("eval/signals.py", run=run, dataset="pop", reference="theirs", out=run / "pop.json")
+    stage("eval/compare_scores.py", run=run, dataset="pop", reference="theirs", out=run / "pop.json")
     document = json.loads((run / "pop.json").read_text())
     rows = {row["name"]: row for row in document["scores"]}
     assert set(rows) == {"ours", "theirs"} and {row["n"] for row in rows.values()} == {12}

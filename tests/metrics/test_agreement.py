@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kbtrain.labeling.agreement import Answers, answers, difference, same_greedy, shared_questions
+from kbtrain.labeling.agreement import AnswerMeasures, answers, difference, same_greedy, shared_questions
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -43,11 +43,11 @@ def test_means_and_differences_by_hand(tmp_path):
     half = 12.7062 * 0.883883 / 2**0.5
     assert (found.mean, found.low, found.high) == pytest.approx((-0.125, -0.125 - half, -0.125 + half), rel=1e-5)
     assert difference(one, other, "logprob").mean == 0.0
-    assert same_greedy(one, other) == 1.0 and same_greedy(one, Answers(one.values, (None, None))) is None
+    assert same_greedy(one, other) == 1.0 and same_greedy(one, AnswerMeasures(one.values, (None, None))) is None
 
 
 def test_the_interval_agrees_with_scipys_paired_test():
     left, right = np.random.default_rng(0).random((2, 40, 3))
-    found = difference(Answers(left, (None,) * 40), Answers(right, (None,) * 40), "logprob")
+    found = difference(AnswerMeasures(left, (None,) * 40), AnswerMeasures(right, (None,) * 40), "logprob")
     interval = stats.ttest_rel(right[:, 1], left[:, 1]).confidence_interval()
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import Wanted, calibrate
+from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.metrics.calibration import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
 
@@ -19,7 +19,7 @@ def dev(n=200, seed=0):
 
 
 def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
-    found = calibrate(dev(), Wanted("ratio", ratio=0.25))
+    found = calibrate(dev(), CalibrationGoal("ratio", ratio=0.25))
     e = found.evidence
     assert found.threshold == 149.5 and found.rule == "ratio 0.25" and e["guarantee"] is None
     assert e["retrieval_ratio"] == 0.25 and e["n_dev"] == 200 and e["llm_only"] == 0.5
@@ -31,39 +31,39 @@ def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
 
 
 def test_the_best_accuracy_retrieves_for_the_half_that_needs_it():
-    found = calibrate(dev(), Wanted("best_accuracy"))
+    found = calibrate(dev(), CalibrationGoal("best_accuracy"))
     assert 99 <= found.threshold < 102 and found.evidence["accuracy"] > 0.9
 
 
 def test_a_promise_comes_with_its_guarantee():
-    found = calibrate(dev(1000), Wanted("max_loss", max_loss=0.05, delta=0.1))
+    found = calibrate(dev(1000), CalibrationGoal("max_loss", max_loss=0.05, delta=0.1))
     kept = found.evidence["guarantee"]
     assert kept["bound"] <= 0.05 and kept["promise"] == "accuracy_lost" and kept["n"] == 1000
     e = found.evidence
     assert e["all_rag"] - e["accuracy"] <= 0.05 and e["retrieval_ratio"] < 1
     assert found.rule == "max_loss 0.05 with probability 0.9" and "promised: at most 0.05 lost" in found.line()
     with pytest.raises(UserError, match="too few to promise"):
-        calibrate(dev(20), Wanted("max_loss", max_loss=0.05))
+        calibrate(dev(20), CalibrationGoal("max_loss", max_loss=0.05))
 
 
 def test_retrieving_everything_does_not_fall_under_the_floor():
     table = dev()
     always = Dev(table.scores, np.zeros(200), np.ones(200), np.ones(200))
-    assert calibrate(always, Wanted("best_accuracy")).threshold == -1.0
-    floored = calibrate(always, Wanted("best_accuracy"), floor=-0.25)
+    assert calibrate(always, CalibrationGoal("best_accuracy")).threshold == -1.0
+    floored = calibrate(always, CalibrationGoal("best_accuracy"), floor=-0.25)
     assert floored.threshold == -0.25 and floored.evidence["retrieval_ratio"] == 1.0
 
 
 def test_a_given_threshold_is_taken_and_measured():
-    assert calibrate(dev(), Wanted("given", given=99.5)).evidence["retrieval_ratio"] == 0.5
+    assert calibrate(dev(), CalibrationGoal("given", given=99.5)).evidence["retrieval_ratio"] == 0.5
     with pytest.raises(UserError, match="name the threshold"):
-        calibrate(dev(), Wanted("given"))
+        calibrate(dev(), CalibrationGoal("given"))
 
 
 def test_without_dev_questions_nothing_is_chosen():
     empty = Dev(*(np.zeros(0) for _ in range(4)))
     with pytest.raises(UserError, match="no dev question"):
-        calibrate(empty, Wanted("ratio"))
+        calibrate(empty, CalibrationGoal("ratio"))
 
 
 def test_the_ks_statistic_worked_by_hand():

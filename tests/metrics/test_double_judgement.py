@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.double_judgement import Read, judge_twice, second_threshold
+from kbtrain.evaluation.double_judgement import StoredAnswers, judge_twice, second_threshold
 
-READ = Read(
+READ = StoredAnswers(
     llm=np.array([1.0, 0, 1, 0]),
     rag=np.array([1.0, 1, 0, 0]),
     llm_tokens=np.full(4, 10.0),
@@ -42,7 +42,7 @@ def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken
     found = judge_twice("kbm_mastery", np.array([0.1, 0.9, 0.9, 0.9]), second, READ, 0.5, chosen)
     assert (found.ways[3].accuracy, found.ways[3].passed_on) == (0.75, 0.25)
     # chunks that change nothing are all dropped; chunks that each question needs are all passed on
-    nothing = Read(READ.llm, READ.llm, READ.llm_tokens, READ.rag_tokens)
+    nothing = StoredAnswers(READ.llm, READ.llm, READ.llm_tokens, READ.rag_tokens)
     assert second_threshold("ratio", searched, second, nothing) < 0.2
-    needed = Read(np.zeros(4), np.ones(4), READ.llm_tokens, READ.rag_tokens)
+    needed = StoredAnswers(np.zeros(4), np.ones(4), READ.llm_tokens, READ.rag_tokens)
     assert second_threshold("ratio", searched, second, needed) >= 0.8

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.transfer import Part, carry, matrix
+from kbtrain.evaluation.transfer import TransferSet, carry, matrix
 
 
-def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> Part:
+def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> TransferSet:
     """Questions whose scores tell which of them retrieval mends; ``offset`` moves all scores."""
     rng = np.random.default_rng(seed)
     scores = rng.random(n_dev + 300)
@@ -16,7 +16,7 @@ def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> Part:
     rag = np.maximum(llm, (rng.random(len(scores)) < 0.7).astype(float))
     moved = {"gate": scores + offset}
     dev, test = slice(0, n_dev), slice(n_dev, None)
-    return Part(
+    return TransferSet(
         name, {"gate": moved["gate"][dev]}, llm[dev], rag[dev], {"gate": moved["gate"][test]}, llm[test], rag[test]
     )
 

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
 from kbtrain.metrics.significance import cluster_counts
-from kbtrain.metrics.turns import Run, classify_turns, compare, weighted_metrics
+from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.random(60) < 0.3
@@ -15,7 +15,7 @@ DIALOGUES = [f"d{i // 6}" for i in range(60)]
 
 def test_figures_are_scikit_learn_s_also_with_weights_and_ties():
     weights = np.stack([np.ones(60), RNG.integers(0, 3, 60).astype(float)])
-    found = weighted_metrics(TRUTH, Run(SCORES, 0.65), weights)
+    found = weighted_metrics(TRUTH, SeedScores(SCORES, 0.65), weights)
     kept = SCORES > 0.65
     for row, w in enumerate(weights):
         expected = {
@@ -39,7 +39,7 @@ def test_whole_dialogues_are_drawn():
 
 
 def test_a_gate_is_the_mean_of_its_seeds_with_their_spread():
-    runs = {"one": [Run(SCORES, 0.65), Run(-SCORES, -0.65)], "always": [Run(np.ones(60), 0.5)]}
+    runs = {"one": [SeedScores(SCORES, 0.65), SeedScores(-SCORES, -0.65)], "always": [SeedScores(np.ones(60), 0.5)]}
     found, drawn = classify_turns(TRUTH, DIALOGUES, runs, 200)
     one, always = found
     auc = roc_auc_score(TRUTH, SCORES)
@@ -59,7 +59,11 @@ def test_a_better_gate_is_told_apart_and_a_gate_from_itself_is_not():
     truth = np.arange(200) % 5 == 0
     dialogues = [f"d{i // 4}" for i in range(200)]
     noise = np.random.default_rng(1).random(200)
-    runs = {"good": [Run(truth + noise, 1.0)], "same": [Run(truth + noise, 1.0)], "noise": [Run(noise, 0.5)]}
+    runs = {
+        "good": [SeedScores(truth + noise, 1.0)],
+        "same": [SeedScores(truth + noise, 1.0)],
+        "noise": [SeedScores(noise, 0.5)],
+    }
     _, drawn = classify_turns(truth, dialogues, runs, 300)
     same, worse = (c.difference for c in compare(drawn, "good", ["auroc"]))
     assert (same.mean, same.low, same.high) == (0, 0, 0)

@@ -10,13 +10,13 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.questions import Reading, load
 from kbtrain.questions.data_sets.columns import AnswerAs, Columns, cell_texts, mapped
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import python_list
 from kbtrain.records import Question
 
 
 def question(data: dict[str, Any], answer_as: AnswerAs = "letter", **names: str | list[str]) -> Question:
-    return mapped(Row(data, "x.csv", 7), Columns(names, answer_as), "n-1", "d", "test").question
+    return mapped(SourceRecord(data, "x.csv", 7), Columns(names, answer_as), "n-1", "d", "test").question
 
 
 def test_own_names_need_no_map() -> None:
@@ -83,7 +83,7 @@ def test_a_choice_out_of_reach_is_refused(answer_as: AnswerAs, value: Any, messa
     ],
 )
 def test_lists_as_python_and_numpy_print_them(text: str, values: list[Any]) -> None:
-    assert python_list(Row({"k": text}, "x.csv", 3), "k") == values or values == []
+    assert python_list(SourceRecord({"k": text}, "x.csv", 3), "k") == values or values == []
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,13 @@ def test_lists_as_python_and_numpy_print_them(text: str, values: list[Any]) -> N
 )
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"x\.csv:3: field 'k': expected a list"):
-        python_list(Row({"k": text}, "x.csv", 3), "k")
+        python_list(SourceRecord({"k": text}, "x.csv", 3), "k")
 
 
 def test_a_cell_is_one_text_or_a_list() -> None:
-    cells = Row({"a": "one, two", "b": '["x", "y", "x"]', "c": 12, "d": ["p", 3], "e": "[]", "f": {"a": 1}}, "x.csv", 2)
+    cells = SourceRecord(
+        {"a": "one, two", "b": '["x", "y", "x"]', "c": 12, "d": ["p", 3], "e": "[]", "f": {"a": 1}}, "x.csv", 2
+    )
     assert [cell_texts(cells, key) for key in "abcd"] == [("one, two",), ("x", "y"), ("12",), ("p", "3")]
     with pytest.raises(UserError, match=r"x\.csv:2: field 'e': empty list"):
         cell_texts(cells, "e")

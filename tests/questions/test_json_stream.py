@@ -12,7 +12,7 @@ from kbtrain.errors import UserError
 from kbtrain.questions.reading import files
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows, rows_by_key, rows_under
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 
 
 def file_of(tmp_path: Path, content: str, name: str = "x.json") -> DataFile:
@@ -51,7 +51,7 @@ def test_each_record_knows_the_line_it_begins_in(tmp_path: Path) -> None:
 
 def test_json_lines_stand_in_a_json_file_too(tmp_path: Path) -> None:
     rows = list(json_rows(file_of(tmp_path, '{"a": 1}\n\n{"a": 2}\n')))
-    assert rows == [Row({"a": 1}, rows[0].file, 1), Row({"a": 2}, rows[0].file, 3)]
+    assert rows == [SourceRecord({"a": 1}, rows[0].file, 1), SourceRecord({"a": 2}, rows[0].file, 3)]
 
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 16])

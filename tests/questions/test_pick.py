@@ -10,7 +10,7 @@ from typing import Literal
 
 from kbtrain import jsonl
 from kbtrain.questions.base import Loaded, context
-from kbtrain.questions.collect import PassageFile, Tally, Wanted, picked
+from kbtrain.questions.collect import CollectCounts, PassageWriter, PickRule, picked
 from kbtrain.records import Passage, Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -19,32 +19,32 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-def ids(wanted: Wanted, questions: list[Loaded] = QUESTIONS, tally: Tally | None = None) -> list[str]:
-    return [one.question.id for one in picked(lambda: iter(questions), wanted, tally or Tally())]
+def ids(wanted: PickRule, questions: list[Loaded] = QUESTIONS, tally: CollectCounts | None = None) -> list[str]:
+    return [one.question.id for one in picked(lambda: iter(questions), wanted, tally or CollectCounts())]
 
 
 def test_the_first_ones_up_to_each_limit() -> None:
-    tally = Tally()
-    assert ids(Wanted({"train": 2, "dev": 0, "test": 1}), tally=tally) == ["q0", "q2", "q3"]
+    tally = CollectCounts()
+    assert ids(PickRule({"train": 2, "dev": 0, "test": 1}), tally=tally) == ["q0", "q2", "q3"]
     assert (tally.splits, tally.dropped) == ({"train": 2, "test": 1}, {"beyond": 297})
-    assert ids(Wanted({"all": 4})) == ["q0", "q1", "q2", "q3"]
-    assert len(ids(Wanted({}))) == 300
+    assert ids(PickRule({"all": 4})) == ["q0", "q1", "q2", "q3"]
+    assert len(ids(PickRule({}))) == 300
 
 
 def test_a_draw_has_the_wanted_size_and_does_not_depend_on_the_order() -> None:
-    wanted = Wanted({"train": 20, "dev": 7, "test": None}, "random", 3)
+    wanted = PickRule({"train": 20, "dev": 7, "test": None}, "random", 3)
     drawn = ids(wanted)
     assert Counter(int(name[1:]) % 3 for name in drawn) == {0: 20, 1: 7, 2: 100}
     assert drawn == sorted(drawn, key=lambda name: int(name[1:]))
     assert set(ids(wanted, QUESTIONS[::-1])) == set(drawn)
-    assert set(ids(Wanted({"train": 20, "dev": 7, "test": None}, "random", 4))) != set(drawn)
-    assert len(ids(Wanted({"all": 50}, "random"))) == 50
-    assert ids(Wanted({"all": 0}, "random")) == []
-    assert len(ids(Wanted({"all": 1000}, "random"))) == 300
+    assert set(ids(PickRule({"train": 20, "dev": 7, "test": None}, "random", 4))) != set(drawn)
+    assert len(ids(PickRule({"all": 50}, "random"))) == 50
+    assert ids(PickRule({"all": 0}, "random")) == []
+    assert len(ids(PickRule({"all": 1000}, "random"))) == 300
 
 
 def test_a_draw_is_uniform() -> None:
-    counts = Counter(name for seed in range(200) for name in ids(Wanted({"all": 30}, "random", seed)))
+    counts = Counter(name for seed in range(200) for name in ids(PickRule({"all": 30}, "random", seed)))
     assert len(counts) == 300 and min(counts.values()) >= 4 and max(counts.values()) <= 40  # 20 each, deviation 4.2
 
 
@@ -53,14 +53,17 @@ def without(gold: Literal["none", "hidden"]) -> Loaded:
 
 
 def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted() -> None:
-    tally = Tally()
+    tally = CollectCounts()
     questions = [*QUESTIONS[:2], without("none"), without("hidden")]
-    assert ids(Wanted({}, drop=frozenset({"hidden"})), questions, tally) == ["q0", "q1", "none"]
+    assert ids(PickRule({}, drop=frozenset({"hidden"})), questions, tally) == ["q0", "q1", "none"]
     assert str(tally) == "left out: 1 with hidden answers; 1 of the collected are impossible"
-    tally = Tally()
-    assert ids(Wanted({"all": 1}, "random", drop=frozenset({"none", "hidden"})), questions, tally) in (["q0"], ["q1"])
+    tally = CollectCounts()
+    assert ids(PickRule({"all": 1}, "random", drop=frozenset({"none", "hidden"})), questions, tally) in (
+        ["q0"],
+        ["q1"],
+    )
     assert str(tally) == "left out: 1 with hidden answers, 1 impossible, 1 beyond the limits"
-    assert str(Tally()) == "left out: none"
+    assert str(CollectCounts()) == "left out: none"
 
 
 def test_a_draw_reads_its_source_twice_and_holds_no_questions() -> None:
@@ -71,14 +74,14 @@ def test_a_draw_reads_its_source_twice_and_holds_no_questions() -> None:
         reads += 1
         yield from QUESTIONS
 
-    assert len(list(picked(stream, Wanted({"all": 3}, "random"), Tally()))) == 3
+    assert len(list(picked(stream, PickRule({"all": 3}, "random"), CollectCounts()))) == 3
     assert reads == 2
 
 
 def test_a_passage_is_written_once(tmp_path: Path) -> None:
     first, second = context("d", "T", "x"), context("d", "T", "y")
     assert first.id != second.id and first == context("d", "T", "x")
-    with PassageFile(tmp_path / "run" / "passages.jsonl") as file:
+    with PassageWriter(tmp_path / "run" / "passages.jsonl") as file:
         file.add([first, second, first])
         file.add([second])
         assert file.n == 2
@@ -89,7 +92,7 @@ def test_a_passage_is_written_once(tmp_path: Path) -> None:
 
 def test_an_unfinished_corpus_leaves_the_older_one(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "passages.jsonl", [Passage("p", "t", "x")])
-    with PassageFile(tmp_path / "passages.jsonl") as file:
+    with PassageWriter(tmp_path / "passages.jsonl") as file:
         file.add([context("d", "T", "x")])
     assert [path.name for path in tmp_path.iterdir()] == ["passages.jsonl"]
     assert [passage.id for passage in jsonl.read(Passage, tmp_path / "passages.jsonl")] == ["p"]

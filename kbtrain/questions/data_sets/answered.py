@@ -19,7 +19,7 @@ from kbtrain.questions.collect import share_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.rows import SourceRecord, shown
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
 
 
@@ -89,7 +89,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         raise UserError(f"{at(path)}: no rows in it")
 
 
-def _answered(row: Row, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
+def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
     split = _split(row, columns)
     asked = mapped(row, dataclasses.replace(columns.questions, split=split), f"{file.label}-{number}", file.label,
                    file.split).question  # fmt: skip
@@ -102,7 +102,7 @@ def _answered(row: Row, number: int, file: DataFile, columns: AnswerColumns) -> 
     return Answered(asked, answers, stated, _scores(row, columns.scores))
 
 
-def _split(row: Row, columns: AnswerColumns) -> Split | None:
+def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
     """By the map of their names; None: as the column or the file's name says."""
     if not columns.splits:
         return None
@@ -113,7 +113,7 @@ def _split(row: Row, columns: AnswerColumns) -> Split | None:
     return columns.splits[word]
 
 
-def _answer(row: Row, column: str) -> str:
+def _answer(row: SourceRecord, column: str) -> str:
     """Text; an empty answer is an answer (a wrong one), a missing one is an error."""
     value = reach(row, column)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -123,14 +123,14 @@ def _answer(row: Row, column: str) -> str:
     return row.checked(column, value)
 
 
-def _verdict(row: Row, column: str) -> bool:
+def _verdict(row: SourceRecord, column: str) -> bool:
     value = reach(row, column)
     if value not in (0, 1):
         raise row.error(column, f"expected true, false, 1 or 0, found {shown(value)}")
     return bool(value)
 
 
-def _scores(row: Row, columns: Mapping[str, str]) -> dict[str, float]:
+def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:
     found = {}
     for gate, column in columns.items():
         name = column.removeprefix("-")

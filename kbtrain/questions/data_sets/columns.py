@@ -20,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
 from kbtrain.questions.reading.json_stream import json_rows, loads
-from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.rows import SourceRecord, shown
 from kbtrain.questions.reading.tables import csv_rows, python_list
 from kbtrain.records import Form, Grading, Passage, Question, Split
 
@@ -46,7 +46,7 @@ class Columns:
     split: Split | None = None  # of all questions, whatever a column says
 
 
-def mapped(native: Row, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
+def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
     """A question from a row; ``name``, ``dataset`` and ``split`` hold unless a column has them."""
     row = _renamed(native, columns)
     options = cell_texts(row, "options") if _filled(row, "options") else ()
@@ -75,7 +75,7 @@ def mapped(native: Row, columns: Columns, name: str, dataset: str, split: Split)
     return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages))
 
 
-def _renamed(row: Row, columns: Columns) -> Row:
+def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
     """The row under our names for its fields; messages keep the columns' names."""
     data: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -87,10 +87,10 @@ def _renamed(row: Row, columns: Columns) -> Row:
                 data[key] = reach(row, column)
         else:
             data[key] = [reach(row, one) for one in column]
-    return Row(data, row.file, row.line, row.path, names)
+    return SourceRecord(data, row.file, row.line, row.path, names)
 
 
-def reach(row: Row, column: str) -> Any:
+def reach(row: SourceRecord, column: str) -> Any:
     """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is a list."""
     if column in row.data:
         return row.data[column]
@@ -105,12 +105,12 @@ def reach(row: Row, column: str) -> Any:
     return value
 
 
-def _filled(row: Row, key: str) -> bool:
+def _filled(row: SourceRecord, key: str) -> bool:
     value = row.data.get(key)
     return value is not None and not (isinstance(value, str) and not value.strip())
 
 
-def cell_texts(row: Row, key: str) -> tuple[str, ...]:
+def cell_texts(row: SourceRecord, key: str) -> tuple[str, ...]:
     """A list of texts, one text or number, or a text that is a list as JSON, Python or numpy prints it."""
     if key not in row.data:
         raise row.error(key, "missing")
@@ -129,7 +129,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
 
 
-def _listed(row: Row, key: str) -> list[Any]:
+def _listed(row: SourceRecord, key: str) -> list[Any]:
     value = row.data[key]
     if isinstance(value, list):
         return value
@@ -140,7 +140,7 @@ def _listed(row: Row, key: str) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def _letters(row: Row, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[str, ...]:
+def _letters(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[str, ...]:
     if answer_as == "text":
         return letters_of(row, "answers", options)
     if answer_as == "letter":
@@ -153,14 +153,14 @@ def _letters(row: Row, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[s
     return (LETTERS[place],)
 
 
-def _whole(row: Row, key: str) -> int:
+def _whole(row: SourceRecord, key: str) -> int:
     number = row.number(key)
     if number != int(number):
         raise row.wrong(key, "a whole number")
     return int(number)
 
 
-def _split(row: Row, split: Split) -> Split:
+def _split(row: SourceRecord, split: Split) -> Split:
     if not _filled(row, "split"):
         return split
     word = split_word(row.text("split").replace("/", " "), SPLITS, f"{row.file}:{row.line}: field 'split'")
@@ -169,13 +169,13 @@ def _split(row: Row, split: Split) -> Split:
     return SPLITS[word]
 
 
-def _language(row: Row, default: Language) -> Language:
+def _language(row: SourceRecord, default: Language) -> Language:
     if not _filled(row, "language"):
         return default
     return "zh" if row.one_of("language", ("en", "zh")) == "zh" else "en"
 
 
-def _grading(row: Row, form: Form) -> Grading:
+def _grading(row: SourceRecord, form: Form) -> Grading:
     if form == "choice":
         return "option"
     if not _filled(row, "grading"):
@@ -183,7 +183,7 @@ def _grading(row: Row, form: Form) -> Grading:
     return "exact" if row.one_of("grading", ("exact", "contains")) == "exact" else "contains"
 
 
-def _passages(row: Row, dataset: str) -> list[tuple[Passage, bool]]:
+def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
     """Texts, or objects with a title, a text (or paragraph_text) and a mark of those that support the answer."""
     if not _filled(row, "contexts"):
         return []

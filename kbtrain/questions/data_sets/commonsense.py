@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import LETTERS, Loaded
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.rows import SourceRecord, shown
 from kbtrain.records import Question
 
 _LAYOUT = re.compile(r"^[^:]*: (.+?)\s+(?:Answer|Solution)1: (.+?)\s*Answer format: ", re.DOTALL)
@@ -39,7 +39,7 @@ def commonsense(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line)
 
 
-def _letter(row: Row, n_options: int) -> str:
+def _letter(row: SourceRecord, n_options: int) -> str:
     value = row.text("answer")
     found = _KEY.match(value)
     if not found or not 1 <= int(found.group(1)) <= n_options:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.reading.files import SPLITS, DataFile
-from kbtrain.questions.reading.rows import Row, shown, unique
+from kbtrain.questions.reading.rows import SourceRecord, shown, unique
 from kbtrain.questions.reading.tables import csv_rows
 from kbtrain.records import Question
 
@@ -36,6 +36,6 @@ def freshqa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line)
 
 
-def _answers(row: Row) -> tuple[str, ...]:
+def _answers(row: SourceRecord) -> tuple[str, ...]:
     first = row.text("answer_0")
     return unique([first, *(text for key in _ANSWERS[1:] if (text := row.text_or_empty(key)))])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, joined
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.records import Passage, Question
 
 
@@ -34,7 +34,7 @@ def hotpotqa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, passages)
 
 
-def titled_passages(row: Row, dataset: str) -> tuple[Passage, ...]:
+def titled_passages(row: SourceRecord, dataset: str) -> tuple[Passage, ...]:
     """``context``: pairs of title and sentences. Without the field there are none."""
     if "context" not in row.data:
         return ()
@@ -50,13 +50,13 @@ def titled_passages(row: Row, dataset: str) -> tuple[Passage, ...]:
     return tuple(found)
 
 
-def _sentence(parts: Row, name: str) -> str:
+def _sentence(parts: SourceRecord, name: str) -> str:
     if not isinstance(parts.data[name], str):
         raise parts.wrong(name, "text")
     return parts.checked(name, parts.data[name])
 
 
-def supporting(row: Row, passages: tuple[Passage, ...]) -> tuple[str, ...]:
+def supporting(row: SourceRecord, passages: tuple[Passage, ...]) -> tuple[str, ...]:
     """Ids of the passages that ``supporting_facts`` names; none unless all of them are in the context.
 
     (The "fullwiki" files bring retrieved paragraphs, among which the supporting ones may be missing.)

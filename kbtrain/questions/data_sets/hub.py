@@ -14,7 +14,7 @@ from kbtrain.questions.base import Loaded
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.columns import mapped
 from kbtrain.questions.reading.files import SPLITS
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 
 _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 
@@ -32,7 +32,7 @@ def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
             hint = f"read it alone with only: {name} and a split of your choice"
             raise UserError(f"{at(path)}: its split '{name}' is not train, dev or test; {hint}")
         for number, data in _rows(rows, path, name):
-            row = Row(data, f"{path}/{name}", number)
+            row = SourceRecord(data, f"{path}/{name}", number)
             yield mapped(row, columns, f"{path.name}/{name}/{number}", path.name, split)
 
 

@@ -22,7 +22,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile, text_chunks
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Passage, Question
 
 
@@ -52,13 +52,13 @@ def iirc(file: DataFile) -> Iterator[Loaded]:
             yield Loaded(question, row.file, row.line, passages)
 
 
-def _snippets(row: Row) -> tuple[Passage, ...]:
+def _snippets(row: SourceRecord) -> tuple[Passage, ...]:
     inner = row.rows("context") if row.has("context") else ()
     linked = [snippet for snippet in inner if snippet.text("passage") != "main"]
     return tuple(context("iirc", snippet.text("passage"), snippet.text("text")) for snippet in linked)
 
 
-def _answers(answer: Row) -> tuple[str, ...]:
+def _answers(answer: SourceRecord) -> tuple[str, ...]:
     kind = answer.one_of("type", ("span", "value", "binary", "none", "bad"))
     if kind in {"none", "bad"}:
         return ()
@@ -98,13 +98,13 @@ def iirc_steps(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, passages)
 
 
-def _passages(step: Row) -> Iterator[Passage]:
+def _passages(step: SourceRecord) -> Iterator[Passage]:
     for paragraph in step.rows("paragraphs"):
         if paragraph.has("text_substring"):
             yield context("iirc", paragraph.text_or_empty("title"), paragraph.text("text_substring"))
 
 
-def _rows(file: DataFile) -> Iterator[Row]:
+def _rows(file: DataFile) -> Iterator[SourceRecord]:
     """This much of jsonnet is YAML: comments with #, commas before a closing bracket."""
     text = "".join(text_chunks(file))
     try:
@@ -122,7 +122,7 @@ def _rows(file: DataFile) -> Iterator[Row]:
         yield _row(file, inner.start_mark.line + 1, value)
 
 
-def _row(file: DataFile, line: int, value: Any) -> Row:
+def _row(file: DataFile, line: int, value: Any) -> SourceRecord:
     if not isinstance(value, dict):
         raise UserError(f"{at(file.name, line)}: expected an object, found {type(value).__name__}")
-    return Row(value, file.name, line)
+    return SourceRecord(value, file.name, line)

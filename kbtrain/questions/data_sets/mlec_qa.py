@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from kbtrain.questions.base import LETTERS, Loaded, letter
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.records import Question
 
 
@@ -37,7 +37,7 @@ def mlec_qa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line)
 
 
-def _options(row: Row) -> tuple[str, ...]:
+def _options(row: SourceRecord) -> tuple[str, ...]:
     """In the order of their letters, which must be A, B, ... without a gap."""
     names = sorted(row.data)
     if names != list(LETTERS[: len(names)]):

@@ -14,7 +14,7 @@ from typing import Literal
 
 from kbtrain.questions.base import Loaded, letter
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import csv_cells, csv_rows
 from kbtrain.records import Question
 
@@ -25,7 +25,7 @@ _MMLU = ("question", *_OPTIONS, "answer")
 def mmlu(file: DataFile) -> Iterator[Loaded]:
     """The relation is the subject."""
     for number, (line, cells) in enumerate(csv_cells(file)):
-        row = Row(dict(zip(_MMLU, cells, strict=False)), file.name, line)
+        row = SourceRecord(dict(zip(_MMLU, cells, strict=False)), file.name, line)
         if len(cells) != len(_MMLU):
             raise row.error(_MMLU[min(len(cells), 5)], f"expected {len(_MMLU)} columns, found {len(cells)}")
         yield _loaded(file, row, str(number), "mmlu", "en")
@@ -42,11 +42,11 @@ def cmmlu(file: DataFile) -> Iterator[Loaded]:
     for number, row in enumerate(csv_rows(file, ("Question", *_OPTIONS, "Answer"))):
         plain = {"question" if key == "Question" else "answer" if key == "Answer" else key: row.data[key]
                  for key in row.data}  # fmt: skip
-        yield _loaded(file, Row(plain, row.file, row.line), str(number), "cmmlu", "zh")
+        yield _loaded(file, SourceRecord(plain, row.file, row.line), str(number), "cmmlu", "zh")
 
 
 def _loaded(
-    file: DataFile, row: Row, number: str, dataset: str, language: Literal["en", "zh"], hidden: bool = False
+    file: DataFile, row: SourceRecord, number: str, dataset: str, language: Literal["en", "zh"], hidden: bool = False
 ) -> Loaded:
     subject = re.sub(r"_(train|dev|val|test)$", "", PurePosixPath(file.label).name)
     question = Question(

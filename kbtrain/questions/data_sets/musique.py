@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Question
 
 
@@ -44,5 +44,5 @@ def musique(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, passages)
 
 
-def _aliases(row: Row) -> tuple[str, ...]:
+def _aliases(row: SourceRecord) -> tuple[str, ...]:
     return row.texts("answer_aliases") if row.has("answer_aliases") and row.values("answer_aliases") else ()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import csv_cells, python_list
 from kbtrain.records import Passage, Question
 
@@ -38,7 +38,7 @@ def nq_open(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, every)
 
 
-def _passages(row: Row) -> list[tuple[Row, Passage]]:
+def _passages(row: SourceRecord) -> list[tuple[SourceRecord, Passage]]:
     inner = row.rows("ctxs") if row.has("ctxs") else ()
     return [(each, context("nq_open", each.text_or_empty("title"), each.text("text"))) for each in inner]
 
@@ -46,7 +46,7 @@ def _passages(row: Row) -> list[tuple[Row, Passage]]:
 def dpr_table(file: DataFile, dataset: str) -> Iterator[Loaded]:
     """DPR's ``*.qa.csv``: tab-separated, the answers as a Python list."""
     for number, (line, cells) in enumerate(csv_cells(file, "\t"), 1):
-        row = Row(dict(zip(("question", "answers"), cells, strict=False)), file.name, line)
+        row = SourceRecord(dict(zip(("question", "answers"), cells, strict=False)), file.name, line)
         if len(cells) != 2:
             raise row.error("answers", f"expected question<TAB>answers, found {len(cells)} column(s)")
         answers = row.having({"answers": python_list(row, "answers")}).texts("answers")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import LETTERS, Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.rows import SourceRecord, shown
 from kbtrain.records import Passage, Question
 
 
@@ -37,7 +37,7 @@ def openbookqa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, passages)
 
 
-def _letter(row: Row, choices: tuple[Row, ...]) -> str:
+def _letter(row: SourceRecord, choices: tuple[SourceRecord, ...]) -> str:
     """Choices are lettered by their place; a few of ARC's are labelled 1 to 4."""
     labels = [choice.text("label") for choice in choices]
     key = row.text("answerKey")
@@ -46,6 +46,6 @@ def _letter(row: Row, choices: tuple[Row, ...]) -> str:
     return LETTERS[labels.index(key)]
 
 
-def _fact(row: Row) -> tuple[Passage, ...]:
+def _fact(row: SourceRecord) -> tuple[Passage, ...]:
     fact = row.text_or_empty("fact1")
     return (context("openbookqa", "", fact),) if fact else ()

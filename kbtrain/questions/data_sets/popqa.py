@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import csv_rows
 from kbtrain.records import Question
 
@@ -47,7 +47,7 @@ def popqa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, passages)
 
 
-def _answers(row: Row) -> tuple[str, ...]:
+def _answers(row: SourceRecord) -> tuple[str, ...]:
     key = "possible_answers"
     if isinstance(row.data.get(key), list):
         return row.texts(key)

@@ -12,7 +12,7 @@ from typing import Literal
 from kbtrain.questions.base import Loaded, context
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import rows_under
-from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Question
 
 
@@ -47,7 +47,7 @@ def _questions(file: DataFile, dataset: str, language: Literal["en", "zh"]) -> I
                 yield Loaded(question, row.file, row.line, (passage,))
 
 
-def _answers(row: Row) -> tuple[str, ...]:
+def _answers(row: SourceRecord) -> tuple[str, ...]:
     answers = unique(answer.text("text") for answer in row.rows("answers"))
     impossible = row.has("is_impossible") and row.flag("is_impossible")
     if impossible and answers:

@@ -11,7 +11,7 @@ from kbtrain.questions.base import Loaded
 from kbtrain.questions.data_sets.nq_open import dpr_table
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import rows_under
-from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Question
 
 
@@ -34,6 +34,6 @@ def triviaqa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line)
 
 
-def _answers(answer: Row) -> tuple[str, ...]:
+def _answers(answer: SourceRecord) -> tuple[str, ...]:
     more = [text for key in ("Aliases", "HumanAnswers") if answer.has(key) for text in answer.texts(key)]
     return unique([answer.text("Value"), *more])

@@ -17,12 +17,12 @@ from kbtrain.questions.data_set import Reading, native
 from kbtrain.questions.data_sets.hotpotqa import supporting, titled_passages
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows, jsonl_rows
-from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Question
 
 ALIASES = "id_aliases.json"
 _HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
-Names = Callable[[Row, str], tuple[str, ...]]
+Names = Callable[[SourceRecord, str], tuple[str, ...]]
 
 
 def two_wiki(path: Path, reading: Reading) -> Iterator[Loaded]:
@@ -67,12 +67,12 @@ def _known_names(file: DataFile) -> Names:
         found = [text for key in ("aliases", "demonyms") if row.has(key) and row.values(key) for text in row.texts(key)]
         db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(found)))
 
-    def names(row: Row, entity: str) -> tuple[str, ...]:
+    def names(row: SourceRecord, entity: str) -> tuple[str, ...]:
         found = db.execute("SELECT names FROM names WHERE id = ?", (entity,)).fetchone()
         return tuple(json.loads(found[0])) if found else ()
 
     return names
 
 
-def _no_names(row: Row, entity: str) -> tuple[str, ...]:
+def _no_names(row: SourceRecord, entity: str) -> tuple[str, ...]:
     raise row.error("answer_id", f"'{entity}' may have aliases; put {ALIASES} of the release beside the file")

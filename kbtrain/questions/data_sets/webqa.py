@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows, rows_by_key
-from kbtrain.questions.reading.rows import Row, unique
+from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Passage, Question
 
 _NO_ANSWER = {"", "no_answer"}
@@ -39,7 +39,7 @@ def sogouqa(file: DataFile) -> Iterator[Loaded]:
 
 
 def _loaded(
-    file: DataFile, row: Row, dataset: str, name: str, text: str, found: Found, answers: tuple[str, ...] = ()
+    file: DataFile, row: SourceRecord, dataset: str, name: str, text: str, found: Found, answers: tuple[str, ...] = ()
 ) -> Loaded:
     answers = answers or unique(answer for _, its_answers in found for answer in its_answers)
     passages = tuple(passage for passage, _ in found)
@@ -57,7 +57,7 @@ def _loaded(
     return Loaded(question, row.file, row.line, passages)
 
 
-def _evidences(row: Row) -> Found:
+def _evidences(row: SourceRecord) -> Found:
     inner = row.row("evidences")
     found = []
     for name in inner.data:
@@ -67,7 +67,7 @@ def _evidences(row: Row) -> Found:
     return found
 
 
-def _passages(row: Row, dataset: str) -> Found:
+def _passages(row: SourceRecord, dataset: str) -> Found:
     found: Found = []
     for inner in row.rows("passages"):
         if not inner.has("answer"):
@@ -78,7 +78,7 @@ def _passages(row: Row, dataset: str) -> Found:
     return found
 
 
-def _contest(row: Row) -> Found:
+def _contest(row: SourceRecord) -> Found:
     answer = row.text("answer")
     texts = [inner.text("passage_text") for inner in row.rows("passages")]
     return [(context("sogouqa", "", text), (answer,) if answer in text else ()) for text in texts]

@@ -8,7 +8,7 @@ from typing import Literal
 from kbtrain.questions.base import Loaded, letters_of
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.records import Question
 
 # the thirteen fields of Chinese higher education; a question's labels name one of them and finer disciplines
@@ -43,7 +43,7 @@ def _questions(file: DataFile, dataset: str, language: Literal["en", "zh"]) -> I
         yield Loaded(question, row.file, row.line)
 
 
-def _options(row: Row) -> tuple[str, ...]:
+def _options(row: SourceRecord) -> tuple[str, ...]:
     lines = row.text("options").split("\n")
     inner = row.having({f"options[{i}]": line for i, line in enumerate(lines)})
     return tuple(inner.text(key) for key in inner.data)

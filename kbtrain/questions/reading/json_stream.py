@@ -8,7 +8,7 @@ from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
-from kbtrain.questions.reading.rows import Row
+from kbtrain.questions.reading.rows import SourceRecord
 
 _SPACE = " \t\r\n"
 _TOKEN = 16  # characters; an error so near the end may be a token that goes on in the next chunk
@@ -27,7 +27,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 
 
-def json_rows(file: DataFile) -> Iterator[Row]:
+def json_rows(file: DataFile) -> Iterator[SourceRecord]:
     """The objects of a list (``[{...}, ...]``) or of JSON Lines. Raises :class:`UserError` with the line."""
     cursor = Cursor(file)
     if cursor.peek() == "[":
@@ -37,14 +37,14 @@ def json_rows(file: DataFile) -> Iterator[Row]:
         yield from jsonl_rows(file)
 
 
-def jsonl_rows(file: DataFile) -> Iterator[Row]:
+def jsonl_rows(file: DataFile) -> Iterator[SourceRecord]:
     """One object a line; blank lines are skipped."""
     for number, line in text_lines(file):
         if line.strip():
             yield _row(file, number, loads(file, number, line))
 
 
-def rows_under(file: DataFile, key: str) -> Iterator[Row]:
+def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
     """The objects of the list that stands under ``key`` in a JSON object; other keys are passed over."""
     cursor = Cursor(file)
     found = False
@@ -61,7 +61,7 @@ def rows_under(file: DataFile, key: str) -> Iterator[Row]:
     cursor.end()
 
 
-def rows_by_key(file: DataFile) -> Iterator[tuple[str, Row]]:
+def rows_by_key(file: DataFile) -> Iterator[tuple[str, SourceRecord]]:
     """(key, object) of a JSON object of objects; of a list: ("", object)."""
     cursor = Cursor(file)
     if cursor.peek() == "[":
@@ -75,17 +75,17 @@ def rows_by_key(file: DataFile) -> Iterator[tuple[str, Row]]:
     cursor.end()
 
 
-def _items(cursor: Cursor, file: DataFile, key: str = "") -> Iterator[Row]:
+def _items(cursor: Cursor, file: DataFile, key: str = "") -> Iterator[SourceRecord]:
     """Their fields are named with the place in the list: a file may be all on one line."""
     for number, (line, value) in enumerate(cursor.items()):
         yield _row(file, line, value, f"{key}[{number}].")
 
 
-def _row(file: DataFile, line: int, value: Any, path: str = "") -> Row:
+def _row(file: DataFile, line: int, value: Any, path: str = "") -> SourceRecord:
     if not isinstance(value, dict):
         place = at(file.name, line, path.removesuffix(".") or None)
         raise UserError(f"{place}: expected a JSON object, found {type(value).__name__}")
-    return Row(value, file.name, line, path)
+    return SourceRecord(value, file.name, line, path)
 
 
 def loads(file: DataFile, number: int, line: str) -> Any:

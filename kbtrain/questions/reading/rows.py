@@ -11,7 +11,7 @@ from kbtrain.errors import UserError, at
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRecord:
     """A native record: ``data`` from line ``line`` of ``file``; ``path`` leads to it in a nested one ("qas[2].").
 
     ``columns`` are the fields' names in the file where they have others here.
@@ -28,9 +28,9 @@ class Row:
         name = self.path + self.columns.get(own, own) + bracket + rest
         return UserError(f"{at(self.file, self.line, name)}: {what}")
 
-    def having(self, data: dict[str, Any]) -> Row:
+    def having(self, data: dict[str, Any]) -> SourceRecord:
         """Other values in the same place."""
-        return Row(data, self.file, self.line, self.path, self.columns)
+        return SourceRecord(data, self.file, self.line, self.path, self.columns)
 
     def wrong(self, key: str, expected: str) -> UserError:
         """The field is missing or of another type than expected."""
@@ -92,19 +92,19 @@ class Row:
             raise self.wrong(key, "a list")
         return value
 
-    def rows(self, key: str) -> tuple[Row, ...]:
+    def rows(self, key: str) -> tuple[SourceRecord, ...]:
         """A list of objects."""
         return tuple(self._inner(f"{key}[{i}]", value) for i, value in enumerate(self.values(key)))
 
-    def row(self, key: str) -> Row:
+    def row(self, key: str) -> SourceRecord:
         if key not in self.data:
             raise self.error(key, "missing")
         return self._inner(key, self.data[key])
 
-    def _inner(self, key: str, value: Any) -> Row:
+    def _inner(self, key: str, value: Any) -> SourceRecord:
         if not isinstance(value, dict):
             raise self.error(key, f"expected an object, found {type(value).__name__} {shown(value)}")
-        return Row(value, self.file, self.line, f"{self.path}{self.columns.get(key, key)}.")
+        return SourceRecord(value, self.file, self.line, f"{self.path}{self.columns.get(key, key)}.")
 
     def number(self, key: str) -> float:
         """A finite number, or text that is one."""

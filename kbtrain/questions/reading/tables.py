@@ -17,7 +17,7 @@ from typing import Any
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.reading.files import DataFile, text_lines
-from kbtrain.questions.reading.rows import Row, shown
+from kbtrain.questions.reading.rows import SourceRecord, shown
 
 MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
 
@@ -45,7 +45,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
 
 def csv_rows(
     file: DataFile, needed: Sequence[str], *, delimiter: str = ",", rows_before_header: int = 0
-) -> Iterator[Row]:
+) -> Iterator[SourceRecord]:
     """Rows by the names in the header, which must have the ``needed`` columns and may stand after a few other rows."""
     header: list[str] | None = None
     line = 0
@@ -59,7 +59,7 @@ def csv_rows(
         elif len(cells) != len(header):
             raise UserError(f"{at(file.name, line)}: {len(cells)} columns, but the header has {len(header)}")
         else:
-            yield Row(dict(zip(header, cells, strict=True)), file.name, line)
+            yield SourceRecord(dict(zip(header, cells, strict=True)), file.name, line)
     if header is None:
         what = f"no header with a column '{needed[0]}'" if needed else "no header"
         raise UserError(f"{at(file.name, max(line, 1))}: {what}")
@@ -78,7 +78,7 @@ def _checked_header(file: DataFile, line: int, names: list[str], needed: Sequenc
 _ENDS = {tokenize.STRING, tokenize.NUMBER, tokenize.NAME}
 
 
-def python_list(row: Row, key: str) -> list[Any]:
+def python_list(row: SourceRecord, key: str) -> list[Any]:
     """The list in the cell ``key``. Raises :class:`kbtrain.errors.UserError` with file, line and field."""
     text = row.text(key)
     try:

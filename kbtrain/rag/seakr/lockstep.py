@@ -1,6 +1,6 @@
-"""Works on several questions at once: their prompts share batches, their searches one call, and each keeps its costs.
+"""Answer several questions in lockstep: prompts share batches, searches share calls, each question keeps its costs.
 
-A question is a generator (:data:`~kbtrain.rag.seakr.self_aware.Talk`), so that its method reads as if it were alone.
+A question is a generator (:data:`~kbtrain.rag.seakr.self_aware.QuestionCoroutine`), so its pipeline reads as if alone.
 """
 
 from __future__ import annotations
@@ -12,41 +12,49 @@ from typing import Any
 
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.errors import UserError
-from kbtrain.rag.seakr.self_aware import Ask, Granted, Outcome, Reply, Talk, Thinking, Wish
+from kbtrain.rag.seakr.self_aware import (
+    AnswerEngine,
+    GenerationRequest,
+    PipelineOutcome,
+    QuestionCoroutine,
+    Reply,
+    Request,
+    Response,
+)
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question
 from kbtrain.retrieval.base import Searcher
 
-Begin = Callable[[Question], Talk]
+Begin = Callable[[Question], QuestionCoroutine]
 
 
 @dataclass
 class _Open:
-    """A question in work: what it wants next, and what it has cost so far."""
+    """A question in work: its next request, and its cost so far."""
 
     question: Question
-    talk: Talk
-    wish: Wish | None = None
-    outcome: Outcome | None = None
+    coroutine: QuestionCoroutine
+    request: Request | None = None
+    outcome: PipelineOutcome | None = None
     error: str | None = None
     spent: Spent = field(default_factory=Spent)
     empty: int = 0
     cut: int = 0
 
-    def send(self, granted: Granted | None) -> None:
-        """Give it what it wished for, and take its next wish or its outcome."""
+    def send(self, response: Response | None) -> None:
+        """Send the response to its request, and take its next request or its outcome."""
         try:
-            self.wish = next(self.talk) if granted is None else self.talk.send(granted)
+            self.request = next(self.coroutine) if response is None else self.coroutine.send(response)
         except StopIteration as stop:
-            self.wish, self.outcome = None, stop.value
+            self.request, self.outcome = None, stop.value
 
     def fail(self, error: UserError) -> None:
-        """Give up this question; the others go on."""
-        self.talk.close()
-        self.wish, self.error = None, str(error)
+        """Close this question with an error; the others go on."""
+        self.coroutine.close()
+        self.request, self.error = None, str(error)
 
     def add(self, **counts: float) -> None:
-        """Add to what was spent."""
+        """Add to the costs."""
         changes: dict[str, Any] = {name: getattr(self.spent, name) + n for name, n in counts.items()}
         self.spent = replace(self.spent, **changes)
 
@@ -54,7 +62,7 @@ class _Open:
 def answer_all(
     questions: Iterable[Question],
     begin: Begin,
-    thinking: Thinking,
+    thinking: AnswerEngine,
     searcher: Searcher,
     *,
     method: str,
@@ -73,18 +81,18 @@ def answer_all(
             working.append(one)
         if not working:
             return
-        _search([one for one in working if isinstance(one.wish, tuple)], searcher)
-        _think([one for one in working if isinstance(one.wish, list)], thinking)
-        for one in [one for one in working if one.wish is None]:
+        _search([one for one in working if isinstance(one.request, tuple)], searcher)
+        _think([one for one in working if isinstance(one.request, list)], thinking)
+        for one in [one for one in working if one.request is None]:
             working.remove(one)
             yield _trace(one, method, threshold)
 
 
 def _search(working: Sequence[_Open], searcher: Searcher) -> None:
-    """One call for each k that is asked for."""
-    wishes = [(one, one.wish) for one in working if isinstance(one.wish, tuple)]
-    for k in sorted({wish[1] for _, wish in wishes}):
-        some = [(one, wish[0]) for one, wish in wishes if wish[1] == k]
+    """One call for each k among the requests."""
+    requests = [(one, one.request) for one in working if isinstance(one.request, tuple)]
+    for k in sorted({request[1] for _, request in requests}):
+        some = [(one, request[0]) for one, request in requests if request[1] == k]
         begin = time.perf_counter()
         found = searcher.search([query for _, query in some], k)
         seconds = (time.perf_counter() - begin) / len(some)
@@ -93,47 +101,46 @@ def _search(working: Sequence[_Open], searcher: Searcher) -> None:
             one.send(hits)
 
 
-def _think(working: Sequence[_Open], thinking: Thinking) -> None:
+def _think(working: Sequence[_Open], thinking: AnswerEngine) -> None:
     """All prompts in one call; where one fails, each question's in a call of its own."""
-    asks = [(one, one.wish) for one in working if isinstance(one.wish, list)]
+    requests = [(one, one.request) for one in working if isinstance(one.request, list)]
     try:
-        _grant(asks, thinking)
+        _respond(requests, thinking)
     except UserError:
-        for pair in asks:
+        for pair in requests:
             try:
-                _grant([pair], thinking)
+                _respond([pair], thinking)
             except UserError as error:
                 pair[0].fail(error)
 
 
-def _grant(wishes: Sequence[tuple[_Open, list[Ask]]], thinking: Thinking) -> None:
-    flat = [ask for _, asks in wishes for ask in asks]
+def _respond(pending: Sequence[tuple[_Open, list[GenerationRequest]]], thinking: AnswerEngine) -> None:
+    flat = [request for _, requests in pending for request in requests]
     begin = time.perf_counter()
-    replies = thinking.think(flat)
+    replies = iter(thinking.think(flat))
     seconds = (time.perf_counter() - begin) / max(1, len(flat))
-    rest = iter(replies)
-    for one, asks in wishes:
-        own = [next(rest) for _ in asks]
-        _count(one, asks, own, seconds)
+    for one, requests in pending:
+        own = [next(replies) for _ in requests]
+        _count(one, requests, own, seconds)
         one.send(own)
 
 
-def _count(one: _Open, asks: Sequence[Ask], replies: Sequence[Reply], seconds: float) -> None:
+def _count(one: _Open, requests: Sequence[GenerationRequest], replies: Sequence[Reply], seconds: float) -> None:
     thoughts = [reply.thought for reply in replies]
     one.add(
-        passages=sum(len(ask.documents) for ask in asks),
-        requests=len(asks),
+        passages=sum(len(request.documents) for request in requests),
+        requests=len(requests),
         samples=sum(thought.n_samples for thought in thoughts),
         tokens=sum(thought.generated_tokens for thought in thoughts),
         prompt_tokens=sum(thought.prompt_tokens for thought in thoughts),
-        seconds=seconds * len(asks),
+        seconds=seconds * len(requests),
     )
     one.empty += sum(thought.n_empty for thought in thoughts)
     one.cut += sum(reply.cut for reply in replies)
 
 
 def _trace(one: _Open, method: str, threshold: float) -> Trace:
-    outcome = one.outcome or Outcome("", "error")
+    outcome = one.outcome or PipelineOutcome("", "error")
     question, answer = one.question, outcome.answer
     return Trace(
         question_id=question.id,

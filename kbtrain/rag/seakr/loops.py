@@ -1,10 +1,8 @@
-"""SeaKR's multi-hop loop (section 3.2): a sentence at a time, searching whenever the model is not sure of the next.
+"""SeaKR's two pipelines: the single-hop rule and the multi-hop loop (section 3.2).
 
-It keeps two buffers: the documents that were kept, and the rationale, one sentence for each step.
-
-SeaKR for simple questions: answer directly if sure, else with the document that leaves the least uncertainty.
-
-From a sentence that the model is not sure of to a search query: the words it is sure of.
+Single hop: answer directly if certain, else with the document that leaves the least uncertainty. Multi-hop: generate a
+sentence at a time and search whenever the next one is uncertain; two buffers hold the documents used so far and the
+rationale, one sentence for each step. A query is built from the words of the uncertain sentence that are certain.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from typing import cast
 
 from kbtrain.prompts.seakr import final_answer, first_sentence
 from kbtrain.rag.seakr.self_aware import (
-    Ask,
-    Granted,
-    Outcome,
+    GenerationRequest,
+    PipelineOutcome,
+    QuestionCoroutine,
     Reply,
+    Request,
+    Response,
     SelfAwareSettings,
-    Talk,
-    Wish,
     choose,
     rank,
     strategy,
@@ -78,24 +76,28 @@ def _probabilities(pieces: Sequence[tuple[str, float]], start: int, end: int) ->
     return found
 
 
-def single_hop(question: Question, settings: SelfAwareSettings) -> Talk:
+def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
     """One question to its answer, as :func:`kbtrain.rag.seakr.loops.multi_hop`.
 
     The documents are tried one at a time; of answers that are not missing, the lowest U wins. Where the search finds
     nothing, or every document leads to no answer, the direct answer stands.
     """
-    (reply,) = cast(list[Reply], (yield [Ask(f"{question.id}/direct", question.text, answer=True)]))
+    (reply,) = cast(list[Reply], (yield [GenerationRequest(f"{question.id}/direct", question.text, answer=True)]))
     direct = strategy("direct", reply)
     if direct.uncertainty <= settings.threshold:
         answer, weighed = choose([direct])
-        return Outcome(answer, "sure", [Step(direct.answer, direct.uncertainty, None, (), direct.answer)], weighed)
+        return PipelineOutcome(
+            answer, "sure", [Step(direct.answer, direct.uncertainty, None, (), direct.answer)], weighed
+        )
     hits = cast(tuple[Hit, ...], (yield (question.text, settings.documents)))
     tried = hits if settings.rerank else hits[:1]
     if not tried:
         answer, weighed = choose([direct])
-        return Outcome(answer, "nothing found", [_single_step(direct, question, (), answer)], weighed)
-    asks = [Ask(f"{question.id}/{hit.passage_id}", question.text, (hit,), answer=True) for hit in tried]
-    replies = cast(list[Reply], (yield asks))
+        return PipelineOutcome(answer, "nothing found", [_single_step(direct, question, (), answer)], weighed)
+    requests = [
+        GenerationRequest(f"{question.id}/{hit.passage_id}", question.text, (hit,), answer=True) for hit in tried
+    ]
+    replies = cast(list[Reply], (yield requests))
     aided = [strategy(f"document {hit.passage_id}", reply) for hit, reply in zip(tried, replies, strict=True)]
     answer, weighed = choose(aided)
     weighed.append(direct)
@@ -105,7 +107,7 @@ def single_hop(question: Question, settings: SelfAwareSettings) -> Talk:
         Candidate(hit.passage_id, hit.title, hit.text, way.answer, way.uncertainty, way.chosen)
         for hit, way in zip(tried, weighed, strict=False)
     )
-    return Outcome(answer, "searched", [_single_step(direct, question, candidates, answer)], weighed)
+    return PipelineOutcome(answer, "searched", [_single_step(direct, question, candidates, answer)], weighed)
 
 
 def _single_step(direct: Strategy, question: Question, candidates: tuple[Candidate, ...], answer: str) -> Step:
@@ -123,9 +125,9 @@ class _Buffers:
         self.queries: set[str] = set()
         self.final: Strategy | None = None
 
-    def ask(self, name: str, extra: tuple[Hit, ...] = ()) -> Ask:
+    def request(self, name: str, extra: tuple[Hit, ...] = ()) -> GenerationRequest:
         documents = (*self.kept, *extra)
-        return Ask(
+        return GenerationRequest(
             f"{self.question.id}/{len(self.steps)}/{name}", self.question.text, documents, tuple(self.rationales)
         )
 
@@ -139,7 +141,7 @@ class _Buffers:
         return answer is not None
 
 
-def multi_hop(question: Question, settings: SelfAwareSettings) -> Talk:
+def multi_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
     """One question to its answer: yields prompts and queries, is sent replies and hits (see :mod:`.lockstep`)."""
     buffers, stopped = _Buffers(question), f"{settings.max_steps} steps"
     for _ in range(settings.max_steps):
@@ -149,12 +151,12 @@ def multi_hop(question: Question, settings: SelfAwareSettings) -> Talk:
             break
     strategies = yield from _strategies(buffers, settings)
     answer, weighed = choose(strategies)
-    return Outcome(answer, stopped, buffers.steps, weighed)
+    return PipelineOutcome(answer, stopped, buffers.steps, weighed)
 
 
-def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Wish, Granted, str | None]:
+def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Request, Response, str | None]:
     """One sentence; returns why the loop ends, or None."""
-    (reply,) = cast(list[Reply], (yield [buffers.ask("sentence")]))
+    (reply,) = cast(list[Reply], (yield [buffers.request("sentence")]))
     sentence, u = first_sentence(reply.thought.text), reply.thought.uncertainty
     if final_answer(sentence) is not None or u <= settings.threshold:
         done = buffers.take(sentence, u)
@@ -174,10 +176,10 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Wish, Gra
 
 def _aided(
     buffers: _Buffers, settings: SelfAwareSettings, dropped: tuple[str, float, str], new: tuple[Hit, ...]
-) -> Generator[Wish, Granted, str | None]:
+) -> Generator[Request, Response, str | None]:
     """The sentence that the best new document leads to; the document is kept."""
     tried = new if settings.rerank else new[:1]
-    replies = cast(list[Reply], (yield [buffers.ask(hit.passage_id, (hit,)) for hit in tried]))
+    replies = cast(list[Reply], (yield [buffers.request(hit.passage_id, (hit,)) for hit in tried]))
     best, candidates = rank(tried, replies)
     if not settings.rerank:
         candidates += tuple(Candidate(h.passage_id, h.title, h.text, "", None, False) for h in new[1:])
@@ -191,13 +193,13 @@ def _aided(
     return f"{settings.max_documents} documents" if len(buffers.kept) >= settings.max_documents else None
 
 
-def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Wish, Granted, list[Strategy]]:
+def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Request, Response, list[Strategy]]:
     """The ways to the answer: A from the rationales, B from the kept documents, or the loop's own final sentence."""
     name, text = buffers.question.id, buffers.question.text
     if not settings.reason and buffers.final is not None:
         return [buffers.final]
-    asks = [Ask(f"{name}/rationales", text, (), tuple(buffers.rationales), answer=True)]
+    requests = [GenerationRequest(f"{name}/rationales", text, (), tuple(buffers.rationales), answer=True)]
     if settings.reason and buffers.kept:
-        asks.append(Ask(f"{name}/documents", text, tuple(buffers.kept), (), answer=True))
-    replies = cast(list[Reply], (yield asks))
+        requests.append(GenerationRequest(f"{name}/documents", text, tuple(buffers.kept), (), answer=True))
+    replies = cast(list[Reply], (yield requests))
     return [strategy(way, reply) for way, reply in zip(("rationales", "documents"), replies, strict=False)]

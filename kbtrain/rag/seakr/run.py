@@ -25,17 +25,17 @@ from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
-from kbtrain.rag.seakr.self_aware import SelfAwareSettings, Thinking
+from kbtrain.rag.seakr.self_aware import AnswerEngine, SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace, TraceFile
 from kbtrain.records import Question, Split
 from kbtrain.retrieval.base import Searcher
 
 if TYPE_CHECKING:
     from kbtrain.gates.seakr.engine import Thought
-    from kbtrain.rag.seakr.self_aware import PromptThinking, Thinking
+    from kbtrain.rag.seakr.self_aware import AnswerEngine, PromptEngine
 
 
-class SeakrMethodConfig(Config):
+class SeakrPipelineConfig(Config):
     """What a method's answers depend on, but for ``limit``, ``at_once`` and ``batch_prompt_tokens``."""
 
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and passages.jsonl")
@@ -79,7 +79,7 @@ class SeakrMethodConfig(Config):
 
 
 def first_thoughts(
-    questions: Sequence[Question], begin: Begin, thinking: Thinking, at_once: int = 8
+    questions: Sequence[Question], begin: Begin, thinking: AnswerEngine, at_once: int = 8
 ) -> Iterator[Thought]:
     """What a method thinks first (the first sentence, or the direct answer), before anything is searched for."""
     for start in range(0, len(questions), at_once):
@@ -113,7 +113,7 @@ class SeakrRun:
     Raises :class:`UserError` for a run folder without the questions, or traces of other settings under that name.
     """
 
-    def __init__(self, config: SeakrMethodConfig, name: str) -> None:
+    def __init__(self, config: SeakrPipelineConfig, name: str) -> None:
         self.config = config
         self.name = name
         self.out = config.run / FOLDER / f"{name}.jsonl"
@@ -123,7 +123,7 @@ class SeakrRun:
         if not self.questions:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
         self._dev = chosen(everything, "dev", config.threshold_questions)
-        self._key = config.model_dump(mode="json", include=set(SeakrMethodConfig.model_fields) - _CHANGEABLE)
+        self._key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
         self._key |= read_seakr_card(config.gate).model_dump(mode="json", include={"base_model", "settings"})
         self._key |= {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:
@@ -149,7 +149,7 @@ class SeakrRun:
         order = {question.id: i for i, question in enumerate(self.questions)}
         return sorted(jsonl.read(Trace, self.out), key=lambda trace: order.get(trace.question_id, len(order)))
 
-    def _threshold(self, thinking: Thinking) -> float:
+    def _threshold(self, thinking: AnswerEngine) -> float:
         begin = beginner(self.config.method, self.config.settings(0.0))  # what is thought first does not depend on it
         if self.config.threshold is not None:
             self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
@@ -167,12 +167,12 @@ class SeakrRun:
             Scale.of([thought.squared_norm for thought in thoughts], settings.k, settings.alpha).check(threshold)
 
 
-def open_thinking(config: SeakrMethodConfig) -> PromptThinking:
+def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     """The gate's model, ready to think. Raises :class:`UserError`."""
     from kbtrain.gates.seakr.engine import Uncertainty
     from kbtrain.models.batching import BatchLimits
     from kbtrain.models.load import load_model
-    from kbtrain.rag.seakr.self_aware import PromptThinking
+    from kbtrain.rag.seakr.self_aware import PromptEngine
 
     card = read_seakr_card(config.gate)
     changes: dict[str, Any] = {"max_new_tokens": config.max_new_tokens}
@@ -183,7 +183,7 @@ def open_thinking(config: SeakrMethodConfig) -> PromptThinking:
     )
     limits = BatchLimits(rows=256, prompt_tokens=config.batch_prompt_tokens)
     engine = Uncertainty(model, tokenizer, card.settings.model_copy(update=changes), limits)
-    return PromptThinking(engine, config.demonstrations)
+    return PromptEngine(engine, config.demonstrations)
 
 
 def open_search(run: Path) -> Searcher:
@@ -204,7 +204,7 @@ def chosen(questions: Sequence[Question], split: Split, limit: int | None) -> li
 
 
 def dev_threshold(
-    note: Path, dev: Sequence[Question], begin: Begin, thinking: Thinking, ratio: float, key: dict[str, Any]
+    note: Path, dev: Sequence[Question], begin: Begin, thinking: AnswerEngine, ratio: float, key: dict[str, Any]
 ) -> float:
     """The threshold that ``ratio`` of the dev questions' first thoughts exceed.
 

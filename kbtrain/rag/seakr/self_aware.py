@@ -1,6 +1,6 @@
-"""Self-aware re-ranking and reasoning (SeaKR, sections 3.2 and 3.3): of several ways, the one with the lowest U.
+"""Self-aware re-ranking and reasoning (SeaKR, sections 3.2 and 3.3): the candidate with the lowest uncertainty U.
 
-What SeaKR's loops ask of a model: the next sentence, or the answer, from documents and what was said so far.
+SeaKR's loops request the next sentence, or the answer, given documents and the rationale so far.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A prompt to think through. ``answer`` False: the next sentence; True: the answer, at once.
+class GenerationRequest:
+    """One prompt of a question. ``answer`` False: generate the next sentence; True: the answer.
 
     ``id`` names the random numbers of its samples.
     """
@@ -36,22 +36,22 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reply:
-    """A thought, and how many tokens of the documents found no room in its prompt."""
+    """A generated thought; ``cut``: tokens of the documents that its prompt had no room for."""
 
     thought: Thought
     cut: int
 
 
-class Thinking(Protocol):
-    """A model that thinks prompts through, many at a time."""
+class AnswerEngine(Protocol):
+    """A model that generates sentences or answers with their uncertainty, many at a time."""
 
-    def think(self, asks: Sequence[Ask]) -> list[Reply]:
+    def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
         """One reply for each, in their order."""
         ...
 
 
-class PromptThinking:
-    """Renders prompts with ``shown`` demonstrations and gives them to an :class:`Uncertainty`.
+class PromptEngine:
+    """Render prompts with ``shown`` demonstrations and generate with an :class:`Uncertainty` engine.
 
     A prompt that is too long loses the tail of its last document first, never question, rationale or demonstrations.
     """
@@ -68,39 +68,39 @@ class PromptThinking:
             )
         engine.set_head(head)
 
-    def think(self, asks: Sequence[Ask]) -> list[Reply]:
-        """As :class:`Thinking`. Raises :class:`UserError` for a question too long for the model's room."""
-        fitted = [self._fit(ask) for ask in asks]
-        thoughts = self.engine.think([(ask.id, ids) for ask, (ids, _) in zip(asks, fitted, strict=True)])
+    def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
+        """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
+        fitted = [self._fit(request) for request in requests]
+        thoughts = self.engine.think([(request.id, ids) for request, (ids, _) in zip(requests, fitted, strict=True)])
         return [Reply(thought, cut) for thought, (_, cut) in zip(thoughts, fitted, strict=True)]
 
-    def _fit(self, ask: Ask) -> tuple[list[int], int]:
+    def _fit(self, request: GenerationRequest) -> tuple[list[int], int]:
         """Token ids within the room, and how many tokens of documents were cut."""
-        ids, cut = self._encode(ask), 0
+        ids, cut = self._encode(request), 0
         while len(ids) > self.room:
-            whole = [i for i, hit in enumerate(ask.documents) if hit.text]
+            whole = [i for i, hit in enumerate(request.documents) if hit.text]
             if not whole:
-                raise UserError(f"'{ask.id}': prompt of {len(ids)} tokens without documents; room for {self.room}")
-            last = ask.documents[whole[-1]]
+                raise UserError(f"'{request.id}': prompt of {len(ids)} tokens without documents; room for {self.room}")
+            last = request.documents[whole[-1]]
             tokens = self.engine.tokenizer(last.text, add_special_tokens=False)["input_ids"]
             drop = min(len(ids) - self.room, len(tokens))
             cut += drop
             shorter = replace(last, text=str(self.engine.tokenizer.decode(tokens[:-drop])))
-            documents = (*ask.documents[: whole[-1]], shorter, *ask.documents[whole[-1] + 1 :])
-            ask = replace(ask, documents=documents)
-            ids = self._encode(ask)
+            documents = (*request.documents[: whole[-1]], shorter, *request.documents[whole[-1] + 1 :])
+            request = replace(request, documents=documents)
+            ids = self._encode(request)
         return ids, cut
 
-    def _encode(self, ask: Ask) -> list[int]:
-        prompt = step_prompt(ask.question, ask.documents, self.shown)
-        return encode_step(self.engine.tokenizer, prompt, reasoning(ask.rationales, ask.answer))
+    def _encode(self, request: GenerationRequest) -> list[int]:
+        prompt = step_prompt(request.question, request.documents, self.shown)
+        return encode_step(self.engine.tokenizer, prompt, reasoning(request.rationales, request.answer))
 
 
 Search = tuple[str, int]  # query, k
-Wish = list[Ask] | Search
-Granted = list[Reply] | tuple[Hit, ...]
-Talk = Generator[Wish, Granted, "Outcome"]
-"""A question being worked on: it yields what it wants (replies, or hits for a query) and is sent what it gets."""
+Request = list[GenerationRequest] | Search
+Response = list[Reply] | tuple[Hit, ...]
+QuestionCoroutine = Generator[Request, Response, "PipelineOutcome"]
+"""A question in work: yields generation requests or a search, is sent replies or hits, returns its outcome."""
 
 _UNKNOWN = {
     "unknown", "not known", "unclear", "not clear", "none", "n a", "na", "no answer", "not mentioned",
@@ -127,8 +127,8 @@ class SelfAwareSettings:
 
 
 @dataclass
-class Outcome:
-    """What a finished talk found."""
+class PipelineOutcome:
+    """Answer of a finished question, the reason why its loop ended, and the steps and strategies of its trace."""
 
     answer: str
     stopped: str
@@ -137,7 +137,7 @@ class Outcome:
 
 
 def is_missing(answer: str) -> bool:
-    """Whether an answer says nothing, or that it does not know."""
+    """True for an empty answer and for one that says that it is not known."""
     key = normalise(answer)
     return not key.strip(". ") or key in _UNKNOWN
 
@@ -163,5 +163,5 @@ def choose(strategies: Sequence[Strategy]) -> tuple[str, list[Strategy]]:
 
 
 def strategy(name: str, reply: Reply) -> Strategy:
-    """A reply to an ask for the answer, as one way to it."""
+    """The strategy (a way to the answer) that a reply to an answer request stands for."""
     return Strategy(name, clean_answer(reply.thought.text), reply.thought.uncertainty, False)

@@ -25,7 +25,7 @@ SHOWN_TAUS = tuple(i / 10 for i in range(10))  # in the table; the curves and th
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text under a head; the first ``texts`` columns are words, the others numbers."""
 
     head: tuple[str, ...]
@@ -40,7 +40,7 @@ class Section:
     title: str
     text: str
     figures: list[tuple[str, str]] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[TextTable] = field(default_factory=list)
 
 
 def names_of(runs: Sequence[RunAnalysis]) -> list[str]:
@@ -82,7 +82,7 @@ def _accuracy(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     )
     caption = "Share of right answers by model and condition; bars: 95 % intervals."
     drawn = [(figures.accuracy_bars(runs, names), caption)]
-    return Section("Accuracy by condition", text, drawn, [Table(head, rows, 2)])
+    return Section("Accuracy by condition", text, drawn, [TextTable(head, rows, 2)])
 
 
 def _copying(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
@@ -104,7 +104,7 @@ def _copying(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     )
     svg = figures.copy_bars(runs, names)
     drawn = [(svg, "Outputs that are MASK among questions with certainty 1 under MASK RAG; n of these.")] if svg else []
-    return Section("Copied masks", text, drawn, [Table(head, rows)] if rows else [])
+    return Section("Copied masks", text, drawn, [TextTable(head, rows)] if rows else [])
 
 
 def _effects(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]:
@@ -122,7 +122,7 @@ def _effects(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]
             "Figure 3: questions by the interval their indicator lies in under each condition, and by the effect of "
             "retrieval on that indicator: beneficial (blue), neutral (grey), harmful (red)."
         )
-        table = Table(("indicator", *EFFECTS), _effect_rows(run))
+        table = TextTable(("indicator", *EFFECTS), _effect_rows(run))
         made.append(Section(f"Where retrieval helps and where it harms: {name}", text, drawn, [table] if drawn else []))
     return made
 
@@ -143,7 +143,7 @@ def _correlation(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     found = zip(names, (run.statistics for run in runs), strict=True)
     rows = [(name, str(labels.n), number(labels.pearson())) for name, labels in found]
     text = "Pearson's correlation of mastery and certainty without retrieval, over questions (the paper: 0.64)."
-    return Section("Mastery and certainty", text, [], [Table(("model", "n", "Pearson"), rows)])
+    return Section("Mastery and certainty", text, [], [TextTable(("model", "n", "Pearson"), rows)])
 
 
 def _sweep(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
@@ -169,7 +169,7 @@ def _sweep(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
         for indicator in INDICATORS
         if (svg := figures.sweep_curves(runs, names, indicator)) is not None
     ]
-    return Section("What a threshold saves", text, drawn, [Table(head, rows, 2)] if rows else [])
+    return Section("What a threshold saves", text, drawn, [TextTable(head, rows, 2)] if rows else [])
 
 
 def _stability(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
@@ -199,7 +199,7 @@ def _stability(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     )
     captions = ("Solid: mastery, dotted: benefit.", "Solid: known, dotted: certain.")
     drawn = [(svg, text_) for svg, text_ in zip((widths, flips), captions, strict=True) if svg is not None]
-    return Section("How many answers a label needs", text, drawn, [Table(head, rows)] if rows else [])
+    return Section("How many answers a label needs", text, drawn, [TextTable(head, rows)] if rows else [])
 
 
 def _least_certain(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]:
@@ -214,7 +214,7 @@ def _least_certain(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Se
                          number(found.certainty)))  # fmt: skip
         head = ("question", "gold", "answer groups without retrieval", "certainty")
         text = "Answers that are equal after normalisation form a group; the largest ones, with their size."
-        made.append(Section(f"Least certain questions: {name}", text, [], [Table(head, rows, 3)] if rows else []))
+        made.append(Section(f"Least certain questions: {name}", text, [], [TextTable(head, rows, 3)] if rows else []))
     return made
 
 

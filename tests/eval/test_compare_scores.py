@@ -1,4 +1,4 @@
-"""eval/signals.py: each score's AUROC for wrong answers, compared with a reference."""
+"""eval/compare_scores.py: each score's AUROC for wrong answers, compared with a reference."""
 
 import json
 
@@ -20,9 +20,9 @@ def made(tmp_path):
 
 
 def test_scores_are_ranked_and_compared(script, made, capsys):
-    module = script("signals")
-    module.main(module.SignalsConfig(run=made))
-    rows = {row["name"]: row for row in json.loads((made / "signals.json").read_text())["scores"]}
+    module = script("compare_scores")
+    module.main(module.CompareScoresConfig(run=made))
+    rows = {row["name"]: row for row in json.loads((made / "compare_scores.json").read_text())["scores"]}
     assert rows["seakr"]["auroc"]["mean"] == 1.0 and rows["perplexity"]["auroc"]["mean"] == 0.5
     assert rows["perplexity"]["minus"]["mean"] == 0.5
     text = capsys.readouterr().out
@@ -30,9 +30,9 @@ def test_scores_are_ranked_and_compared(script, made, capsys):
 
 
 def test_one_class_alone_is_one_line(script, made):
-    module = script("signals")
+    module = script("compare_scores")
     with pytest.raises(UserError, match="of 0 dev questions 0 are positive: no AUROC"):
-        module.main(module.SignalsConfig(run=made, split="dev"))
+        module.main(module.CompareScoresConfig(run=made, split="dev"))
 
 
 def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(script, made, capsys):
@@ -40,14 +40,14 @@ def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(scri
     outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
     gain = [GateScore(o.question_id, "published", float(o.rag_correct) - o.llm_correct) for o in outcomes[:20]]
     jsonl.write(made / "imported_scores.jsonl", gain)
-    module = script("signals")
-    module.main(module.SignalsConfig(run=made, positive="needed"))
-    document = json.loads((made / "signals.json").read_text())
+    module = script("compare_scores")
+    module.main(module.CompareScoresConfig(run=made, positive="needed"))
+    document = json.loads((made / "compare_scores.json").read_text())
     assert document["scored_in_part"] == {"published": 20} and len(document["scores"]) == 2
     assert "left out: gate 'published' has a score for 20 of them" in capsys.readouterr().out
     out = made / "covered.json"
     module.main(
-        module.SignalsConfig(run=made, positive="needed", covered_by="published", reference="published", out=out)
+        module.CompareScoresConfig(run=made, positive="needed", covered_by="published", reference="published", out=out)
     )
     document = json.loads(out.read_text())
     rows = {row["name"]: row for row in document["scores"]}
@@ -60,8 +60,8 @@ def test_one_data_set_alone(script, made, capsys):
     outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
     names = [Question(o.question_id, "q", ("a",), "test", ("nq", "pop")[i >= 8]) for i, o in enumerate(outcomes)]
     jsonl.write(made / "questions.jsonl", names)
-    module = script("signals")
-    module.main(module.SignalsConfig(run=made, dataset="nq"))
+    module = script("compare_scores")
+    module.main(module.CompareScoresConfig(run=made, dataset="nq"))
     assert "4 of 8 test questions positive" in capsys.readouterr().out
     with pytest.raises(UserError, match="no question of data set 'nqq'"):
-        module.main(module.SignalsConfig(run=made, dataset="nqq"))
+        module.main(module.CompareScoresConfig(run=made, dataset="nqq"))

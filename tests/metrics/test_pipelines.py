@@ -2,10 +2,10 @@
 
 import pytest
 
-from kbtrain.evaluation.pipelines import measure_method
+from kbtrain.evaluation.pipelines import measure_pipeline
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
-from kbtrain.report.tables import methods_text
+from kbtrain.report.tables import pipelines_text
 from kbtrain.store import SampleStore
 
 N = 8
@@ -48,7 +48,7 @@ def test_rows_beside_a_method_worked_by_hand(stored):
     scores = {"good": {f"q{i}": float(i) for i in range(N)}, "partial": {"q0": 1.0}}
     traces = [trace(i, searches=int(i >= 4)) for i in range(N)]  # 4 searches
     own = {"good": {"requests": 1.0, "samples": 20.0, "tokens": 100.0}}
-    found = measure_method("m", traces, questions, store, "main", scores, own, {q: 2 for q in questions})
+    found = measure_pipeline("m", traces, questions, store, "main", scores, own, {q: 2 for q in questions})
     rows = {row.name: row for row in found.rows}
     assert list(rows) == ["m", "llm_only", "one_step_rag", "good"]  # "partial" has no score for most
     assert [rows[n].accuracy for n in rows] == [1.0, 3 / 8, 7 / 8, 6 / 8]  # good: q4-q7 retrieved, q3 and q7 wrong
@@ -63,7 +63,7 @@ def test_rows_beside_a_method_worked_by_hand(stored):
 
 def test_a_method_that_searches_more_than_once_a_question_is_beside_retrieving_always(stored):
     questions, store = stored
-    found = measure_method("m", [trace(i, 3) for i in range(N)], questions, store, "main",
+    found = measure_pipeline("m", [trace(i, 3) for i in range(N)], questions, store, "main",
                            {"g": {f"q{i}": 1.0 for i in range(N)}}, {}, {})  # fmt: skip
     rows = {row.name: row for row in found.rows}
     assert rows["m"].spent["searches"] == 24 and rows["g"].searched == 1.0
@@ -72,15 +72,15 @@ def test_a_method_that_searches_more_than_once_a_question_is_beside_retrieving_a
 
 def test_questions_without_stored_answers_are_counted(stored):
     questions, store = stored
-    found = measure_method("m", [*(trace(i) for i in range(N)), trace(99)], questions, store, "main", {}, {}, {})
+    found = measure_pipeline("m", [*(trace(i) for i in range(N)), trace(99)], questions, store, "main", {}, {}, {})
     assert found.left_out == 1 and found.rows[0].n == N
-    other = measure_method("m", [trace(99)], questions, store, "main", {}, {}, {})
+    other = measure_pipeline("m", [trace(99)], questions, store, "main", {}, {}, {})
     assert (other.rows, other.left_out) == ([], 1)
-    assert methods_text([other]) == "method m: none of its 1 questions has stored answers here"
+    assert pipelines_text([other]) == "method m: none of its 1 questions has stored answers here"
 
 
 def test_the_table_shows_every_cost(stored):
     questions, store = stored
-    text = methods_text([measure_method("m", [trace(i) for i in range(N)], questions, store, "main", {}, {}, {})])
+    text = pipelines_text([measure_pipeline("m", [trace(i) for i in range(N)], questions, store, "main", {}, {}, {})])
     for word in ("searches", "passages", "requests", "samples", "tokens", "seconds", "llm_only", "one_step_rag", "EM"):
         assert word in text

@@ -1,11 +1,11 @@
-"""Whole methods that were run on a run folder (RUN/methods, see run_seakr.py) beside LLM only, one-step RAG, and every
-scored gate cut to the method's number of searches: accuracy, exact match, F1 and each cost, with paired intervals.
+"""Compare pipelines run on a run folder (RUN/methods, see run_seakr.py) with LLM only, one-step RAG and gates.
 
-Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and scores.jsonl if it is
-there; writes methods.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
+Every scored gate is cut to the pipeline's number of searches; accuracy, exact match, F1 and each cost have paired
+intervals. Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and scores.jsonl if
+it is there; writes pipelines.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
 
 Examples:
-  python eval/methods.py --run runs/hotpotqa
+  python eval/pipelines.py --run runs/hotpotqa
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.pipelines import methods_of_run
+from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.provenance import meta_path, read_meta, write_result
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Question, Split
-from kbtrain.report.tables import methods_text
+from kbtrain.report.tables import pipelines_text
 
 
-class MethodsConfig(Config):
+class PipelinesConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     split: Split = Field("test", description="questions to look at")
 
 
-def main(config: MethodsConfig) -> None:
+def main(config: PipelinesConfig) -> None:
     """Read, measure, write, show."""
     started = time.time()
     path, file = config.run / "questions.jsonl", config.run / "scores.jsonl"
     questions = [question for question in jsonl.read(Question, path) if question.split == config.split]
     scores = read_scores(file) if file.exists() else {}
     meta = read_meta(file) if meta_path(file).exists() else {}
-    found = methods_of_run(config.run, config.sampling_run, questions, scores, meta)
+    found = pipelines_of_run(config.run, config.sampling_run, questions, scores, meta)
     if not found:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
-    out = config.run / "methods.json"
+    out = config.run / "pipelines.json"
     document = {"split": config.split, "methods": [dataclasses.asdict(one) for one in found]}
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
-    write_result(out, document, stage="methods", config=config, inputs=inputs, started=started)
-    print(methods_text(found))
+    write_result(out, document, stage="pipelines", config=config, inputs=inputs, started=started)
+    print(pipelines_text(found))
     print(f"{len(found)} methods in {time.time() - started:.0f} s -> {out}")
 
 
 if __name__ == "__main__":
-    run_script(main, MethodsConfig, __doc__)
+    run_script(main, PipelinesConfig, __doc__)

@@ -1,14 +1,14 @@
-"""How well each score tells the questions that the model answers wrongly from those it knows: AUROC with its interval.
+"""Compare gates' scores without a threshold: AUROC for wrong answers with its interval, distributions, and areas.
 
 Reads scores.jsonl (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
-folder, for SeaKR's signals as for any gate; writes signals.json with each score's distribution over both kinds of
-questions, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). No threshold is
-needed. A score that some of the questions lack is left out and named; --dataset or --covered-by narrows the questions.
+folder, for SeaKR's signals as for any gate; writes compare_scores.json with each score's distribution over questions
+answered wrongly and rightly, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). A
+score that some of the questions lack is left out and named; --dataset or --covered-by narrows the questions.
 
 Examples:
-  python eval/signals.py --run runs/demo
-  python eval/signals.py --run runs/demo --positive needed --reference kbm_mastery
-  python eval/signals.py --run runs/llama3 --dataset nq --reference seakr_direct --out runs/llama3/signals_nq.json
+  python eval/compare_scores.py --run runs/demo
+  python eval/compare_scores.py --run runs/demo --positive needed --reference kbm_mastery
+  python eval/compare_scores.py --run runs/llama3 --dataset nq --reference seakr_direct --out runs/llama3/nq.json
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kbtrain.evaluation.classify import complete, covered_by, of_data_set, read_
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import write_result
 from kbtrain.records import Outcome, Question, Split
-from kbtrain.report.tables import signal_document, signal_table
+from kbtrain.report.tables import score_document, score_table
 
 
-class SignalsConfig(Config):
+class CompareScoresConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     split: Split = Field("test", description="questions to look at")
     positive: Literal["llm_wrong", "needed"] = Field(
@@ -43,10 +43,10 @@ class SignalsConfig(Config):
     )
     dataset: str | None = Field(None, description="questions of this data set only")
     covered_by: str | None = Field(None, description="questions that have a score of this gate only")
-    out: Path | None = Field(None, description="what is written; without it RUN/signals.json")
+    out: Path | None = Field(None, description="what is written; without it RUN/compare_scores.json")
 
 
-def main(config: SignalsConfig) -> None:
+def main(config: CompareScoresConfig) -> None:
     """Read, measure, write, show."""
     started = time.time()
     made = config.run / "outcomes.jsonl"
@@ -65,16 +65,16 @@ def main(config: SignalsConfig) -> None:
     if not scores:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
     found, areas = separations(truth, scores, config.reference), score_areas(outcomes, scores, config.reference)
-    out = config.out or config.run / "signals.json"
+    out = config.out or config.run / "compare_scores.json"
     document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
                 "covered_by": config.covered_by, "scored_in_part": short,
-                "scores": signal_document(found, areas)}  # fmt: skip
-    write_result(out, document, stage="signals", config=config, inputs=[*files, made], started=started)
-    print(signal_table(found, areas, config.reference))
+                "scores": score_document(found, areas)}  # fmt: skip
+    write_result(out, document, stage="compare_scores", config=config, inputs=[*files, made], started=started)
+    print(score_table(found, areas, config.reference))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
     print(f"{len(found)} scores, {share} in {time.time() - started:.0f} s -> {out}")
 
 
 if __name__ == "__main__":
-    run_script(main, SignalsConfig, __doc__)
+    run_script(main, CompareScoresConfig, __doc__)

@@ -40,11 +40,11 @@ def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_fo
 
 def test_methods_can_be_looked_at_without_labels(script, run_folder, capsys):
     (run_folder / "labels.jsonl").unlink()
-    module = script("methods")
+    module = script("pipelines")
     with pytest.raises(UserError, match=r"no traces in it; run eval/run_seakr\.py first"):
-        module.main(module.MethodsConfig(run=run_folder))
+        module.main(module.PipelinesConfig(run=run_folder))
     jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", [trace(i) for i in range(50)])
-    module.main(module.MethodsConfig(run=run_folder))
-    (method,) = json.loads((run_folder / "methods.json").read_text())["methods"]
+    module.main(module.PipelinesConfig(run=run_folder))
+    (method,) = json.loads((run_folder / "pipelines.json").read_text())["methods"]
     assert [row["name"] for row in method["rows"]][:3] == ["seakr_multi_hop", "llm_only", "one_step_rag"]
     assert "1 methods in" in capsys.readouterr().out
