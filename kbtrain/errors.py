@@ -1,4 +1,4 @@
-"""The one error that a user can cause and mend: a single line saying what, where and what to do."""
+"""The error that a user can cause and mend: one line with subject, place and remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:
-    """Where an error is, as ``file:line: field 'name'`` (parts that are unknown are left out)."""
+    """Place of an error as ``file:line: field 'name'`` (unknown parts are left out)."""
     place = str(path) if line is None else f"{path}:{line}"
     return place if field is None else f"{place}: field '{field}'"
 

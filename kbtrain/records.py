@@ -77,7 +77,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one retriever found for one question."""
+    """Passages that one retriever found for one question."""
 
     question_id: str
     retriever: str
@@ -137,7 +137,7 @@ class Indicators:
 
 @dataclass(frozen=True)
 class Label:
-    """What sampling says about one question: soft values, hard labels and the effect of RAG.
+    """Label of one question: soft values, hard labels and the effect of RAG, from its samples.
 
     ``known``/``certain`` are ``llm`` mastery > tau_mastery and certainty > tau_certainty; ``known_rag``/
     ``certain_rag`` the same under ``rag``. ``benefit`` = mastery(rag) - mastery(llm), in [-1, 1]. All about certainty
@@ -215,7 +215,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happens to one question with and without retrieval: all that end-to-end evaluation needs.
+    """Outcome of one question with and without retrieval: all that end-to-end evaluation needs.
 
     ``*_correct`` grade the greedy answers; ``*_expected`` are mean masteries (expected accuracy of one sampled
     answer, far less noisy) where samples exist. ``*_tokens`` count the greedy answer's generated tokens.
@@ -269,7 +269,7 @@ class Snippet:
 @dataclass(frozen=True)
 class TurnExample:
     """One system turn that may need knowledge (RAGate): ``context`` is all that was said before it, ending with the
-    user's utterance; ``label`` says whether people enriched the turn.
+    user's utterance; ``label`` is True if people enriched the turn.
 
     What a gate may read: ``context``, ``turn`` (0 = the dialogue's first utterance), ``services`` (named so far, the
     latest last) and the features ``synthetic_response``, ``entities``, ``knowledge``, ``source``. What lies in the

@@ -1,12 +1,8 @@
 """Crash-safe store of samples, keyed (run, question, condition, sample index): SQLite in WAL mode behind one class.
 
-What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone.
-
-Tables of the sample store, and its errors in one line each.
-
-One writer a run: two samplers that draw the same answers into the same file would only waste each other's work.
-
-A run of the sample store as one Parquet or JSON Lines file, streamed.
+What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone. A run
+has one writer at a time: two samplers would draw the same answers twice. A run can be exported as one Parquet or JSON
+Lines file, streamed.
 """
 
 from __future__ import annotations
@@ -176,7 +172,7 @@ class SampleStore:
                 )
 
     def run_meta(self, run: str) -> dict[str, Any]:
-        """The meta data a run was begun with. Raises :class:`UserError` for an unknown run."""
+        """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""
         row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
         if not row:
             known = ", ".join(self.runs()) or "none yet"

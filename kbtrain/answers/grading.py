@@ -1,9 +1,8 @@
-"""The only place that decides what "correct" means; labels and end-to-end scores both come from here.
+"""Grading of answers: the only place that decides what "correct" means, for labels and for end-to-end scores.
 
 Three rules (KBM, section 4.2): ``exact`` (NaturalQuestions, TriviaQA), ``contains`` (the rest), ``option`` (multiple
-choice). Texts are compared after :func:`normalise`.
-
-Exact match and token F1 of short answers, as HotpotQA and SQuAD report them, over the one normalisation.
+choice). Texts are compared after :func:`normalise`. Exact match and token F1 of short answers, as HotpotQA and SQuAD
+report them, use the same normalisation.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _decimal_point(text: str, i: int) -> bool:
 
 
 def contains(answer: str, gold: str) -> bool:
-    """Whether the gold answer's words stand in a row in the answer: "10" is not in "1066"."""
+    """True if the gold answer's words occur in the answer in a row: "10" is not in "1066"."""
     needle, hay = normalise(gold), normalise(answer)
     return bool(needle) and f" {needle} " in f" {hay} "
 
@@ -81,7 +80,7 @@ def is_correct(question: Question, answer: str) -> bool:
 
 
 def graded(question: Question, answer: str, verdicts: Verdicts | None = None) -> bool | None:
-    """Whether an answer is right: by the question's own rule, or by a judge's verdicts on it.
+    """Verdict on an answer, by the question's own rule or by a judge's verdicts.
 
     None where the judge abstained. An empty answer is wrong and is put before no judge. Raises :class:`UserError` for
     an answer without a verdict.

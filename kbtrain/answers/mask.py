@@ -1,11 +1,9 @@
-"""Evidence without the answer: what a model still says then comes from itself (KBM, section 3.3 and figure 2).
+"""Mask the answers in evidence, so that a model's answer comes from the model itself (KBM, section 3.3 and figure 2).
 
 Answers are found in any case, spacing, punctuation, accents, full or half width, simplified or traditional characters,
-and numbers in any form; :func:`mask_leak` looks at the result again, with other eyes, and names what is left.
-
-A number in the forms a text may write it in: 1000, 1,000, one thousand, 一千.
-
-Text without the differences that do not matter to an answer, and where each folded character came from.
+and numbers in any form (1000, 1,000, one thousand, 一千): text is folded to a form without these differences, with the
+place of origin of each folded character. :func:`mask_leak` checks the result by independent rules and names what is
+left.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def english(n: int) -> list[str]:
 
 
 def from_english(words: Sequence[str]) -> int | None:
-    """The number that words say ("and" allowed), or None: the inverse of :func:`english`."""
+    """The number in English words ("and" allowed), or None: the inverse of :func:`english`."""
     plain = [word for word in words if word != "and"]
     if not plain or words[0] == "and" or words[-1] == "and":
         return None
@@ -63,12 +61,12 @@ def from_english(words: Sequence[str]) -> int | None:
 
 @functools.cache
 def number_words() -> dict[str, int]:
-    """The words below a hundred that stand for a number by themselves."""
+    """The English words below a hundred that are a number by themselves, with their values."""
     return {**{word: i for i, word in enumerate(_ONES)}, **{word: 20 + 10 * i for i, word in enumerate(_TENS)}}
 
 
 def is_number_word(word: str) -> bool:
-    """Whether a word can be part of a number in words ("and" is not counted)."""
+    """True if a word can be part of a number in words ("and" is not counted)."""
     return word in number_words() or word in _SCALES or word == "hundred"
 
 
@@ -84,7 +82,7 @@ def chinese(n: int) -> str:
 
 
 def from_chinese(text: str) -> int | None:
-    """The number that simplified numerals say, or None: the inverse of :func:`chinese` (两 counts as 二)."""
+    """The number in simplified Chinese numerals, or None: the inverse of :func:`chinese` (两 counts as 二)."""
     total = group = digit = 0
     for char in text.replace("两", "二"):
         if char in _HANZI:
@@ -119,7 +117,7 @@ def fold(text: str) -> tuple[str, list[int] | range]:
 
 
 def is_mark(char: str) -> bool:
-    """Whether a character is an accent on the one before it."""
+    """True if a character is an accent on the one before it."""
     return _MARKS[0] <= char <= _MARKS[1]
 
 
@@ -187,8 +185,9 @@ def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
 
 
 def is_mask(answer: str) -> bool:
-    """Whether an answer is ``MASK``, copied from the evidence (figure 2): the word as it stands there, also with others
-    around it ("the MASK", "MASK市"), or nothing but "mask"."""
+    """True if an answer is ``MASK``, copied from the evidence (figure 2): the word in capitals, also with others around
+    it ("the MASK", "MASK市"), or nothing but "mask".
+    """
     copied = re.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
     return copied or re.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
 
@@ -236,7 +235,7 @@ def _is_chinese(piece: str) -> bool:
 
 
 def _edged(pattern: str, sample: str, first: bool, last: bool) -> str:
-    """A pattern at the ends of an alias: there may stand no more of the same word or number (Chinese has no ends)."""
+    """A pattern at the ends of an alias: no more of the same word or number may follow (Chinese has no ends)."""
     if first and re.fullmatch(r"\d[\d.]*", sample):
         pattern = rf"(?<!\d)(?<!\d[.,])(?<!{_LETTER})" + pattern
     elif first and re.match(_LETTER, sample):
@@ -258,7 +257,7 @@ def _numbers_joined(pieces: list[str]) -> list[list[str]]:
 
 
 def _value(pieces: list[str]) -> int | None:
-    """The number that pieces say, or None."""
+    """The number that pieces spell, or None."""
     if len(pieces) == 1 and re.fullmatch(r"\d[\d,'’]*", pieces[0]):
         return int(re.sub(r"\D", "", pieces[0]))
     if all(_CJK_CHAR.match(piece) for piece in pieces):
@@ -309,7 +308,7 @@ def _leaks(gold: str, masked: str, folded: str) -> bool:
 
 
 def _numbers(folded: str) -> set[int]:
-    """All whole numbers that stand in a folded text, in digits, English words or Chinese numerals."""
+    """All whole numbers in a folded text, in digits, English words or Chinese numerals."""
     found = {int(re.sub(r"\D", "", digits)) for digits in _DIGITS.findall(folded)}
     words = re.findall(r"[a-z]+|[^\w\s-]", folded)
     i = 0

@@ -1,7 +1,4 @@
-"""A dialogue as every loader gives it, and its system turns as examples for a gate.
-
-Which file holds which split, and JSON files that other people made.
-"""
+"""The common form of a dialogue and its system turns as gate examples; the files of a split and their JSON."""
 
 from __future__ import annotations
 

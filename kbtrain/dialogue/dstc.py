@@ -1,4 +1,4 @@
-"""DSTC9 track 1 and DSTC11 track 5: partial dialogues whose next system turn seeks knowledge, or does not.
+"""DSTC9 track 1 and DSTC11 track 5: partial dialogues, labelled by whether the next system turn seeks knowledge.
 
 A folder with train, val and test, each with logs.json and labels.json, and knowledge.json beside them.
 """

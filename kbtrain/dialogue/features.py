@@ -1,6 +1,7 @@
-"""The feature ``ner``: named things of a turn. SGD's slot spans are always there; spaCy and GLiNER where installed.
+"""Features of dialogue turns: ``ner`` (named entities) and ``know`` (the first snippets of a ranker).
 
-The feature ``know``: the first snippets of a ranker for each turn. The query is the context, and no response.
+Entities are SGD's slot spans, which are always there, and those of spaCy and GLiNER where installed. Knowledge is
+searched for with the context alone; no response is read.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ GLINER_TYPES = ("person", "organisation", "place", "event", "work of art", "prod
 
 
 def read_text(example: TurnExample) -> str:
-    """What spaCy and GLiNER read: the synthetic response (RAGate's "entities within the incoming responses") and,
-    before one was made, the user's last utterance. Never the real response: it lies in the future."""
+    """The text for spaCy and GLiNER: the synthetic response (RAGate's "entities within the incoming responses") or,
+    before one was generated, the user's last utterance. Never the real response: it is in the future.
+    """
     return example.context[-1].text if example.synthetic_response is None else example.synthetic_response
 
 

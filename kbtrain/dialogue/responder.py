@@ -35,7 +35,7 @@ CARD = "dialogue.json"
 
 
 class Reads(BaseModel):
-    """What goes into a prompt. ``max_length``: tokens of prompt and response together."""
+    """The parts of a prompt and their lengths. ``max_length``: tokens of prompt and response together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     max_length: int
@@ -84,7 +84,7 @@ class ResponsePrompt:
 
 
 def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
-    """How much of each text is kept so that all fit into ``room``: what a short one leaves goes to the longer ones."""
+    """Tokens of each text to keep so that all fit into ``room``; short texts leave their rest to the longer ones."""
     kept, left = [0] * len(lengths), room
     for done, i in enumerate(sorted(range(len(lengths)), key=lambda i: lengths[i])):
         kept[i] = min(lengths[i], left // (len(lengths) - done))
@@ -139,7 +139,7 @@ class ResponsePrompts:
 
 
 class Responder:
-    """A trained generator; ``prompts`` says what it reads."""
+    """A trained response generator; ``prompts`` renders its input."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reads: Reads) -> None:
         self.model = model

@@ -1,10 +1,8 @@
-"""Generated responses, kept as they are finished: the feature ``syn-resp`` (of whatever back end, before the turn), and
-a turn's response under an augmentation (RAGate, tables 3 and 4).
+"""Responses to dialogue turns, stored as they are generated: the feature ``syn-resp``, and those under augmentations.
 
-What is put beside a turn's context before its response is generated, and the responses as they are stored.
-
-Each (turn, augmentation) is generated once; whatever a gate decides, its row of RAGate's tables 3 and 4 is a mix of
-these responses.
+``syn-resp`` comes from any back end, before the turn. Under an augmentation (RAGate, tables 3 and 4) snippets are put
+beside the context; each (turn, augmentation) is generated once, and a gate's row of the tables is a mix of these
+responses.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def generated(llm: LLM, examples: Sequence[TurnExample], words: int) -> Iterator
 
 
 def reference(turn: TurnExample) -> str:
-    """What the turn should say: its enriched response where people wrote one, else the original; empty: unknown."""
+    """Reference response of a turn: the enriched one where people wrote one, else the original; empty: unknown."""
     return turn.enriched_response or turn.response or ""
 
 
@@ -58,8 +56,9 @@ class Response:
 
 
 def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
-    """The responses that an earlier run left in ``path``, if it was made with the same ``key``; else the file begins
-    anew. A line that a killed run left unfinished is cut off."""
+    """The responses of an earlier run in ``path`` if it had the same ``key``; else the file is begun again. A line that
+    a killed run left unfinished is cut off.
+    """
     note = path.with_name(path.name + ".key")
     wanted = json.dumps(dict(key), sort_keys=True)
     if not (path.exists() and note.exists() and note.read_text(encoding="utf-8") == wanted):
@@ -91,7 +90,9 @@ def all_responses(
     words: int,
     watch: Callable[[int], object] = lambda n: None,
 ) -> dict[str, str]:
-    """Every example's response by id: kept ones, and the rest generated and kept. ``watch`` is told of new ones."""
+    """Every example's response by id: stored ones, and the rest generated and stored. ``watch`` is called with the
+    number of new ones.
+    """
     made = kept_responses(path, key)
     rest = [example for example in examples if example.id not in made]
     watch(len(examples) - len(rest))
@@ -131,12 +132,12 @@ def snippets_of(way: Way, hits: Sequence[Hit]) -> tuple[Hit, ...]:
 
 
 def responses_path(folder: Path, augmentation: str) -> Path:
-    """Where an augmentation's responses are: ``none.jsonl``, ``tfidf_top3.jsonl``, ..."""
+    """File of an augmentation's responses: ``none.jsonl``, ``tfidf_top3.jsonl``, ..."""
     return folder / f"{augmentation}.jsonl"
 
 
 def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedResponse]:
-    """What an earlier run left, by turn; a line that it left unfinished is cut off.
+    """The responses of an earlier run by turn; a line that it left unfinished is cut off.
 
     Raises :class:`UserError` if these responses are another model's, of other turns or other snippets.
     """
@@ -161,7 +162,7 @@ def _note(path: Path) -> Path:
 
 
 def read_key(path: Path) -> dict[str, Any]:
-    """What stored responses were made from. Raises :class:`UserError` if that is not known."""
+    """Settings and inputs of stored responses. Raises :class:`UserError` if they are not known."""
     try:
         found: dict[str, Any] = json.loads(_note(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -179,8 +180,9 @@ def augment(
     batch_size: int,
     watch: Callable[[int], object] = lambda n: None,
 ) -> dict[str, AugmentedResponse]:
-    """Every turn's response with these hits: kept ones, and the rest generated and kept. ``path`` names the
-    augmentation; a turn without hits takes its response of ``without``. ``watch`` is told of new ones.
+    """Every turn's response with these hits: stored ones, and the rest generated and stored. ``path`` names the
+    augmentation; a turn without hits takes its response of ``without``. ``watch`` is called with the number of new
+    ones.
 
     Batches are a function of all turns, so that a resumed run ends in the same bytes as an undisturbed one.
     """

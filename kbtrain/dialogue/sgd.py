@@ -17,13 +17,13 @@ SOURCE = "sgd"
 
 
 class Action(BaseModel):
-    """What a turn does, e.g. OFFER."""
+    """A dialogue act of a turn, e.g. OFFER."""
 
     act: str
 
 
 class Slot(BaseModel):
-    """Where a slot's value stands in the utterance."""
+    """Position of a slot's value in the utterance."""
 
     slot: str
     start: int
@@ -39,7 +39,7 @@ class Frame(BaseModel):
 
 
 class NativeTurn(BaseModel):
-    """A turn in SGD's layout; the last three fields are KETOD's. What is not read here may stand there too."""
+    """A turn in SGD's layout; the last three fields are KETOD's. Other fields are ignored."""
 
     speaker: Speaker
     utterance: str
@@ -58,7 +58,7 @@ class NativeDialogue(BaseModel):
 
 
 def utterance_of(turn: NativeTurn, where: str) -> Utterance:
-    """Raises :class:`UserError` for a slot that does not lie within the text."""
+    """The utterance of a turn. Raises :class:`UserError` for a slot outside the text."""
     entities = []
     for frame in turn.frames:
         for slot in frame.slots:
@@ -72,7 +72,7 @@ def utterance_of(turn: NativeTurn, where: str) -> Utterance:
 
 
 def alternating(turns: list[NativeTurn], where: str) -> None:
-    """SGD's speakers take turns; two in a row mean a turn is missing or stands there twice."""
+    """Check that speakers alternate as in SGD; two in a row mean that a turn is missing or repeated."""
     for i, (one, other) in enumerate(itertools.pairwise(turns)):
         if one.speaker == other.speaker:
             raise UserError(f"{where}: turns {i} and {i + 1} are both by {one.speaker}: one is missing or doubled")

@@ -1,8 +1,7 @@
-"""Turns that teach a response: what is read, what is said, and what the data lacks, counted.
+"""Training of a response generator: counted examples, the trainer, and the end of a run.
 
-The trainer of a response generator: dev's loss a token, measured in full by every rank.
-
-The end of a response generator's training: weights to disk, opened again, same losses and responses; its card.
+Dev's loss per token is measured in full by every rank. At the end the weights are saved, opened again, and must give
+the same losses and responses; then the model card is written.
 """
 
 from __future__ import annotations

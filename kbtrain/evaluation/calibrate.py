@@ -25,8 +25,9 @@ SEED = 20_242
 
 @dataclass(frozen=True)
 class CalibrationGoal:
-    """What a threshold is for: ``ratio`` of retrievals, best accuracy, at most ``max_loss`` of All-RAG's accuracy lost
-    (with probability 1 - ``delta`` over the dev questions), or the one ``given``."""
+    """Goal of a threshold: ``ratio`` of retrievals, best accuracy, at most ``max_loss`` of All-RAG's accuracy lost
+    (with probability 1 - ``delta`` over the dev questions), or the one ``given``.
+    """
 
     goal: Goal
     ratio: float = 0.5
@@ -95,7 +96,7 @@ def _rule(wanted: CalibrationGoal) -> str:
 
 
 def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
-    """What retrieving above the threshold gives on dev, with 95 % paired bootstrap intervals of the differences."""
+    """Accuracy of retrieving above the threshold on dev, with 95 % paired bootstrap intervals of the differences."""
     retrieve = (dev.scores > threshold).astype(np.float64)
     gated = np.where(retrieve > 0, dev.rag, dev.llm)
     table = np.stack([gated, dev.llm, dev.rag, retrieve], axis=1)

@@ -1,8 +1,7 @@
 """Classification of one split by each gate's scores, for every definition of "retrieval needed".
 
-What the order that a score gives is worth, without any threshold: scores from several files, on any questions.
-
-A score that was published for some questions only is measured on those, beside all others on the same questions.
+Also threshold-free comparison of scores from several files: a score that was published for some questions only is
+measured on those, beside all others on the same questions.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ ByGate = Mapping[str, Mapping[str, float]]
 
 
 def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
-    """Scores by gate and question id. Raises :class:`UserError` for a gate that stands in two files."""
+    """Scores by gate and question id. Raises :class:`UserError` for a gate that is in two files."""
     found: dict[str, dict[str, float]] = {}
     for path in paths:
         scores = read_scores(path)

@@ -1,6 +1,6 @@
-"""What a gate costs and saves: searches, tokens and its own seconds, in money and in time, and where it breaks even.
+"""Costs and savings of gates: searches, tokens and seconds in money and in time, and the break-even ratio.
 
-The bills of all gates of a finished evaluation, at the thresholds it used.
+:func:`bills` does it for all gates of a finished evaluation, at the thresholds it used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MILLION = 1e6
 
 
 class Prices(Config):
-    """What things cost where the system will run: assumptions, to be set by whoever runs it."""
+    """Prices and latencies of the system to be deployed: assumptions, set by whoever runs it."""
 
     currency: str = Field("USD", description="of all prices")
     search: float = Field(ge=0, description="price of one search")

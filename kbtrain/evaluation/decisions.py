@@ -1,6 +1,6 @@
-"""From a gate's scores to its decisions: which questions are retrieved, and the threshold that says so.
+"""Decisions of gates from their scores, and their accuracy against a random gate of the same ratio.
 
-Decisions measured: accuracy, the random gate at the same ratio, and paired intervals for the differences.
+A decision holds the threshold it came from; differences have paired bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GateInput:
 
     @property
     def learnt(self) -> bool:
-        """Whether its threshold is chosen on dev."""
+        """True if its threshold is chosen on dev."""
         return self.fixed is None and self.name != "random"
 
 

@@ -1,7 +1,6 @@
-"""From a run folder to the inputs of RAGate's tables: turns, stored responses, rankers' hits; and what is missing.
+"""RAGate's tables 3 and 4 from stored responses: the augmented response where the gate retrieves, else the plain one.
 
-What a gate's decisions make of stored responses (RAGate, tables 3 and 4): each turn's response is the augmented one
-where the gate says so, else the plain one. Nothing is generated here.
+Reads turns, responses and rankers' hits of a run folder; missing ones are counted and named. Nothing is generated here.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def recall_of(ranker: str, turns: Sequence[TurnExample], hits: Mapping[str, Sequ
 
 
 def lacking(turns: Sequence[TurnExample]) -> list[str]:
-    """What test turns do not have, each with a count; nothing that is complete."""
+    """Features that test turns lack, each with a count; complete ones are left out."""
     enriched = [turn for turn in turns if turn.label]
     counts = {
         f"of {len(turns)} test turns have no response text and are left out": sum(not reference(t) for t in turns),
@@ -129,7 +128,7 @@ def lacking(turns: Sequence[TurnExample]) -> list[str]:
 
 
 def _notes(name: str, made: Sequence[AugmentedResponse]) -> list[str]:
-    """What the responses of one augmentation lack."""
+    """Gaps in the responses of one augmentation."""
     bare = sum(not one.snippets for one in made) if name != NONE else 0
     counts = {
         f"of {len(made)} turns found no snippet: their response is that without knowledge": bare,

@@ -13,7 +13,7 @@ from kbtrain.metrics.thresholds import Dev, Rule, choose
 
 @dataclass(frozen=True)
 class StoredAnswers:
-    """What both answers of each question are worth and cost: correctness, and prompt tokens read."""
+    """Correctness of both answers of each question, and the prompt tokens they read."""
 
     llm: Floats
     rag: Floats
@@ -34,7 +34,7 @@ class Way:
 
 @dataclass(frozen=True)
 class DoubleJudgement:
-    """Four ways to answer the same ``n`` questions: LLM Only, All RAG, the gate alone, the gate asked twice.
+    """Four ways to answer the same ``n`` questions: LLM Only, All RAG, one judgement of the gate, two judgements.
 
     ``threshold`` and ``second_threshold`` are those of the scores without and with the reference.
     """

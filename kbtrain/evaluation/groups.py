@@ -1,8 +1,7 @@
 """Gates by groups of questions: data set, kind of change, hops, popularity (KBM, tables 1 to 4, figures 5 and 6).
 
-Several run folders together: each gate's threshold chosen on all their dev questions, its decisions on test.
-
-How often a corpus speaks of an answer: knowledge frequency where a data set brings no popularity (KBM, figure 6).
+Several run folders can be evaluated together: each gate's threshold is chosen on all their dev questions. Knowledge
+frequency (figure 6) is counted in a corpus where a data set brings no popularity.
 """
 
 from __future__ import annotations
@@ -156,8 +155,8 @@ _LONGEST = 8  # words of a gold answer; longer ones are sentences, and no corpus
 
 
 def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) -> list[int | None]:
-    """For each question, the number of passages in which one of its gold answers stands, word by word as grading
-    compares them; the passages are streamed once.
+    """Number of passages that contain one of a question's gold answers, word by word as grading compares them, for each
+    question; the passages are streamed once.
 
     None for multiple choice (a letter is no knowledge) and for answers of more than eight words.
     """
@@ -190,7 +189,7 @@ def _gold(question: Question) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Cut:
-    """How thresholds are chosen on dev, and which accuracy counts."""
+    """Rule, target ratio and accuracy by which thresholds are chosen on dev."""
 
     rule: Rule
     target_ratio: float = 0.5

@@ -1,7 +1,4 @@
-"""From stored answers to outcomes, and from outcomes to the arrays that metrics work on.
-
-What a condition (``llm``, ``rag``, ``mask``) achieves on the evaluated questions.
-"""
+"""Outcomes of questions from stored answers, as arrays for the metrics, and accuracies of the conditions."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ def outcome(question: Question, llm: ConditionOutcome, rag: ConditionOutcome) ->
 
 
 def has_expected(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every question was sampled under both conditions."""
+    """True if every question was sampled under both conditions."""
     return all(o.llm_expected is not None and o.rag_expected is not None for o in outcomes) and len(outcomes) > 0
 
 

@@ -1,7 +1,7 @@
-"""Whole methods (SeaKR's loops) beside stored answers, on the same questions: accuracy, EM, F1, and each cost.
+"""Pipelines (SeaKR's loops) beside stored answers, on the same questions: accuracy, EM, F1, and each cost.
 
-A gate only chooses between two stored answers; a method writes its own and searches as often as it likes. So every
-gate is cut to as many searches as the method made, at most one a question.
+A gate only chooses between two stored answers; a pipeline writes its own and searches as often as it likes. So every
+gate is cut to as many searches as the pipeline made, at most one a question.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEED = 20_243
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """One way to answer the method's questions. ``spent``: totals; seconds only where they were measured.
+    """One way to answer the pipeline's questions. ``spent``: totals; seconds only where they were measured.
 
     ``f1_minus`` and ``accuracy_minus``: the method's figure minus this row's, paired 95 % bootstrap interval; None
     for the method itself.
@@ -49,8 +49,9 @@ class PipelineRow:
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """A method and what stands beside it; ``left_out`` of its questions have no stored answers in this evaluation
-    (all of them: there are no rows)."""
+    """A pipeline and its reference rows; ``left_out`` of its questions have no stored answers in this evaluation (all
+    of them: there are no rows).
+    """
 
     method: str
     left_out: int
@@ -70,7 +71,7 @@ def measure_pipeline(
     name: str, traces: Sequence[Trace], questions: Mapping[str, Question], store: SampleStore, run: str, scores: Scores,
     spent: Mapping[str, Mapping[str, float]], hits: Mapping[str, int],
 ) -> PipelineResult:  # fmt: skip
-    """The method, LLM only, one-step RAG, and every gate with a score for all of its questions.
+    """Rows for the pipeline, LLM only, one-step RAG, and every gate with a score for all of its questions.
 
     ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
     stand in a question's ``rag`` prompt.
@@ -146,7 +147,7 @@ def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> P
 def pipelines_of_run(
     run: Path, sampling_run: str, questions: Sequence[Question], scores: Scores, meta: Mapping[str, Any]
 ) -> list[PipelineResult]:
-    """Every method whose traces stand in a run folder; ``meta`` is that of its scores. None: an empty list."""
+    """Results of every pipeline with traces in a run folder; ``meta`` is that of its scores."""
     found = stored_pipelines(run)
     if not found:
         return []

@@ -63,7 +63,7 @@ def result_meta(
 
 
 def stages(run: Path) -> dict[str, dict[str, Any]]:
-    """The meta data of each file of a run, as far as it is there; package versions stand once in the result."""
+    """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
     found = {}
     for name in STAGES:
         if meta_path(run / name).exists():
@@ -73,7 +73,7 @@ def stages(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_fresh(path: Path, *inputs: Path) -> None:
-    """Raise :class:`UserError` if a result was made from other inputs than those that stand there now."""
+    """Raise :class:`UserError` if a result was computed from other inputs than the present ones."""
     made_from = read_meta(path)["inputs"]
     for source in inputs:
         if made_from.get(source.name) != file_sha256(source):

@@ -1,7 +1,4 @@
-"""What an end-to-end evaluation finds out, as it stands in ``results.json`` (``gates`` and ``comparisons``).
-
-``results.json``: written, checked against its JSON schema, and read back.
-"""
+"""Records of an end-to-end evaluation, and ``results.json``: written, checked by its JSON schema, read back."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class RulePoint:
-    """What another threshold rule (always chosen on dev) would have given."""
+    """Figures under another threshold rule (always chosen on dev)."""
 
     rule: Rule
     threshold: float
@@ -83,7 +80,7 @@ class RulePoint:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a gate's decisions cost over all ``n`` questions.
+    """Cost of a gate's decisions over all ``n`` questions.
 
     ``llm_requests`` = answers + requests of the gate itself (one forward pass, no token generated);
     ``generated_tokens`` are those of the greedy answers that were used; ``gate_seconds`` were measured while scoring.

@@ -1,6 +1,6 @@
-"""A run folder as an evaluation sees it: graded answers of dev and test, and the gates' scores beside them.
+"""Inputs of an evaluation from a run folder: graded answers of dev and test, and the gates' scores of them.
 
-From the files of a run to the inputs of an evaluation; what is missing is counted and named.
+Missing answers and scores are counted and named.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def first_ids(ids: Sequence[str], shown: int = 3) -> str:
 
 
 def read_scores(path: Path) -> dict[str, dict[str, float]]:
-    """Scores by gate and question id. Raises :class:`UserError` for a score that is no number or stands there twice."""
+    """Scores by gate and question id. Raises :class:`UserError` for a score that is no number or is repeated."""
     scores: dict[str, dict[str, float]] = defaultdict(dict)
     for number, record in jsonl.read_numbered(GateScore, path):
         if record.score - record.score != 0:  # infinite or not a number

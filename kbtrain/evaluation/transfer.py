@@ -1,6 +1,6 @@
-"""Does a threshold carry over? Every gate from where it was chosen to where it is used, with a test for shift.
+"""Transfer of thresholds: chosen on one data set or model, used on another, with a test for shifted scores.
 
-Run folders as the parts of a transfer matrix: by data set within the runs, or by model between them.
+Run folders are the sets of a transfer matrix, by data set within the runs or by model between them.
 """
 
 from __future__ import annotations

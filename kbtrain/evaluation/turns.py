@@ -1,4 +1,4 @@
-"""From a run folder's turns and a gate's scores.jsonl to decisions: the cut is the best F1 on dev."""
+"""Labelled turns of a run folder, and a gate's dev and test scores of them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""How far judges agree with people, on a small file of answers that people have graded.
+"""Agreement of judges with people, on a small file of answers that people graded; and of two samplers.
 
-Do two samplers draw from the same distribution? The same questions, answered by both, compared question by question.
-
-Mean mastery is what matters and is coarse; the mean log-probability of an answer shifts at once when one of them
-filters, penalises or cools what the other does not.
+Two samplers answer the same questions and are compared question by question. Mean mastery is the quantity of interest
+and is coarse; the mean log-probability of an answer shifts at once when one of them filters, penalises or cools and the
+other does not.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ class LabelledAnswer:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One judge against people. Accuracy and kappa are over the answers it judged; ``n_abstained`` stand beside them.
+    """One judge against people. Accuracy and kappa are over the answers it judged; ``n_abstained`` is listed beside
+    them.
 
     ``accuracy_all`` counts every abstention as a disagreement. ``kappa`` (Cohen) is None if both sides know one class
     only. ``false_right``: the judge says right, people say wrong.
@@ -138,7 +138,7 @@ class AnswerMeasures:
 
 
 def answers(store: SampleStore, run: str, questions: Iterable[Question], condition: Condition) -> AnswerMeasures:
-    """What one run says; ``KeyError`` for a question that it does not hold."""
+    """Measures of one run's answers; ``KeyError`` for a question without answers."""
     found = []
     for question in questions:
         made = store.get(run, question.id, condition)

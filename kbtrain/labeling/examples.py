@@ -1,8 +1,7 @@
-"""Labels and questions -> the examples a gate is trained on or scores.
+"""Training and scoring examples of gates from labels and questions, with the targets that training needs.
 
-Are there targets to train on? A training set with one class of a target teaches nothing.
-
-Benefit as training targets: a hard one, and a soft one stretched over the range that benefits really have.
+A training set with one class of a target is refused. Benefit gives two targets: a hard one, and a soft one stretched
+over the range of benefits that occur.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ PLAIN = BenefitTarget()  # (1 + benefit) / 2
 
 @dataclass
 class Targets:
-    """Which training examples have all targets that training needs, and how many of each class."""
+    """Counts of the training examples that have all targets, and of each class."""
 
     keys: Sequence[Key]
     classes: Counter[tuple[bool, Key, bool]] = field(default_factory=Counter)  # (with reference, key, target) -> number
     seen: int = 0  # training examples, with all targets or not
 
     def complete(self, made: GateExample) -> bool:
-        """Whether a training example has every target; if so, it is counted."""
+        """True if a training example has every target; it is then counted."""
         self.seen += 1
         targets: dict[Key, bool | None] = {key: getattr(made, key) for key in self.keys}
         if None in targets.values():

@@ -1,6 +1,6 @@
-"""Answers made elsewhere on their way into the store, and what was met on the way.
+"""Import of answers generated elsewhere into the store, with counts.
 
-How far a file's own verdicts on its answers agree with this project's grading: a cheap check of both.
+The file's own verdicts on its answers are compared with this project's grading: a cheap check of both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stated:
 
     @property
     def agreed(self) -> int:
-        """Answers on which both say the same."""
+        """Number of answers on which both agree."""
         return self.n_stated - self.ours_only - self.theirs_only
 
     def line(self, condition: Condition) -> str:
@@ -65,7 +65,7 @@ BATCH = 500  # question-conditions made durable at once
 
 @dataclass
 class Imported:
-    """What an import has met so far: splits, the file's verdicts beside our grading, other gates' scores."""
+    """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores."""
 
     splits: Counter[str] = field(default_factory=Counter)
     graded: dict[Condition, Stated] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who says whether an answer is right: the rules of :mod:`kbtrain.answers.grading`, or a language model.
+"""Judges of answers: the rules of :mod:`kbtrain.answers.grading`, or a language model.
 
 A judge gives True, False, or None: it abstains, which is counted and never becomes a number.
 """
@@ -29,12 +29,12 @@ class Opinion:
 
 
 class Judge(Protocol):
-    """Says of answers whether they are right; ``name`` stands in every result."""
+    """Judge of answers as right or wrong; ``name`` is noted in every result."""
 
     name: str
 
     def facts(self) -> dict[str, Any]:
-        """What its opinions depend on."""
+        """Settings that its verdicts depend on."""
         ...
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
@@ -107,6 +107,6 @@ def judgement(question: Question, answer: str, name: str) -> Judgement:
 
 
 def parse_reply(text: str) -> bool | None:
-    """What a reply to figure 13 says: it begins with 1 or 0; None otherwise ("10", "yes", "")."""
+    """Verdict in a reply to figure 13: it begins with 1 or 0; None otherwise ("10", "yes", "")."""
     found = _REPLY.match(text)
     return None if found is None else found[1] == "1"

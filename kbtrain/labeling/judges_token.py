@@ -41,7 +41,7 @@ class TokenJudge:
         return cls(name, *load_model(name, dtype, device), margin)
 
     def facts(self) -> dict[str, Any]:
-        """What its opinions depend on."""
+        """Settings that its verdicts depend on."""
         from kbtrain.models.load import name_of
 
         chat = "chat template" if self.tokenizer.chat_template else "plain"
@@ -69,7 +69,9 @@ class TokenJudge:
         return Opinion(None if unsure else p_right > 0.5, p_right)
 
     def _row(self, question: Question, answer: str) -> Row:
-        """The reply is found by tokenising the whole text, as some tokenizers join it with what stands before."""
+        """Token ids of prompt and reply; the whole text is tokenised, as some tokenizers join the reply with the text
+        before.
+        """
         asked = render_chat(self.tokenizer, answer_prompt(judgement(question, answer, question.id), "llm"))
         plain = not self.tokenizer.chat_template
         one, zero = (

@@ -1,6 +1,6 @@
-"""One question's stored samples -> its label (KBM, section 3.2).
+"""Label of one question from its stored samples (KBM, section 3.2), with the effect of retrieval on it.
 
-Effect of retrieval on a question (KBM, section 3.2): the three classes, and benefit as their soft form.
+The effect has three classes; benefit is their soft form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAME = 1e-9  # equal entropies of different groupings, e.g. 4+1+1+1+1 and 2+2+2
 
 
 def effect(without: float, with_retrieval: float) -> Effect:
-    """Whether an indicator rises (beneficial), stays (neutral) or falls (harmful) when the evidence is given."""
+    """Effect of the evidence on an indicator: it rises (beneficial), stays (neutral) or falls (harmful)."""
     if abs(with_retrieval - without) < _SAME:
         return "neutral"
     return "beneficial" if with_retrieval > without else "harmful"
@@ -94,7 +94,7 @@ def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery
 
 
 def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
-    """The same label with its hard parts decided anew: known iff mastery > tau, certain iff certainty > tau."""
+    """The same label with hard parts by other taus: known iff mastery > tau, certain iff certainty > tau."""
     return dataclasses.replace(
         made,
         tau_mastery=tau_mastery,

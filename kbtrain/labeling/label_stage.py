@@ -1,6 +1,6 @@
-"""All labels of a sampling run, one question at a time: memory does not grow with the number of questions.
+"""Labels of a sampling run, one question at a time: memory does not grow with the number of questions.
 
-Where to cut: tau as a number or as a quantile of the training questions, and the refusal of a useless cut.
+A tau is a number or a quantile of the training questions; a tau that gives one class only is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbtrain.store import SampleStore
 
 @dataclass
 class LabelCounts:
-    """What labelling met. ``mastery`` and ``certainty`` count the training questions' ``llm`` values (few distinct)."""
+    """Counts of a labelling. ``mastery`` and ``certainty`` count the training questions' ``llm`` values."""
 
     counts: Counter[str] = field(default_factory=Counter)
     mastery: Counter[float] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ def labels(
 
 
 def right_of(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> grading.Verdicts | None:
-    """What the judge said of the question's answers; None without a judge."""
+    """The judge's verdicts on the question's answers; None without a judge."""
     if verdicts is None:
         return None
     found = verdicts.of(question)
@@ -112,7 +112,7 @@ def _found(
 
 
 def _lacks(made: SampleSet, by: LabelledBy) -> str | None:
-    """Why a sample set gives no label, as it is counted; None if it has the answers that are needed."""
+    """Reason why a sample set gives no label, as a key of the counts; None if it has the answers that are needed."""
     if by == "greedy":
         return "without_greedy_answer" if made.greedy is None else None
     if len(made.samples) >= MIN_SAMPLES:

@@ -1,6 +1,6 @@
-"""A judge's verdicts on stored answers, one record a question: made once, read by labels and scores.
+"""Stored verdicts of a judge, one record a question: made once, read for labels and for end-to-end scores.
 
-Labels or evidence read beside the questions they belong to, without holding either in memory.
+Labels, verdicts or evidence are read beside their questions in one pass, without holding either in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbtrain.store import SampleStore
 
 @dataclass(frozen=True)
 class QuestionVerdicts:
-    """Normalised answer -> right, wrong, or None (the judge abstained); answers that say nothing are not in it."""
+    """Normalised answer -> right, wrong, or None (the judge abstained); empty answers are not in it."""
 
     question_id: str
     right: dict[str, bool | None]

@@ -1,6 +1,6 @@
-"""Do scores mean what they say? Expected calibration error, Brier score, reliability diagram, and two ways to mend.
+"""Calibration of scores: expected calibration error, Brier score, reliability diagram, and two recalibrations.
 
-Have a gate's scores shifted since its threshold was chosen? Kolmogorov and Smirnov's two-sample test.
+:func:`shift` tests by Kolmogorov and Smirnov whether scores have shifted since a threshold was chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EDGE = 1e-6  # probabilities this close to 0 or 1 have no finite logit worth fi
 
 @dataclass(frozen=True)
 class Bin:
-    """Questions whose probability lies in [low, high): mean probability, and the share that is positive."""
+    """Questions whose probability is in [low, high): mean probability, and the share of positives."""
 
     low: float
     high: float
@@ -86,7 +86,7 @@ def calibrated(dev_truth: Bools, dev_scores: Floats, truth: Bools, scores: Float
 
 
 def is_probability(scores: Floats) -> bool:
-    """Whether all scores lie in [0, 1]; only then can they be read as probabilities."""
+    """True if all scores are in [0, 1]; only then can they be read as probabilities."""
     return bool(((scores >= 0) & (scores <= 1)).all())
 
 
@@ -146,7 +146,7 @@ class Shift:
 
     @property
     def alarming(self) -> bool:
-        """Whether the gap is more than chance (:data:`ALARM`)."""
+        """True if the gap is more than chance (:data:`ALARM`)."""
         return self.p_value < ALARM
 
     def line(self, gate: str) -> str:

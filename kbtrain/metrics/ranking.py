@@ -64,7 +64,7 @@ def _corners(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Separation:
-    """How well one score tells positives from negatives, and how it is distributed over each.
+    """AUROC of one score, with its distribution over positives and negatives.
 
     ``minus``: the reference score's AUROC minus this one's (None for the reference). ``quantiles``: 5, 25, 50, 75 and
     95 % of the scores of ``positive`` and ``negative`` questions.
@@ -149,7 +149,7 @@ def oracle_curve(llm: Floats, rag: Floats) -> Curve:
 
 @dataclass(frozen=True)
 class Oracles:
-    """What no gate can beat on these questions, knowing both answers of each.
+    """Upper bounds for gates on these questions, from both answers of each.
 
     ``accuracy`` is the highest one; gates reach it at retrieval ratios from ``fewest`` (only where retrieval mends) to
     ``most`` (everywhere but where it breaks). ``as_all_rag``: the least ratio at which All-RAG's accuracy is reached.

@@ -1,4 +1,4 @@
-"""How close generated responses come to written ones (RAGate, tables 3 and 4): BLEU, ROUGE, BERTScore, confidence."""
+"""Similarity of generated responses to references (RAGate, tables 3 and 4): BLEU, ROUGE, BERTScore, confidence."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def text_scores(responses: Sequence[str], references: Sequence[str]) -> TextScor
 
 
 def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
-    """What corpus figures are made of, one row a response: (n, 13), BLEU's matches and totals of 1- to 4-grams, the
-    lengths of response and reference, and the three ROUGE F-measures. Any rows' figures: :func:`scores_of`."""
+    """Sufficient statistics of corpus figures, one row a response: (n, 13), BLEU's matches and totals of 1- to 4-grams,
+    the lengths of response and reference, and the three ROUGE F-measures. Any rows' figures: :func:`scores_of`.
+    """
     _check(responses, references)
     try:
         from rouge_score.rouge_scorer import RougeScorer
@@ -151,7 +152,9 @@ def bert_parts(
 
 
 def _encoder(model: str, layers: int | None) -> tuple[str, str]:
-    """What to open, and its name in the code: a folder's path says nothing elsewhere, the hash of its weights does."""
+    """Model to open, and its name in the code: the hash of its weights for a folder, whose path means nothing
+    elsewhere.
+    """
     from kbtrain.models.load import resolve
 
     where = resolve(model)

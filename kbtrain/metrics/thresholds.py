@@ -1,16 +1,15 @@
-"""Where to cut a gate's scores: chosen on dev questions only, by a named rule. A question is retrieved if score > cut.
+"""Thresholds of scores, chosen on dev questions only, by a named rule. A question is retrieved if score > threshold.
 
-A threshold lies halfway between two neighbouring scores, so that equal scores always share one fate. The two ends,
+A threshold lies halfway between two neighbouring scores, so that equal scores are treated alike. The two ends,
 "retrieve everything" and "retrieve nothing", are the lowest score - 1 and the highest score + 1.
 
-A threshold with a guarantee that holds for any finite number of calibration questions and any distribution.
-
-With probability 1 - delta over the draw of the calibration questions, a gate cut there keeps its promise on new
+:func:`control` chooses a threshold with a guarantee that holds for any finite number of calibration questions and any
+distribution. With probability 1 - delta over the draw of the calibration questions, the gate keeps its promise on new
 questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", or "at most ``limit`` of the
-questions are retrieved". This is Learn-then-Test (Angelopoulos et al. 2021) with fixed-sequence testing: all cuts that
-differ are tested in one order laid down beforehand, from the cut that keeps the promise for sure; the first one that
-fails ends it. So no correction for the number of cuts is needed. Shares are bounded exactly (Clopper and Pearson
-1934); means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates et al. 2021, section 3.1).
+questions are retrieved". This is Learn-then-Test (Angelopoulos et al. 2021) with fixed-sequence testing: all thresholds
+that differ are tested in one order fixed beforehand, from the one that keeps the promise for sure; the first failure
+ends it. So no correction for the number of thresholds is needed. Shares are bounded exactly (Clopper and Pearson 1934);
+means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates et al. 2021, section 3.1).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class ThresholdConfig(Config):
 
 @dataclass(frozen=True)
 class ThresholdChoice:
-    """A cut, the rule that chose it, and what it does on the ``n_dev`` questions it was chosen on."""
+    """A threshold, the rule that chose it, and its effect on the ``n_dev`` questions it was chosen on."""
 
     value: float
     rule: Rule
@@ -56,7 +55,7 @@ class ThresholdChoice:
 
 @dataclass(frozen=True)
 class Dev:
-    """The dev questions as a threshold rule sees them, in one order.
+    """The dev questions for a threshold rule, in one order.
 
     ``llm`` and ``rag``: (expected) correctness without and with retrieval; ``needed``: 1 where a retrieval is needed.
     """
@@ -101,7 +100,7 @@ def _threshold(value: float, rule: Rule, dev: Dev) -> ThresholdChoice:
 
 
 def cuts(scores: Floats) -> Floats:
-    """All cuts that differ, from "nothing" to "everything" (descending)."""
+    """All thresholds that differ, from "nothing" to "everything" (descending)."""
     values = np.unique(scores)[::-1]
     upper, lower = values[:-1], values[1:]
     middle = lower + (upper - lower) / 2

@@ -20,7 +20,7 @@ METRICS = ("precision", "recall", "f1", "auroc", "average_precision", "fdr")
 
 @dataclass(frozen=True)
 class SeedScores:
-    """One gate trained with one seed: its test scores and the cut chosen on dev (retrieve if above)."""
+    """Test scores of a gate trained with one seed, and the threshold chosen on dev (retrieve if above)."""
 
     scores: Floats
     threshold: float

@@ -1,6 +1,6 @@
-"""What a loader gives: a question, the passages that came with it, and where it stands in its file.
+"""Output of a loader: a question, the passages that came with it, and its position in the file.
 
-Multiple choice: option letters, and files with one column per option.
+Also option letters of multiple choice, and files with one column per option.
 """
 
 from __future__ import annotations

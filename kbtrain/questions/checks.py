@@ -1,8 +1,7 @@
-"""What every stage that reads ``questions.jsonl`` relies on, checked while it streams.
+"""Checks of ``questions.jsonl`` while it streams, for every stage that reads it.
 
-Training questions that also stand in dev or test: a gate must not be trained on what it is judged by.
-
-Where a key was seen first, kept on disk: checking a file for repeats takes the same memory for any length.
+Training questions that are also in dev or test are found (a gate must not be trained on what it is judged by). Keys
+seen so far are kept on disk, so memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
 
 
 def checked(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
-    """Pass on (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an
-    empty text, missing or empty answers, and for multiple choice an answer that is no option's letter. No answer at
-    all is right where ``gold`` says so.
+    """Yield (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an empty
+    text, missing or empty answers, and for multiple choice an answer that is no option's letter. No answer at all is
+    right where ``gold`` allows it.
     """
     with FirstSeen() as ids:
         for number, question in numbered:
@@ -76,7 +75,7 @@ def checked(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Itera
 
 
 def problem_of(question: Question) -> tuple[str, str] | None:
-    """(field, what is wrong) of a question that could not be asked or graded; None if it is sound."""
+    """(field, problem) of a question that could not be asked or graded; None if it is sound."""
     if not question.id.strip():
         return "id", "empty"
     if not question.text.strip():
@@ -111,7 +110,7 @@ class Leak:
 
 
 def leak_key(question: Question) -> str:
-    """What two questions must share to count as the same: normalised text and, in any order, normalised options."""
+    """Key by which two questions count as the same: normalised text and, in any order, normalised options."""
     return "\n".join([normalise(question.text), *sorted(normalise(option) for option in question.options)])
 
 

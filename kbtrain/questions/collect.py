@@ -1,8 +1,6 @@
-"""Questions and the passages that came with them, into a run folder.
+"""Collect questions and the passages that came with them into a run folder.
 
-The corpus of a run in the making: passages that came with the questions, each once.
-
-Which questions to take: the first ones, or a random draw that depends on ids and a seed only.
+Passages are written once each. Questions are the first ones, or a random draw that depends on ids and a seed only.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits toge
 
 @dataclass(frozen=True)
 class PickRule:
-    """At most so many questions by ``limits``, picked as said, without those whose ``gold`` is in ``drop``."""
+    """At most so many questions by ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``."""
 
     limits: Limits
     pick: Literal["first", "random"] = "first"
@@ -84,7 +82,7 @@ class PickRule:
 
 @dataclass
 class CollectCounts:
-    """What became of the questions that were read."""
+    """Counts of the questions that were read, taken and dropped."""
 
     splits: Counter[str] = field(default_factory=Counter)
     impossible: int = 0  # taken, and without an answer
@@ -117,7 +115,7 @@ def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: Coll
 
 
 def _group(limits: Limits, question: Question) -> str:
-    """What a question is counted under."""
+    """Key under which a question is counted."""
     return "all" if "all" in limits else question.split
 
 

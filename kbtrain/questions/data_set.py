@@ -1,4 +1,4 @@
-"""What the catalogue knows of a data set, and how a loader of one file becomes a loader of files and archives."""
+"""Entry of the catalogue for a data set, and readers of files and archives built from a loader of one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbtrain.records import Split
 
 @dataclass(frozen=True)
 class Reading:
-    """How a data set is read. ``columns`` matter for jsonl, csv and datasets only."""
+    """Options for reading a data set. ``columns`` matter for jsonl, csv and datasets only."""
 
     split: Split | None = None  # of all questions; None: as the files say
     only: str | None = None  # of an archive or folder: files whose names match this pattern
@@ -67,5 +67,5 @@ def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes
 
 
 def in_split(loaded: Loaded, split: Split) -> Loaded:
-    """A record's own split (FreshQA has a column) gives way to the one that was asked for."""
+    """Questions moved to the requested split, whatever split the record itself names (FreshQA has a column)."""
     return replace(loaded, question=replace(loaded.question, split=split))

@@ -1,4 +1,4 @@
-"""From a data set's name and path to its questions, each checked, with the passages that came with it."""
+"""Load a data set by name and path: checked questions, with the passages that came with them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:
 
 
 def sources(name: str, path: Path | None) -> list[Path]:
-    """The files a data set is read from, as far as they lie here (a name on the hub has none)."""
+    """Local files that a data set is read from (a name on the hub has none)."""
     if path is None:
         return [atlas_file("questions"), atlas_file("passages")]
     beside = [path.parent / ALIASES] if name == "2wikimultihopqa" and path.is_file() else []

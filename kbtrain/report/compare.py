@@ -1,4 +1,4 @@
-"""Finished evaluations compared: for the terminal (``kbtrain compare A B``) and as one page over many runs."""
+"""Comparison of finished evaluations: as text, and as one page over many runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def row(found: Difference) -> list[str]:
 
 
 def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]) -> str:
-    """What is compared, and what cannot be."""
+    """Caption of the comparison: the questions compared, and those left out."""
     n = found[0].n if found else 0
     sizes = len(first.decided.outcomes), len(second.decided.outcomes)
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"

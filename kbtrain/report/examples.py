@@ -1,6 +1,6 @@
-"""Ten example questions of each kind, drawn by a hash of their ids: neither the first nor the best ones.
+"""Ten example questions of each kind, drawn by a hash of their ids; and each gate's worst errors.
 
-A gate's worst errors: the retrievals it was surest of and that were in vain, the ones it was surest to spare.
+Worst errors are the needless retrievals of the highest scores and the missed ones of the lowest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Kind:
 
 
 def pick(outcomes: Sequence[Outcome], belongs: Callable[[Outcome], bool]) -> tuple[int, list[Outcome]]:
-    """How many outcomes belong to a kind, and ten of them in the order of their hashed ids."""
+    """Number of outcomes of a kind, and ten of them in the order of their hashed ids."""
     found = [o for o in outcomes if belongs(o)]
     found.sort(key=lambda o: hashlib.sha256(o.question_id.encode()).digest())
     return len(found), found[:PER_KIND]

@@ -1,6 +1,6 @@
-"""The figures of the report, each as one inline SVG.
+"""Figures of the report and of a gate's own page, each as one inline SVG.
 
-Figures of a gate's own page: how its scores part the questions, and whether they mean what they say.
+A gate's page shows the distribution of its scores over both kinds of questions, and their calibration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The layouts of the KBM paper's tables 1 to 4 and figures 5, 6 and 8, filled from :mod:`kbtrain.evaluation.groups`.
-
-From run folders to one of the KBM paper's tables: which questions form its rows, whose gates decide.
-"""
+"""The KBM paper's tables 1 to 4 and figures 5, 6 and 8 from run folders: rows, deciding gates, and layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep over RAGate-MHA's grid: which settings there are, and what came of them as table and figure."""
+"""Sweep over RAGate-MHA's grid: its settings, and their dev figures as table and figure."""
 
 from __future__ import annotations
 

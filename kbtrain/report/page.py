@@ -1,10 +1,7 @@
-"""The report as one self-contained HTML page and as Markdown, from what is stored in the run folder.
+"""The report as one self-contained HTML page and as Markdown, from the stored results of a run folder.
 
-Templates to text: pages with inline styles and one script that the page's own policy allows, by its hash.
-
-How the templates show values: numbers, table cells, and texts that Markdown must not read.
-
-The main gate on each part of the questions (data set, relation, hops, popularity), for readers without a browser.
+Pages have inline styles and one script, which the page's own policy allows by its hash. For readers without a browser
+the main gate is also measured on each part of the questions (data set, relation, hops, popularity).
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ FILTERS = {"number": number, "signed": signed, "md": escape_markdown, "cell": ce
 
 @dataclass(frozen=True)
 class Partition:
-    """One way to part the questions: its name, and a row for each of its groups."""
+    """One partition of the questions: its name, and a row for each group."""
 
     name: str
     rows: list[GroupRow]
@@ -131,7 +128,7 @@ def draw(results: Results, statistics: LabelStatistics) -> dict[str, str]:
 
 
 def headline(results: Results, gate: GateResult | None) -> str:
-    """What the main gate achieves, in one sentence, beside everything it must be measured by."""
+    """Result of the main gate in one sentence, beside everything it must be measured by."""
     if gate is None:
         return "No gate with a learnt score was evaluated."
     named = {g.gate: g for g in results.gates}

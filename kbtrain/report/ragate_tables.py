@@ -1,9 +1,4 @@
-"""RAGate's tables 1 to 4 and figures 3 and 4 as tables: raw values for JSON, text for Markdown and the page.
-
-RAGate's evaluation from its inputs: every table, in the paper's order.
-
-The tables and figures of a dialogue evaluation as Markdown and as one self-contained page.
-"""
+"""RAGate's tables 1 to 4 and figures 3 and 4: raw values for JSON, Markdown, and one self-contained page."""
 
 from __future__ import annotations
 
@@ -146,7 +141,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class BertScored:
-    """Each response's F1 by augmentation; ``note`` names model, layer and versions, or says why there is none."""
+    """Each response's F1 by augmentation; ``note`` names model, layer and versions, or the reason why there is none."""
 
     note: str
     f1: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a page needs to measure the gates on a part of the questions by itself: decisions and what to choose by."""
+"""Data with which a page measures gates on a subset of the questions by itself: decisions and dimensions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The result of an evaluation in a few lines of text.
-
-The bills of ``cost.json`` for the report, if they were made.
-"""
+"""The result of an evaluation in a few lines of text, and the bills of ``cost.json`` if there are any."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def interval(delta: Delta) -> str:
 
 
 def caption(results: Results) -> str:
-    """What the numbers of the table are."""
+    """Caption of the table: accuracy, split, and threshold rule of its numbers."""
     meta = results.meta
     left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
     return (
@@ -62,7 +59,7 @@ def caption(results: Results) -> str:
 
 
 def verdicts(results: Results) -> list[str]:
-    """Which scored gates beat random and the relation alone, and which do not, in plain words."""
+    """Sentences on the scored gates that beat random and the relation alone, and on those that do not."""
     scored = [gate for gate in results.gates if gate.threshold_rule is not None]
     lines = _sorted({gate.gate: gate.beats_random for gate in scored}, "random at their own retrieval ratio")
     over_relation = {c.gate: c.gain.above_zero for c in results.comparisons if c.other == "relation_only"}

@@ -1,10 +1,6 @@
-"""A table of an evaluation: named columns, rows of numbers, shown as text, Markdown or JSON with the same figures.
+"""Tables of an evaluation: named columns and rows of numbers, as text, Markdown or JSON with the same figures.
 
-Whole methods beside stored answers, as lines of text.
-
-The table of eval/compare_scores.py: how well scores tell, and what their order is worth.
-
-Gates on dialogue turns as text tables.
+Also text tables of pipelines, of eval/compare_scores.py, and of gates on dialogue turns.
 """
 
 from __future__ import annotations
@@ -37,7 +33,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """``note`` says what the numbers are; ``rows`` hold raw values (shares in [0, 1]) in the order of the columns."""
+    """Columns and rows; ``note`` describes the numbers; ``rows`` hold raw values (shares in [0, 1]) in the order of
+    columns.
+    """
 
     name: str
     title: str
@@ -101,7 +99,7 @@ HEAD = ("answers", "n", "right", "EM", "F1", "searched", *COSTS, "right: method 
 
 
 def pipelines_text(results: Sequence[PipelineResult]) -> str:
-    """A table for each method."""
+    """A table for each pipeline."""
     return "\n\n".join(_one(result) for result in results)
 
 
@@ -165,7 +163,7 @@ def gate_table(found: Sequence[GateTurns]) -> str:
 
 
 def difference_table(differences: Sequence[GateDifference]) -> str:
-    """One row a difference; the last column says whether its interval excludes 0."""
+    """One row a difference; the last column is "yes" if its interval excludes 0."""
     rows = []
     for d in differences:
         value = d.difference

@@ -59,7 +59,7 @@ def summarise(traces: Sequence[Trace]) -> Summary:
 
 
 def render_traces(traces: Sequence[Trace], title: str, limit: int = 200) -> str:
-    """The page; beyond ``limit`` questions only the summary counts the rest, and the page says so."""
+    """The page; questions beyond ``limit`` are only counted in the summary, which the page states."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

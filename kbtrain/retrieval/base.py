@@ -1,7 +1,4 @@
-"""What every retriever offers.
-
-The evidence that a data set brings with it: its gold passages alone, or all passages of the question.
-"""
+"""Interface of retrievers, and the evidence that a data set provides: its gold passages, or all of a question's."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """BM25 over passages (package bm25s), with an answer that depends on the query and the corpus alone.
 
-What bm25s leaves open is settled here: equal scores are ordered by passage id, passages that share no word with the
-query are no hits, and k may exceed the corpus. The index is built from a stream, in bm25s's own file format.
-
-An inverted index built from a stream: postings are sorted in pieces on disk and merged word range by word range.
-
-Memory is bounded by the vocabulary, four bytes a passage and two buffers, whatever the size of the corpus.
+Ties are broken by passage id, passages that share no word with the query are no hits, and k may exceed the corpus. The
+index is built from a stream, in bm25s's own file format: postings are sorted in pieces on disk and merged word range by
+word range, so memory is bounded by the vocabulary, four bytes a passage and two buffers, whatever the size of the
+corpus.
 """
 
 from __future__ import annotations
@@ -45,8 +43,9 @@ class Lists:
 
 
 class Postings:
-    """All postings of a corpus, in pieces under ``folder``. ``lengths``: words of each passage; ``df``: of each word
-    the number of passages it stands in."""
+    """All postings of a corpus, in pieces under ``folder``. ``lengths``: words of each passage; ``df``: passages that
+    contain each word.
+    """
 
     def __init__(self, folder: Path, words: TokenIds, spill_words: int = SPILL_WORDS) -> None:
         self.words = words
@@ -97,7 +96,7 @@ class Postings:
         return words, ends, passages, frequencies
 
     def df(self) -> Numbers:
-        """Passages that each word stands in."""
+        """Number of passages that contain each word."""
         import numpy as np
 
         total = np.zeros(len(self.words.vocabulary), dtype=np.int64)

@@ -1,10 +1,8 @@
-"""Passages from a file, streamed: our own JSON Lines, any other with ``id``, ``title``, ``text``, or DPR's TSV; gz too.
+"""Passages: read from files as a stream, stored on disk by position, and long documents cut into passages.
 
-DPR's ``psgs_w100.tsv`` (21 million passages of 100 words) has the columns id, text, title.
-
-Passages on disk, read by position: what an index returns is fetched from here, so memory holds none of them.
-
-Long documents cut into passages of so many tokens: words (as DPR's 100), or a model's own tokens.
+Files are our own JSON Lines, any other with ``id``, ``title``, ``text``, or DPR's TSV (``psgs_w100.tsv``, 21 million
+passages of 100 words, with the columns id, text, title); gz too. Passages on disk are memory-mapped, so memory holds
+none of them. Documents are cut by words (as DPR's 100) or by a model's own tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From a file of questions to evidence, in the questions' order and in batches.
+"""The retrieval stage: questions to evidence, in the questions' order and in batches.
 
-An evidence file in the making: it goes on where an interrupted run stopped, and appears only when it is whole.
+An evidence file goes on after an interruption and appears under its name only when it is whole.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class EvidenceFile:
         self.n += 1
 
     def flush(self) -> None:
-        """What was added so far survives a kill from here on."""
+        """Write what was added to disk, so that it survives a kill."""
         self._file.flush()
 
     def finish(self) -> None:

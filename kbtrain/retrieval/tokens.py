@@ -67,7 +67,7 @@ class Tokens:
         return (word[i : i + 2] for i in range(len(word) - 1))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values that tell one tokenizer from another."""
+        """JSON values that identify a tokenizer."""
         return {**asdict(self), "stop_words": sorted(self.stop_words)}
 
     def save(self, path: Path) -> None:

@@ -29,7 +29,7 @@ _LARGEST = 8 * 2**20  # bytes of a reply
 
 
 class WebService(Config):
-    """How to ask one service, and where its reply holds what. Paths are keys joined by dots: ``data.items``."""
+    """Request and reply layout of one search service. Paths are keys joined by dots: ``data.items``."""
 
     url: str = Field(description="address with {query} and, if the service takes it, {k}")
     results: str = Field("results", description="path to the list of results")
@@ -103,7 +103,7 @@ class WebSearch:
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What stands at a path of keys and list positions (``items.0.name``), or None."""
+    """The value at a path of keys and list positions (``items.0.name``), or None."""
     for key in path.split("."):
         if isinstance(value, dict):
             value = value.get(key)

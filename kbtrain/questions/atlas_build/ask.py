@@ -1,7 +1,4 @@
-"""Facts into questions: open ones and multiple choice.
-
-Multiple choice over several entities: which of four is the largest, which of four borders a country.
-"""
+"""Questions from facts: open ones, and multiple choice about one entity or over several (the largest of four, ...)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _LETTERS = {"A", "B", "C", "D"}  # boron's symbol as an option would read as the
 
 
 def open_questions(facts: Iterable[Fact]) -> Iterator[Question]:
-    """The facts that the shares pick to be asked openly."""
+    """The facts that the shares pick for open questions."""
     for fact in facts:
         picked = share("open", fact.key) < _chances(fact)[0]
         if picked and fact.open_safe:

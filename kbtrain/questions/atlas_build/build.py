@@ -1,6 +1,4 @@
-"""The whole atlas from its two sources.
-
-The corpus: short plain sentences, each with one fact and the name of what it is about.
+"""The whole atlas from its two sources, and its corpus: short plain sentences, each with one fact and its subject.
 
 A country has three passages (place, money and codes, land), every other entity one.
 """
@@ -20,7 +18,7 @@ from kbtrain.records import Passage, Question
 
 
 def country_passages(land: Country, names: Mapping[str, str]) -> list[Passage]:
-    """``names`` says how each country is called in a sentence."""
+    """The three passages of a country; ``names`` holds each country's name in a sentence."""
     x, start = land.said, land.said[0].upper() + land.said[1:]
     place = [
         f"{start} is on the continent of {land.continent}." if land.continent else "",

@@ -1,6 +1,6 @@
-"""Chance without a generator: every draw is a hash of what it is for, so that no draw depends on another one.
+"""Draws by hashing their purpose, so that no draw depends on another; and splits by entity.
 
-Splits by entity: a country, its capital and its cities stand together, as a US state and its cities do.
+A country, its capital and its cities are in one split, as are a US state and its cities.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The chemical elements out of mendeleev.
-
-What mendeleev does not say about elements: names of families, and which elements are well known.
-"""
+"""The chemical elements of mendeleev, with names of families and a list of well-known elements that it lacks."""
 
 from __future__ import annotations
 

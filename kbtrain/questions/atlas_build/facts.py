@@ -1,6 +1,6 @@
-"""Facts that can be asked about: one per (relation, subject), with where it is stated.
+"""Facts, one per (relation, subject), with their source passage; and the entities they are about.
 
-The entities of the atlas. Everything a question can be about, each with its split and popularity.
+An entity has its split and its popularity.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class Country(Entity):
-    """``said`` is the name in a sentence ("the Netherlands"); None or empty = not asked and not stated."""
+    """A country. ``said`` is the name in a sentence ("the Netherlands"); None or empty = no question, no statement."""
 
     code: str
     said: str
@@ -97,7 +97,7 @@ class Fact:
 
     @property
     def given_away(self) -> bool:
-        """Whether the question itself would hold the answer ("capital of Guinea-Bissau")."""
+        """True if the question itself would contain the answer ("capital of Guinea-Bissau")."""
         return any(contains(self.subject, answer) for answer in self.answers)
 
     @property
@@ -108,7 +108,7 @@ class Fact:
 
 
 def country_facts(land: Country, capital: City | None) -> Iterator[Fact]:
-    """What is asked about a country itself."""
+    """Facts about a country itself."""
 
     def fact(relation: str, answers: tuple[str, ...], gold: str, other: str | None = None, safe: bool = True) -> Fact:
         entities = (land.id, other) if other else (land.id,)
@@ -134,7 +134,7 @@ def country_facts(land: Country, capital: City | None) -> Iterator[Fact]:
 
 
 def capital_facts(land: Country, capital: City) -> Iterator[Fact]:
-    """What is asked about a capital."""
+    """Facts about a capital."""
     both = (land.id, capital.id)
     if capital.unique and land.code not in NAME_WITHIN_OTHER and land.capital[0] != land.name:
         yield Fact(
@@ -144,7 +144,7 @@ def capital_facts(land: Country, capital: City) -> Iterator[Fact]:
 
 
 def city_facts(city: City, home: Country | State) -> Iterator[Fact]:
-    """What is asked about a city, and through it about its country."""
+    """Facts about a city, and through it about its country."""
     region = home.continent if isinstance(home, Country) else "United States"
     both = (city.id, home.id)
 
@@ -171,7 +171,7 @@ def city_facts(city: City, home: Country | State) -> Iterator[Fact]:
 
 
 def state_facts(state: State) -> Iterator[Fact]:
-    """What is asked about a state of the United States."""
+    """Facts about a state of the United States."""
     safe = state.code.casefold() not in WORDS
     for relation, answers, ok in (("capital", state.capital, True), ("state_code", (state.code,), safe)):
         yield Fact(
@@ -181,7 +181,7 @@ def state_facts(state: State) -> Iterator[Fact]:
 
 
 def element_facts(element: Element) -> Iterator[Fact]:
-    """What is asked about a chemical element, by its name and by its symbol."""
+    """Facts about a chemical element, by its name and by its symbol."""
 
     def fact(relation: str, subject: str, answers: tuple[str, ...], kind: str = "element", safe: bool = True) -> Fact:
         return Fact(

@@ -28,7 +28,7 @@ def fold(name: str) -> str:
 
 
 def fame(city: Raw) -> float:
-    """How well a place is known: in how many spellings it is written down, and how many people live there."""
+    """Popularity of a place, from its number of spellings and of inhabitants."""
     return math.log1p(len(city["alternatenames"])) + 0.35 * math.log1p(city["population"])
 
 
@@ -119,7 +119,7 @@ def states(raw: Mapping[str, Raw], cities: list[Raw]) -> list[State]:
 
 
 class Namesakes:
-    """How much of a place's name belongs to that place: people of the name there against people elsewhere."""
+    """Share of a place's name that belongs to that place: inhabitants of the name there against those elsewhere."""
 
     def __init__(self, cities: list[Raw], taken: set[str]) -> None:
         self._people: dict[str, int] = defaultdict(int)
@@ -133,7 +133,7 @@ class Namesakes:
 
 
 def _wanted(population: int) -> int:
-    """How many places of a country are asked about."""
+    """Number of places of a country to ask about."""
     return 2 + sum(population > bound for bound in (1e6, 3e6, 1e7, 2e7, 4e7, 8e7, 1.6e8))
 
 

@@ -1,8 +1,6 @@
-"""What GeoNames lacks or has outdated: names in sentences, aliases, and what is not asked.
+"""Additions and corrections to GeoNames: names in sentences, aliases, exclusions, capitals of the US states.
 
 Common knowledge, checked by hand, keyed by ISO 3166 codes.
-
-Capitals of the fifty states of the United States, which GeoNames' table of states does not have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How each relation is asked, and how often. ``{x}`` is the subject; a wording is drawn per question."""
+"""Wordings of each relation, with their frequency. ``{x}`` is the subject; a wording is drawn per question."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ SPLIT_SHARES: dict[Split, float] = {"train": 0.6, "dev": 0.12, "test": 0.28}
 
 
 def wanted(relation: str, kind: str, hops: int, popularity: float) -> tuple[float, float]:
-    """Chances of being asked openly and as multiple choice: what is well known is asked more often."""
+    """Probabilities of an open and of a multiple-choice question: higher for well-known subjects."""
     weight = 0.4 + 1.2 * popularity if kind == "city" else 1.0
     open_, choice = SHARES[relation, kind, hops]
     return open_ * weight, choice * weight

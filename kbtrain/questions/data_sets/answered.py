@@ -1,4 +1,4 @@
-"""Questions with answers that were made elsewhere: a JSON Lines file whose columns hold a model's answers and scores.
+"""Questions with answers from elsewhere: JSON Lines with columns for a model's answers and scores.
 
 One greedy answer per question and condition, so that any study's published answers can be labelled, trained on and
 evaluated like answers sampled here.
@@ -25,7 +25,7 @@ from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, Samp
 
 @dataclass(frozen=True)
 class AnswerColumns:
-    """Where everything stands (``a.b`` reaches into an object).
+    """Columns of the fields (``a.b`` reaches into an object).
 
     ``answers`` and ``stated`` (the file's own verdict on the answer: true, false, 1, 0) are by condition; ``scores``
     by the gate's name, a leading ``-`` where lower means that retrieval is more needed. ``splits``: their names ->
@@ -103,7 +103,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
 
 
 def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
-    """By the map of their names; None: as the column or the file's name says."""
+    """Split by the map of split names; None: by the column or the file's name."""
     if not columns.splits:
         return None
     column = columns.questions.names.get("split", "split")
@@ -141,7 +141,7 @@ def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:
 
 
 def _has(data: dict[str, Any], column: str) -> bool:
-    """Whether the row has a value under a column or a path into it that is not null."""
+    """True if the row has a value that is not null under a column or a path into it."""
     value: Any = data
     for part in [column] if column in data else column.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -14,7 +14,7 @@ from kbtrain.records import Passage
 
 
 def atlas_file(kind: Literal["questions", "passages"]) -> Path:
-    """Where the embedded file is."""
+    """Path of the embedded file."""
     return Path(__file__).parent.parent / "data" / f"atlas_{kind}.jsonl"
 
 

@@ -1,12 +1,8 @@
-"""Any table of questions with a map of its columns: which column holds which field of a question.
+"""Questions from any table (CSV, TSV, JSON Lines) by a map of its columns.
 
 ``{"text": "question_text", "answers": "reference"}``; ``a.b`` reaches into an object, ``["A", "B"]`` makes a list of
 several columns. A field that is not in the map is looked for under its own name (text also under "question", answers
-under "answer").
-
-Questions from any table in CSV or TSV, by a map of its columns.
-
-Questions from a plain JSONL file: ``{"question": "...", "answers": ["..."]}`` a line is enough.
+under "answer"). ``{"question": "...", "answers": ["..."]}`` a line is enough for JSON Lines.
 """
 
 from __future__ import annotations
@@ -36,8 +32,8 @@ ColumnMap = dict[str, str | list[str]]  # our field -> their column, or columns
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the fields are. ``answer_as`` says how a multiple-choice answer stands there: as the option's letter, its
-    number from 1, its index from 0, or its text.
+    """Map of the fields to columns. ``answer_as`` is the form of a multiple-choice answer in the file: the option's
+    letter, its number from 1, its index from 0, or its text.
     """
 
     names: Mapping[str, str | list[str]] = field(default_factory=dict)

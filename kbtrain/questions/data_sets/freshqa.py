@@ -18,7 +18,7 @@ _NOTICE_ROWS = 3  # newer releases begin with a warning not to publish the answe
 
 
 def freshqa(file: DataFile) -> Iterator[Loaded]:
-    """``hops`` 2 means two or more. The split stands in each row."""
+    """FreshQA's questions; ``hops`` 2 means two or more. Each row names its split."""
     for row in csv_rows(file, _NEEDED, rows_before_header=_NOTICE_ROWS):
         word = row.text("split").lower()
         if word not in SPLITS:

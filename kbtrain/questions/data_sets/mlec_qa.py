@@ -18,7 +18,7 @@ from kbtrain.records import Question
 
 
 def mlec_qa(file: DataFile) -> Iterator[Loaded]:
-    """The relation is the field. Questions that need an image are kept; their text says that there is one."""
+    """MLEC-QA's questions; the relation is the field. Questions that need an image are kept, and mention it."""
     field = re.sub(r"_(train|dev|test)$", "", PurePosixPath(file.label).name)
     for row in json_rows(file):
         options = _options(row.row("options"))

@@ -17,7 +17,7 @@ from kbtrain.records import Passage, Question
 
 
 def nq_open(file: DataFile) -> Iterator[Loaded]:
-    """Graded by exact match (KBM, section 4.2). A passage is gold where the file says so (``isgold``)."""
+    """Questions graded by exact match (KBM, section 4.2). A passage is gold if the file marks it (``isgold``)."""
     if file.suffix in {".csv", ".tsv"}:
         yield from dpr_table(file, "nq_open")
         return

@@ -1,7 +1,4 @@
-"""The text files of a data set, wherever they lie: plain, gzip, in a zip or tar archive, or in a folder.
-
-UTF-8 text in chunks or lines, with the line of what is not UTF-8.
-"""
+"""Text files of a data set: plain, gzip, in a zip or tar archive, or in a folder; UTF-8, with the line of errors."""
 
 from __future__ import annotations
 
@@ -147,7 +144,7 @@ def _plain(path: Path) -> IO[bytes]:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
-    """In the archive's own order: going back in a compressed archive would read it anew."""
+    """Members in the archive's own order: seeking back in a compressed archive would read it again."""
     try:
         with tarfile.open(path) as archive:
             for member in archive:

@@ -45,7 +45,7 @@ def jsonl_rows(file: DataFile) -> Iterator[SourceRecord]:
 
 
 def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
-    """The objects of the list that stands under ``key`` in a JSON object; other keys are passed over."""
+    """The objects of the list under ``key`` of a JSON object; other keys are skipped."""
     cursor = Cursor(file)
     found = False
     for name in cursor.entries():

@@ -1,4 +1,4 @@
-"""A record as its file has it, read field by field: each field is there and of its type, or the error says where."""
+"""A native record read field by field: a missing field or a wrong type is an error with file, line and field."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SourceRecord:
         return self.error(key, f"expected {expected}, found {found}")
 
     def has(self, key: str) -> bool:
-        """Whether the field is there and not null."""
+        """True if the field is there and not null."""
         return self.data.get(key) is not None
 
     def text(self, key: str) -> str:

@@ -1,8 +1,7 @@
-"""CSV and TSV files, one row at a time, each with the line it begins in.
+"""CSV and TSV files, one row at a time, each with its first line; and lists in a cell.
 
-Lists as Python or numpy print them, in a table's cell: ``['a', "b"]``, ``['a' 'b']``, ``array([...], dtype=...)``.
-
-numpy leaves out the commas, and Python reads ``'a' 'b'`` as one text: so the commas are put back between tokens.
+Lists are as Python or numpy print them: ``['a', "b"]``, ``['a' 'b']``, ``array([...], dtype=...)``. numpy leaves out
+the commas, and Python would read ``'a' 'b'`` as one text: so commas are put back between tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
 def csv_rows(
     file: DataFile, needed: Sequence[str], *, delimiter: str = ",", rows_before_header: int = 0
 ) -> Iterator[SourceRecord]:
-    """Rows by the names in the header, which must have the ``needed`` columns and may stand after a few other rows."""
+    """Rows by the names in the header, which must have the ``needed`` columns and may follow a few other rows."""
     header: list[str] | None = None
     line = 0
     for line, cells in csv_cells(file, delimiter):

@@ -1,8 +1,7 @@
-"""Running SeaKR as a whole method over a run folder's questions, resumable at the next question.
+"""SeaKR as a whole pipeline over a run folder's questions, resumable at the next question.
 
-Settings of SeaKR as a whole method, shared by the scripts that run it.
-
-A threshold for a loop's own prompts: U of a sentence behind demonstrations is not U of a bare question's answer.
+Holds the settings shared by the scripts that run it, and the choice of a threshold for a loop's own prompts: U of a
+sentence behind demonstrations is not U of a bare question's answer.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class SeakrPipelineConfig(Config):
-    """What a method's answers depend on, but for ``limit``, ``at_once`` and ``batch_prompt_tokens``."""
+    """Settings that a pipeline's answers depend on; ``limit``, ``at_once`` and ``batch_prompt_tokens`` may change."""
 
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and passages.jsonl")
     seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr")
@@ -81,18 +80,18 @@ class SeakrPipelineConfig(Config):
 def first_thoughts(
     questions: Sequence[Question], begin: Begin, thinking: AnswerEngine, at_once: int = 8
 ) -> Iterator[Thought]:
-    """What a method thinks first (the first sentence, or the direct answer), before anything is searched for."""
+    """First thoughts of a pipeline (the first sentence, or the direct answer), before any search."""
     for start in range(0, len(questions), at_once):
-        talks = [begin(question) for question in questions[start : start + at_once]]
-        wishes = [next(talk) for talk in talks]
-        asks = [ask for wish in wishes if isinstance(wish, list) for ask in wish]
-        yield from (reply.thought for reply in thinking.think(asks))
-        for talk in talks:
-            talk.close()
+        coroutines = [begin(question) for question in questions[start : start + at_once]]
+        requests = [next(coroutine) for coroutine in coroutines]
+        prompts = [prompt for request in requests if isinstance(request, list) for prompt in request]
+        yield from (reply.thought for reply in thinking.think(prompts))
+        for coroutine in coroutines:
+            coroutine.close()
 
 
 def for_ratio(uncertainties: Sequence[float], ratio: float) -> float:
-    """The threshold above which this share of the dev questions' first thoughts lies. Raises :class:`UserError`."""
+    """Threshold that this share of the dev questions' first thoughts exceeds. Raises :class:`UserError`."""
     if not len(uncertainties):
         raise UserError("no dev question to choose the threshold on; name --threshold, or add dev questions")
     return float(np.quantile(np.asarray(uncertainties, dtype=np.float64), 1 - ratio))
@@ -108,7 +107,7 @@ _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "devic
 
 
 class SeakrRun:
-    """One method's answers under one name. ``questions`` are those asked for, ``out`` the file of their traces.
+    """One pipeline's answers under one name. ``questions`` are those to answer, ``out`` the file of their traces.
 
     Raises :class:`UserError` for a run folder without the questions, or traces of other settings under that name.
     """

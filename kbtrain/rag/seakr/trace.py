@@ -1,6 +1,6 @@
-"""What SeaKR did for one question, step by step, so that a person can follow every decision.
+"""Traces of SeaKR: every step and decision for one question, on disk one a line.
 
-Traces on disk, one a line: a killed run goes on at the next question, and no question stands there twice.
+A killed run goes on at the next question, and no question is stored twice.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a question cost, each on its own. ``passages`` counts the passages a search returned and a prompt read,
-    once for each prompt; ``requests`` are prompts, each with one greedy answer and ``samples`` / ``requests`` others.
-    ``tokens`` were generated, ``prompt_tokens`` read. ``seconds``: its share of the batches it was in."""
+    """Cost of a question, itemised. ``passages`` counts the passages that a search returned and a prompt read, once for
+    each prompt; ``requests`` are prompts, each with one greedy answer and ``samples`` / ``requests`` others. ``tokens``
+    were generated, ``prompt_tokens`` read. ``seconds``: its share of the batches it was in.
+    """
 
     searches: int = 0
     passages: int = 0
@@ -74,7 +75,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Trace:
-    """One question. ``stopped`` says why the loop ended; ``error`` why there is no answer (then it is empty).
+    """One question. ``stopped`` is the reason why the loop ended; ``error`` why there is no answer (then it is empty).
 
     ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its accepted answers.
     ``empty_samples`` said nothing; ``document_tokens_cut`` found no room in a prompt.
@@ -99,12 +100,12 @@ class Trace:
 
     @property
     def retrieved(self) -> bool:
-        """Whether anything was searched for."""
+        """True if there was a search."""
         return self.spent.searches > 0
 
 
 class TraceFile:
-    """Appends traces; ``key`` (settings, hashes of inputs) stands beside them. A context manager.
+    """Append-only file of traces, with ``key`` (settings, hashes of inputs) in its meta data. A context manager.
 
     Raises :class:`UserError` if the file was begun with another key: its traces cost much and are not thrown away.
     """

@@ -1,7 +1,4 @@
-"""A question's stored answers, graded one by one: what every analysis starts from.
-
-A mean over questions with its 95 % interval, gathered one value at a time.
-"""
+"""Grading of a question's stored answers, the input of every analysis, and running means with 95 % intervals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The analyses as one self-contained HTML page, as Markdown, and as JSON.
-
-The analyses as sections of text, tables and figures: one content for the HTML page and the Markdown file.
-"""
+"""The analyses as sections of text, tables and figures: one HTML page, Markdown, and JSON from one content."""
 
 from __future__ import annotations
 
@@ -128,7 +125,7 @@ def _effects(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]
 
 
 def _effect_rows(run: RunAnalysis) -> list[tuple[str, ...]]:
-    """Questions by effect: each stands once among the panels of condition ``llm``."""
+    """Questions by effect, each counted once: from the panels of condition ``llm``."""
     made = []
     for indicator in INDICATORS:
         counts: Counter[str] = Counter()
@@ -239,7 +236,7 @@ def render_html(title: str, sections: Sequence[Section], meta: Mapping[str, Any]
 
 
 def render_markdown(title: str, sections: Sequence[Section], meta: Mapping[str, Any]) -> str:
-    """The same tables and texts; the figures stand in the page only."""
+    """The same tables and texts as Markdown, without the figures."""
     lines = [f"# {escape_markdown(title)}", ""]
     for section in sections:
         lines += [f"## {escape_markdown(section.title)}", "", escape_markdown(section.text), ""]

@@ -25,7 +25,7 @@ from kbtrain.store import SampleStore
 
 @dataclass
 class RunAnalysis:
-    """What was found in one sampling run; ``model`` and ``meta`` are the run's own words about itself."""
+    """Analyses of one sampling run; ``model`` and ``meta`` come from the run's own meta data."""
 
     model: str
     folder: Path
@@ -132,6 +132,6 @@ class RunAnalysis:
 
 
 def _most_samples(meta: Mapping[str, Any]) -> int:
-    """The largest number of answers that a split was to have; 30 if the run does not say."""
+    """The largest number of answers requested of a split; 30 if the run does not state it."""
     samples = meta.get("samples")
     return max(samples.values(), default=30) if isinstance(samples, dict) else 30

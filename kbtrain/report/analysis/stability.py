@@ -1,8 +1,7 @@
-"""How stable labels are if fewer answers are sampled: widths of intervals, and hard labels that flip.
+"""Stability of labels under fewer sampled answers, and the sweep over tau (KBM, section 3.2).
 
-Section 3.2's sweep: retrieve only where the indicator is not above tau; what is saved, and what does it cost?
-
-What a model says where it is least certain: the answer groups of a few questions.
+Widths of intervals and hard labels that flip; retrievals saved, and their cost in accuracy, if only questions whose
+indicator is not above tau are retrieved for; the answer groups of the least certain questions.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class TauSweep:
 
     @staticmethod
     def rows(found: dict[float, _AtTau]) -> list[SweepRow]:
-        """What was found at each tau; empty without questions."""
+        """Savings and accuracy at each tau; empty without questions."""
         made = []
         for tau, at in found.items():
             if at.saved.mean is not None and at.change.mean is not None:
@@ -138,7 +137,7 @@ class TauSweep:
 
 
 def _gap(llm: GradedAnswers, rag: GradedAnswers) -> float | None:
-    """What not retrieving changes."""
+    """Change of accuracy by not retrieving."""
     without, with_retrieval = llm.mastery, rag.mastery
     return None if without is None or with_retrieval is None else without - with_retrieval
 
