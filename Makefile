@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-ACCELERATE := $(VENV)/bin/accelerate
 PIP := $(PY) -m pip install -qq --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 TRAINERS := $(VENV)/.trainers
@@ -21,28 +20,10 @@ setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model
 	@$(PY) -m kbtrain.cli models get $(MODEL)
 
 demo: setup  ## the whole chain on part of the atlas, about 10 minutes on 2 cores
-	@$(call chain,demo,_demo,2)
+	@$(PY) -m kbtrain.cli demo
 
 demo-full: setup  ## the same on the whole atlas, about an hour
-	@$(call chain,demo-full,_demo_full,1)
-
-# questions -> evidence -> answers -> labels -> examples -> gate -> scores -> figures -> report; each stage resumes
-# $(1) run folder, $(2) suffix of the configs, $(3) epochs: five times the questions need half the passes
-define chain
-	set -ex; \
-	$(PY) data_gen/collect.py --config data_gen/configs/collect$(2).yaml; \
-	$(PY) data_gen/retrieve.py --config data_gen/configs/retrieve_demo.yaml --run runs/$(1); \
-	$(PY) data_gen/sample.py --config data_gen/configs/sample$(2).yaml; \
-	$(PY) data_gen/label.py --config data_gen/configs/label_demo.yaml --run runs/$(1); \
-	$(PY) data_gen/build.py --config data_gen/configs/build_demo.yaml --run runs/$(1); \
-	$(ACCELERATE) launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_kbm.py \
-	  --config recipes/configs/kbm_smollm2.yaml --epochs $(3) --train runs/$(1)/examples/train.jsonl \
-	  --dev runs/$(1)/examples/dev.jsonl --output runs/$(1)/kbm; \
-	$(PY) eval/score.py --config eval/configs/score_demo.yaml --run runs/$(1); \
-	$(PY) eval/end_to_end.py --config eval/configs/end_to_end_demo.yaml --run runs/$(1); \
-	$(PY) eval/classify.py --run runs/$(1); \
-	$(PY) eval/write_report.py --run runs/$(1)
-endef
+	@$(PY) -m kbtrain.cli demo --full
 
 # one thread a process: on tiny models threads cost more than they give
 test: setup $(TRAINERS)  ## the test suite

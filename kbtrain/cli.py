@@ -1,35 +1,40 @@
-"""The command ``kbtrain``: what an installed package needs outside of Python.
+"""The command ``kbtrain``: everything an installed package needs outside of Python.
 
 Examples:
-  kbtrain models list
+  kbtrain ls                                   stages, recipes, configurations and launch files
+  kbtrain demo                                 the whole chain on a small model, about 10 minutes
+  kbtrain run collect --dataset jsonl --path questions.jsonl --run runs/mine
+  kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
+  kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
   kbtrain models get smollm2-135m-instruct
-  kbtrain models path smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
-  kbtrain plan recipes/configs/kbm_qwen2_7b.yaml --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
-
-``kbtrain plan``: its arguments checked, and turned into a plan.
+  kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
+  kbtrain env                                  versions and devices, for a report of a fault
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import yaml
+from kbtrain import __version__, scripts
+from kbtrain.errors import UserError, did_you_mean
 
-from kbtrain import __version__
-from kbtrain.errors import UserError
-from kbtrain.models import embedded
-from kbtrain.training.plan.plan import PlannedTraining, read_planned
-from kbtrain.training.plan.text import text_plan
+if TYPE_CHECKING:
+    from kbtrain.training.plan.plan import PlannedTraining
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if choice:
+            hint = did_you_mean(choice[1], [name.strip("' ") for name in choice[2].split(",")])
+            raise UserError(f"command line: invalid choice: '{choice[1]}'; {hint}")
         raise UserError(f"command line: {message}; see '{self.prog} --help'")
 
 
@@ -53,24 +58,69 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="kbtrain", description=summary, epilog=examples.strip(), formatter_class=layout)
     parser.add_argument("--version", action="version", version=f"kbtrain {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    models = commands.add_parser("models", help="models that kbtrain can fetch by itself")
-    actions = models.add_subparsers(metavar="ACTION", required=True)
-    actions.add_parser("list", help="their names and whether they are here").set_defaults(run=_list)
-    for action, run, text in (("get", _get, "fetch and convert one, once"), ("path", _path, "print its folder")):
-        sub = actions.add_parser(action, help=text)
-        sub.add_argument("name", metavar="NAME", help=f"one of: {', '.join(embedded.EMBEDDED)}")
-        sub.set_defaults(run=run)
+    _add_scripts(commands)
+    _add_demo(commands)
+    _add_models(commands)
     compare = commands.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
     compare.add_argument("first", metavar="A", help="run folder with results.json")
     compare.add_argument("second", metavar="B", help="another one")
     compare.set_defaults(run=_compare)
     _add_plan(commands)
+    env = commands.add_parser("env", help="versions, devices, memory, threads and caches, for a report of a fault")
+    env.set_defaults(run=_env)
+    completion = commands.add_parser("completion", help='completion of this command: eval "$(kbtrain completion bash)"')
+    completion.add_argument("shell", choices=("bash", "zsh"))
+    completion.set_defaults(run=_completion)
     return parser
+
+
+def _add_scripts(commands: Any) -> None:
+    ls = commands.add_parser("ls", help="names of stages, recipes, configurations and launch files")
+    ls.add_argument("kind", nargs="?", choices=scripts.KINDS, help="one kind only")
+    ls.set_defaults(run=_ls)
+    cp = commands.add_parser("cp", help="copy one of them, to change it")
+    cp.add_argument("name", metavar="NAME", help="as in kbtrain ls")
+    cp.add_argument("target", metavar="DEST", help="file or folder; a file that exists is not overwritten")
+    cp.set_defaults(run=_cp)
+    run = commands.add_parser(
+        "run",
+        help="run a stage or a recipe, as python SCRIPT would",
+        usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
+        epilog="The keys of a script: kbtrain run NAME --help",
+    )
+    run.add_argument("name", metavar="NAME|PATH", help="stage, recipe, or a script of your own")
+    run.add_argument("--launch", metavar="NAME|PATH", help="start it with accelerate and this launch file")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    run.set_defaults(run=_run)
+    check = commands.add_parser("check", help="all checks of a configuration; no model is loaded")
+    check.add_argument("config", metavar="NAME|PATH", help="YAML file, or the name of a shipped one")
+    check.add_argument("changes", metavar="key=value", nargs="*", help="what the command line would change")
+    check.add_argument("--script", metavar="NAME", help="whose configuration it is, where its head does not say")
+    check.add_argument("--no-files", action="store_true", help="do not look for the input files it names")
+    check.set_defaults(run=_check)
+
+
+def _add_demo(commands: Any) -> None:
+    demo = commands.add_parser("demo", help="the whole chain on a real model of 135 M weights, about 10 minutes")
+    size = demo.add_mutually_exclusive_group()
+    size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: about an hour")
+    size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="24 questions: does it run here?")
+    demo.set_defaults(run=_demo, size="demo")
+
+
+def _add_models(commands: Any) -> None:
+    models = commands.add_parser("models", help="models that kbtrain can fetch by itself")
+    actions = models.add_subparsers(metavar="ACTION", required=True)
+    actions.add_parser("list", help="their names and whether they are here").set_defaults(run=_list)
+    for action, run, text in (("get", _get, "fetch and convert one, once"), ("path", _path, "print its folder")):
+        sub = actions.add_parser(action, help=text)
+        sub.add_argument("name", metavar="NAME", help="as in kbtrain models list")
+        sub.set_defaults(run=run)
 
 
 def _add_plan(commands: Any) -> None:
     plan = commands.add_parser("plan", help="memory, steps and time of a training, before it starts")
-    plan.add_argument("config", metavar="CONFIG", help="YAML file of recipes/train_kbm.py or train_ragate_peft.py")
+    plan.add_argument("config", metavar="NAME|PATH", help="configuration of recipe train_kbm or train_ragate_peft")
     plan.add_argument("--gpus", type=int, default=1, help="GPUs of all machines together (default: 1)")
     plan.add_argument("--gpu-memory", type=float, default=80, metavar="GIB", help="of one GPU (default: 80)")
     plan.add_argument("--train", metavar="FILE", help="training examples of the KBM: their number and lengths")
@@ -81,9 +131,53 @@ def _add_plan(commands: Any) -> None:
     plan.set_defaults(run=_plan)
 
 
-def _plan(args: argparse.Namespace) -> None:
+def _ls(args: argparse.Namespace) -> None:
+    kinds = (args.kind,) if args.kind else ()
+    sys.stdout.write("\n".join(scripts.listing(*kinds)) + "\n")
 
-    sys.stdout.write(plan_command(args) + "\n")
+
+def _cp(args: argparse.Namespace) -> None:
+    sys.stdout.write(f"{scripts.copy(args.name, Path(args.target))}\n")
+
+
+def _run(args: argparse.Namespace) -> None:
+    launch, arguments = _launch_of(args.launch, args.arguments)
+    script = scripts.find(args.name, "stages", "recipes", what="stage or recipe")
+    if launch is None:
+        scripts.run(script, arguments)
+    else:
+        scripts.launch(script, scripts.find(launch, "launch", what="launch file"), arguments)
+
+
+def _launch_of(launch: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The launch file and the script's own arguments; ``--launch`` may stand before or after the script's name."""
+    rest = list(words)
+    for i, word in enumerate(rest):
+        if word == "--launch":
+            if len(rest) == i + 1:
+                raise UserError("command line: --launch: give a launch file; see 'kbtrain ls launch'")
+            return rest[i + 1], rest[:i] + rest[i + 2 :]
+        if word.startswith("--launch="):
+            return word.removeprefix("--launch="), rest[:i] + rest[i + 1 :]
+    return launch, rest
+
+
+def _check(args: argparse.Namespace) -> None:
+    from kbtrain import config_check
+
+    path = scripts.find(args.config, "configs", what="config")
+    checked = config_check.check_config(path, args.changes, args.script, not args.no_files)
+    for problem in checked.problems[:-1]:
+        sys.stderr.write(f"error: {problem}\n")
+    if checked.problems:
+        raise UserError(checked.problems[-1])
+    sys.stdout.write(config_check.text(path, checked) + "\n")
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from kbtrain.demo import run_demo
+
+    run_demo(args.size, _step)
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -92,39 +186,81 @@ def _compare(args: argparse.Namespace) -> None:
     sys.stdout.write(text_comparison(Path(args.first), Path(args.second)) + "\n")
 
 
+def _env(args: argparse.Namespace) -> None:
+    from kbtrain.environment import environment_text
+
+    sys.stdout.write(environment_text() + "\n")
+
+
+def _completion(args: argparse.Namespace) -> None:
+    """Print the shell's script; it completes the names of scripts and configurations, and files."""
+    try:
+        import shtab
+    except ImportError:
+        raise UserError('completion needs shtab; run: pip install "kbtrain[completion]"') from None
+    parser, names = _parser(), " ".join(sorted(scripts.shipped()))
+    for action in _positionals(parser):
+        if action.dest in {"name", "config"}:
+            action.complete = {"bash": "_kbtrain_names", "zsh": "_kbtrain_names"}
+    both = {
+        "bash": f'_kbtrain_names() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n',
+        "zsh": f"_kbtrain_names() {{ _alternative 'names:name:({names})' 'files:file:_files' }}\n",
+    }
+    sys.stdout.write(shtab.complete(parser, args.shell, preamble=both[args.shell]) + "\n")
+
+
+def _positionals(parser: argparse.ArgumentParser) -> list[Any]:
+    """Positional arguments of a parser's commands."""
+    commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [a for found in commands for sub in found.choices.values() for a in sub._actions if not a.option_strings]
+
+
 def _list(args: argparse.Namespace) -> None:
+    from kbtrain.models import embedded
+
     for name, model in embedded.EMBEDDED.items():
         state = str(embedded.folder_of(name)) if embedded.is_ready(name) else "not fetched"
         sys.stdout.write(f"{name}  {model.about}, {model.licence}  [{state}]\n")
 
 
 def _get(args: argparse.Namespace) -> None:
-    folder = embedded.path_of(args.name, say=_step)
+    from kbtrain.models import embedded
+
+    folder = embedded.path_of(args.name, say=_wait)
     sys.stdout.write(f"{args.name} is in {folder}\n")
 
 
 def _path(args: argparse.Namespace) -> None:
+    from kbtrain.models import embedded
+
     folder = embedded.folder_of(args.name)
     if not embedded.is_ready(args.name):
         raise UserError(f"{args.name} is not fetched yet; run: kbtrain models get {args.name}")
     sys.stdout.write(f"{folder}\n")
 
 
+def _wait(message: str) -> None:
+    _step(f"{message} ...")
+
+
 def _step(message: str) -> None:
     """One line of progress on stderr (stdout is for results)."""
-    sys.stderr.write(f"{message} ...\n")
+    sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _plan(args: argparse.Namespace) -> None:
+    sys.stdout.write(plan_command(args) + "\n")
 
 
 def plan_command(args: argparse.Namespace) -> str:
-    """The text to print. Raises :class:`UserError`."""
+    """Text of ``kbtrain plan``. Raises :class:`UserError`."""
+    from kbtrain.training.plan.plan import read_planned
+    from kbtrain.training.plan.text import text_plan
+
     if args.gpus < 1 or args.gpu_memory <= 0:
         raise UserError("command line: --gpus and --gpu-memory must be above 0")
-    path, changes = Path(args.config), dict(_change(text) for text in args.set)
+    path, changes = scripts.find(args.config, "configs", what="config"), dict(_change(text) for text in args.set)
     examples, tokens = args.examples, args.tokens
     if args.train:
         examples, tokens = lengths(read_planned(path, changes), Path(args.train))
@@ -134,6 +270,8 @@ def plan_command(args: argparse.Namespace) -> str:
 
 
 def _change(text: str) -> tuple[str, Any]:
+    import yaml
+
     key, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"command line: --set {text}: write KEY=VALUE")
@@ -169,3 +307,7 @@ def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     if not found:
         raise UserError(f"{train}: no examples in it")
     return len(found), sum(found) / len(found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,10 +10,10 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +21,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class Config(BaseModel):
@@ -43,15 +46,9 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
     ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is.
     Raises :class:`UserError`.
     """
-    known, unknown = _parser(kind, description).parse_known_args(_with_dashes(kind, argv))
-    if unknown:
-        name = unknown[0].split("=")[0]
-        keys = (*kind.model_fields, "config")
-        hint = did_you_mean(name, [_flag(key) if name.startswith("-") else key for key in keys])
-        raise UserError(f"command line: unknown argument '{name}'; {hint}")
-    texts = {key: text for key, text in vars(known).items() if key != "config" and text is not None}
-    path = None if known.config is None else find(known.config, "configs", what="config")
-    return build(kind, path, {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()})
+    values = overrides(kind, argv, description)
+    config = values.pop("config", None)
+    return build(kind, None if config is None else find(config, "configs", what="config"), values)
 
 
 def _parser(kind: type[Config], description: str | None) -> argparse.ArgumentParser:
@@ -134,26 +131,51 @@ def _value(annotation: Any, text: str) -> Any:
         return text
 
 
-def build(kind: type[C], path: Path | None, overrides: dict[str, Any]) -> C:
-    """Merge a YAML file with overrides and validate. Raises :class:`UserError` naming file, line and key."""
-    values, lines = _read_yaml(path) if path else ({}, {})
-    for key in lines:
-        if key not in kind.model_fields:
-            hint = did_you_mean(key, kind.model_fields)
-            raise UserError(f"{at(path or '', lines[key])}: unknown key '{key}'; {hint}")
+def overrides(kind: type[Config], argv: Sequence[str], description: str | None = None) -> dict[str, Any]:
+    """Values of ``key=value`` and ``--key value`` arguments, before any check; ``config`` among them if it was given.
+
+    Raises :class:`UserError`.
+    """
+    known, unknown = _parser(kind, description).parse_known_args(_with_dashes(kind, argv))
+    if unknown:
+        name = unknown[0].split("=")[0]
+        keys = (*kind.model_fields, "config")
+        hint = did_you_mean(name, [_flag(key) if name.startswith("-") else key for key in keys])
+        raise UserError(f"command line: unknown argument '{name}'; {hint}")
+    texts = {key: text for key, text in vars(known).items() if text is not None}
+    config = {"config": texts.pop("config")} if "config" in texts else {}
+    return config | {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()}
+
+
+def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
+    """Merge a YAML file with changes and validate. Raises :class:`UserError` naming file, line and key."""
+    values, lines = read_yaml(path) if path else ({}, {})
+    unknown = unknown_keys(kind, path or Path(), lines)
+    if unknown:
+        raise UserError(unknown[0])
     try:
-        return kind.model_validate({**values, **overrides})
+        return kind.model_validate({**values, **changes})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        where = "command line" if key in overrides or path is None or key not in lines else at(path, lines[key])
-        message = first["msg"].removeprefix("Value error, ")
-        found = "" if first["type"] in {"missing", "value_error"} else f", found {first['input']!r:.60}"
-        subject = f"key '{key}': " if key else ""
-        raise UserError(f"{where}: {subject}{message[0].lower() + message[1:]}{found}") from None
+        raise UserError(complaint(error.errors()[0], path, lines, changes)) from None
 
 
-def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+def unknown_keys(kind: type[Config], path: Path, lines: Mapping[str, int]) -> list[str]:
+    """A message for each key of a file (key -> line) that the config does not have."""
+    wrong = [key for key in lines if key not in kind.model_fields]
+    return [f"{at(path, lines[key])}: unknown key '{key}'; {did_you_mean(key, kind.model_fields)}" for key in wrong]
+
+
+def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], changes: Mapping[str, Any]) -> str:
+    """Message of one validation error: file and line or command line, key, what is wrong, what was found."""
+    key = str(error["loc"][0]) if error["loc"] else ""
+    where = "command line" if key in changes or path is None or key not in lines else at(path, lines[key])
+    message = error["msg"].removeprefix("Value error, ")
+    value = "" if error["type"] in {"missing", "value_error"} else f", found {error['input']!r:.60}"
+    subject = f"key '{key}': " if key else ""
+    return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """The mapping in a YAML file, and the line of each of its keys."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -6,10 +6,13 @@ There is no registry: a name is the file's stem (of a launch file without ``acce
 from __future__ import annotations
 
 import ast
+import itertools
 import os
+import re
 import runpy
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -56,12 +59,14 @@ def find(text: str | Path, *kinds: Kind, what: str) -> Path:
 
 
 def about(path: Path) -> str:
-    """First line of a script's docstring or of a YAML file's head comment; empty for JSON."""
+    """First sentence of a script's docstring or of a YAML file's head comment; empty for JSON."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-    first = text.partition("\n")[0]
-    return as_typed(first.removeprefix("# ")) if first.startswith("#") else ""
+        head = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0].splitlines()
+    else:
+        lines = itertools.takewhile(lambda line: line.startswith("# ") and line[2] != " ", text.splitlines())
+        head = [line.removeprefix("# ") for line in lines]
+    return as_typed(re.split(r"(?<=[\w)]\.) (?=[A-Z])|: accelerate launch", " ".join(head))[0])
 
 
 def listing(*kinds: Kind) -> Iterator[str]:
@@ -70,7 +75,8 @@ def listing(*kinds: Kind) -> Iterator[str]:
         files = shipped(kind)
         width = max(map(len, files))
         yield f"{kind}:"
-        yield from (f"  {name:<{width}}  {about(path)}".rstrip() for name, path in files.items())
+        for name, path in files.items():
+            yield f"  {name:<{width}}  {textwrap.shorten(about(path), 120, placeholder=' ...')}".rstrip()
 
 
 def copy(name: str, target: Path) -> Path:

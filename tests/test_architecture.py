@@ -26,6 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"distributed", "rag"}),
     frozenset({"evaluation"}),
     frozenset({"report"}),
+    frozenset({"config_check", "demo", "environment"}),
     frozenset({"cli"}),
 )
 

@@ -1,0 +1,113 @@
+"""The chain of stages on the atlas, from questions to the report: ``kbtrain demo`` and ``make demo``.
+
+questions -> evidence -> answers -> labels -> examples -> gate -> scores -> figures -> report. Each stage is a process
+of its own and goes on where it was, so the whole chain does when it is started again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kbtrain.errors import UserError
+from kbtrain.models import embedded
+from kbtrain.scripts import find, launch_command
+
+Size = Literal["tiny", "demo", "full"]
+Say = Callable[[str], None]
+MODEL = "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage; ``minutes`` as measured on 2 idle cores. ``launch``: launch file of a training."""
+
+    script: str
+    does: str
+    minutes: float
+    arguments: tuple[str, ...]
+    launch: str | None = None
+
+    def command(self) -> list[str]:
+        script = find(self.script, "stages", "recipes", what="script")
+        if self.launch:
+            return launch_command(script, find(self.launch, "launch", what="launch file"), self.arguments)
+        return [sys.executable, str(script), *self.arguments]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """What differs between the sizes; ``more``: script -> further arguments."""
+
+    suffix: str
+    epochs: int
+    sampling: float
+    training: float
+    scoring: float
+    more: dict[str, tuple[str, ...]]
+
+
+_SCALES: dict[Size, _Scale] = {
+    "tiny": _Scale(
+        "_demo", 1, 0.2, 0.2, 0.1,
+        {
+            "collect": ("--train", "12", "--dev", "6", "--test", "6"),
+            "sample": ("--samples", "{train: 3, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}"),
+        },
+    ),
+    "demo": _Scale("_demo", 2, 5, 3, 0.5, {}),
+    "full": _Scale("_demo_full", 1, 25, 12, 2, {}),
+}  # fmt: skip
+
+
+def run_folder(size: Size) -> Path:
+    """Where the chain writes, relative to the current folder."""
+    return Path("runs") / ("demo" if size == "demo" else f"demo-{size}")
+
+
+def chain(size: Size = "demo") -> list[Step]:
+    """All stages in their order. Five times the questions (``full``) need half the passes."""
+    scale, run = _SCALES[size], run_folder(size)
+    here = ("--run", str(run))
+    data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl", "--output", f"{run}/kbm")
+    steps = [
+        Step("collect", "questions of the atlas", 0.1, ("--config", f"collect{scale.suffix}", *here)),
+        Step("retrieve", "passages for each question", 0.1, ("--config", "retrieve_demo", *here)),
+        Step("sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *here)),
+        Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
+        Step("build", "training examples", 0.1, ("--config", "build_demo", *here)),
+        Step("train_kbm", "a gate that knows it beforehand", scale.training,
+             ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *data), launch="cpu"),
+        Step("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *here)),
+        Step("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *here)),
+        Step("classify", "precision and recall", 0.1, here),
+        Step("write_report", "the report", 0.1, here),
+    ]  # fmt: skip
+    return [
+        Step(step.script, step.does, step.minutes, (*step.arguments, *scale.more.get(step.script, ())), step.launch)
+        for step in steps
+    ]
+
+
+def run_demo(size: Size, say: Say) -> None:
+    """Run the chain in the current folder. Raises :class:`UserError`, or SystemExit where a stage failed."""
+    embedded.path_of(MODEL, say)
+    steps, started = chain(size), time.monotonic()
+    for number, step in enumerate(steps, 1):
+        say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
+        code = subprocess.run(step.command(), check=False).returncode
+        if code != 0:  # the stage has said why
+            raise SystemExit(code if code > 0 else 128 - code)
+    report = (run_folder(size) / "report.html").resolve()
+    if not report.is_file():
+        raise UserError(f"{report}: not written")
+    say(f"done in {(time.monotonic() - started) / 60:.0f} minutes; the report: {report}")
+
+
+def _about(minutes: float) -> str:
+    return f"about {minutes:.0f} minutes" if minutes >= 1.5 else "about a minute" if minutes >= 0.75 else "seconds"

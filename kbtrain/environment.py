@@ -1,0 +1,80 @@
+"""Software, devices, memory and caches of this machine, as a report of a fault needs them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from kbtrain.installation import PACKAGE, SHIPPED
+from kbtrain.models import embedded
+from kbtrain.provenance import git_state, package_versions
+
+OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
+VARIABLES = (
+    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "RAY_ADDRESS",
+    "DS_ACCELERATOR", "TOKENIZERS_PARALLELISM",
+)  # fmt: skip
+_GIB = 2**30
+
+
+def environment_text() -> str:
+    """Name and value a line; variables that are not set and packages that are not installed are left out."""
+    rows = [*_software(), *_machine(), *_devices(), *_caches()]
+    rows += [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _software() -> list[tuple[str, str]]:
+    versions = package_versions()
+    kind = "installed with pip" if SHIPPED.is_dir() else "a clone"
+    commit = git_state().get("git_commit")
+    rows = [("kbtrain", f"{versions.pop('kbtrain', '?')}, {kind}: {PACKAGE}")]
+    rows += [("commit", str(commit))] if commit else []
+    rows += [("python", f"{platform.python_version()}: {sys.executable}"), ("system", platform.platform())]
+    for name in OPTIONAL:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return rows + sorted(versions.items())
+
+
+def _machine() -> list[tuple[str, str]]:
+    import psutil
+    import torch
+
+    cores = (
+        f"{psutil.cpu_count(logical=False)} cores, {psutil.cpu_count()} threads; torch uses {torch.get_num_threads()}"
+    )
+    memory = psutil.virtual_memory()
+    free = shutil.disk_usage(Path.cwd()).free
+    return [
+        ("processor", cores),
+        ("instructions", torch.backends.cpu.get_cpu_capability()),
+        ("memory", f"{memory.total / _GIB:.1f} GiB, {memory.available / _GIB:.1f} free"),
+        ("disk", f"{free / _GIB:.1f} GiB free in {Path.cwd()}"),
+    ]
+
+
+def _devices() -> list[tuple[str, str]]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return [("GPUs", "none that torch can use")]
+    found = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
+    return [(f"cuda:{i}", f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB") for i, gpu in enumerate(found)]
+
+
+def _caches() -> list[tuple[str, str]]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    ready = [name for name in embedded.EMBEDDED if embedded.is_ready(name)]
+    return [
+        ("cache", f"{embedded.cache_dir()}: {', '.join(ready) or 'no model yet'}"),
+        ("hub cache", HF_HUB_CACHE),
+    ]
