@@ -70,7 +70,7 @@ def merge(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]
 
 
 def n_gaps(parts: Sequence[Part]) -> int:
-    """How many shards are missing or not finished."""
+    """Number of shards that are missing or not finished."""
     return len(_unfinished(parts)) + len(_missing(parts))
 
 

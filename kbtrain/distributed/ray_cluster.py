@@ -1,7 +1,7 @@
-"""Rows of work on a Ray cluster: actors on many machines do them, this process gets what comes out of each.
+"""Map rows over Ray actors on many machines; results are yielded to the calling process as they finish.
 
 The rows are a Ray Data job. When a node dies, Ray starts its actors again where there is room and repeats their rows;
-when the whole job breaks, it is begun again with the rows that are left, as long as each attempt gets one done.
+when the whole job breaks, it is started again with the rows that are left, as long as each attempt finishes one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class RowWorker(ABC):
 
     @abstractmethod
     def do(self, row: str) -> str:
-        """What comes out of one row."""
+        """The result of one row."""
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Which cluster, and how much of it. ``address`` None: $RAY_ADDRESS, or a cluster of this machine.
+    """Address of a cluster, and the share of it to use. ``address`` None: $RAY_ADDRESS, or a cluster of this machine.
 
     ``actors`` 0: one per GPU (or per ``gpus`` GPUs), without GPUs one per node; ``cpus`` of each, 0: a node's share.
     """
@@ -113,7 +113,7 @@ class RayCluster:
             yield int(row["number"]), row["done"]
 
     def _pool(self, gpus: int) -> tuple[int, dict[str, float]]:
-        """How many actors the living cluster can hold, and what each gets."""
+        """Number of actors that the live cluster can hold, and the resources of each."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -134,14 +134,14 @@ def _knock(address: str | None) -> None:
 
 
 def _raise_user_error(error: BaseException) -> None:
-    """What a worker refused, as the same one line here: Ray hands on its traceback as text."""
+    """Raise a worker's :class:`UserError` here as the same one line: Ray passes its traceback as text."""
     found = re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE)
     if found:
         raise UserError(found[-1]) from None
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong: the last error of a worker's traceback that is not Ray's wrapping; else the first line."""
+    """Cause of a failure: the last error of a worker's traceback that is not Ray's wrapping; else the first line."""
     text = str(error).strip() or type(error).__name__
     named = re.findall(r"^(?!\S*UserCodeException)(\S*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     return str(named[-1] if named else text.splitlines()[0])[:200]

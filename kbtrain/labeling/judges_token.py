@@ -69,8 +69,8 @@ class TokenJudge:
         return Opinion(None if unsure else p_right > 0.5, p_right)
 
     def _row(self, question: Question, answer: str) -> Row:
-        """Token ids of prompt and reply; the whole text is tokenised, as some tokenizers join the reply with the text
-        before.
+        """Token ids of prompt and reply; the whole text is tokenised, as some tokenizers join the reply with the
+        prompt.
         """
         asked = render_chat(self.tokenizer, answer_prompt(judgement(question, answer, question.id), "llm"))
         plain = not self.tokenizer.chat_template

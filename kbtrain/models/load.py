@@ -1,6 +1,6 @@
-"""Opens a causal language model: an embedded one by name, a local folder, or a hub id.
+"""Open a causal language model: an embedded one by name, a local folder, or a hub id.
 
-Which number format a model computes in: measured on the CPU at hand, never guessed from its name.
+The number format of ``auto`` is measured on the CPU at hand, never guessed from its name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _auto(device: str) -> torch.dtype:
 
 
 def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:
-    """Whether PyTorch's fused attention multiplies in fp32 what plain products would multiply in 16 bits.
+    """True if PyTorch's fused attention multiplies in fp32 what plain products would multiply in 16 bits.
 
     So it is with bf16 on CPUs without AMX (measured on AVX-512 BF16: 2.5 times slower forward, more so backward).
     """
@@ -112,7 +112,7 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
 
 
 def _why(model: str, error: Exception) -> str:
-    """What is wrong with a model's name, or else the first line of what transformers said."""
+    """Reason why a model does not open: a fault of its name, or else the first line of transformers' error."""
     if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8):
         return f"no embedded model, folder or hub id; {did_you_mean(model, EMBEDDED)}"
     return f"cannot be opened ({str(error).strip().splitlines()[0][:200]})"

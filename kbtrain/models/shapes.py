@@ -1,4 +1,4 @@
-"""The shapes of models that a plan may be asked about, with no weights and, for those named here, no download."""
+"""Shapes of models for a plan, without weights and, for those named here, without a download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights are read from safetensors alone, and only where every tensor is there and fits.
+"""Read weights from safetensors alone, and only if every tensor is there and fits.
 
 transformers draws missing tensors at random and logs a table; a gate would then score with noise, exit 0, and give
 other scores each time. Pickles (``pytorch_model.bin``, ``adapter_model.bin``) can run code when read: refused.
@@ -103,7 +103,7 @@ def _listed(names: Collection[str]) -> str:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Hold back transformers' table of missing tensors: what it says becomes one line here."""
+    """Suppress transformers' table of missing tensors; the loader reports it in one line."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

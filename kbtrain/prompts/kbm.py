@@ -1,6 +1,6 @@
-"""Every prompt, English and Chinese, and the one renderer that sampling, training and inference share.
+"""The KBM prompts, English and Chinese, and the one renderer that sampling, training and inference share.
 
-Texts are the figures of the KBM paper to the letter (spaces before line breaks included); what is ours says so.
+Texts are the figures of the KBM paper to the letter (spaces before line breaks included); our own are marked so.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Judgement(Question):
 
 
 def query_text(question: Question) -> str:
-    """The question as it stands in a prompt: its text, and for multiple choice one line per option."""
+    """Text of a question in a prompt, for multiple choice with one line per option."""
     letters = (f"\n{chr(65 + i)}. {option}" for i, option in enumerate(question.options))
     return question.text + "".join(letters)
 
@@ -108,7 +108,7 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
 
 
 def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequence[Key] = PAPER_KEYS) -> str:
-    """Figure 14's prompt; with the key ``benefit`` a third question is asked in the same form (ours)."""
+    """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours)."""
     benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""
     head = _KBM_HEAD[language].format(reference=NO_REFERENCE if reference is None else reference, query=query)
     return head + _KBM_ASK[language].format(benefit=benefit)
@@ -130,7 +130,7 @@ def judge_reply(right: bool) -> str:
 
 
 def need_prompt(query: str, language: Language) -> str:
-    """The prompting baseline: the untrained model is asked whether it needs more information (True/False)."""
+    """The prompting baseline: a prompt for the untrained model to state if it needs more information (True/False)."""
     return _NEED[language].format(query=query)
 
 

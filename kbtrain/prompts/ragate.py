@@ -1,15 +1,13 @@
-"""RAGate's prompts (appendix A) to the letter, typos included; what is ours says so.
+"""RAGate's prompts (appendix A) to the letter, typos included, and turns as text.
 
-RAGate-PEFT's prompt: appendix A's instruction, and one line for each feature of table 2 (those lines are ours).
+RAGate-PEFT's prompt is appendix A's instruction with one line for each feature of table 2: these lines are ours, as the
+paper prints no prompt for its fine-tuned variants and only states that the input varies with the features.
 
-The paper prints no prompt for its fine-tuned variants; it says that the input varies with the features given.
+A response generator reads, after KETOD's SimpleTOD-plus: context, acts, knowledge, response. The markers are plain
+text: any tokenizer has them, and no embedding must be added and learnt. KETOD adds them as new tokens, and its actions
+carry slots and values; here they are the names of the acts.
 
-What a response generator reads, after KETOD's SimpleTOD-plus: context, then what is to be done, knowledge, response.
-
-The markers are plain text: any tokenizer has them, and no embedding must be added and learnt. KETOD adds them as new
-tokens, and its actions carry slots and values; here they are the names of the acts.
-
-What was said before a turn, as text; a context that is too long loses its oldest turns, never half a turn.
+A context that is too long loses its oldest turns, never half a turn.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ _ANSWER = "### Response:"
 
 
 def ragate_peft_prompt(context: str, features: Mapping[PeftFeature, str]) -> str:
-    """``context``: ``USER: ... SYSTEM: ... USER: ...``; features stand in table 2's order whatever order is given."""
+    """The prompt of a turn. ``context``: ``USER: ... SYSTEM: ... USER: ...``; features are in table 2's order."""
     lines = "".join(_LINES[name].format(value=features[name]) for name in _LINES if name in features)
     return _PEFT_TASK + _INPUT.format(context=context) + lines + _ANSWER
 
@@ -98,7 +96,7 @@ CONTEXT, ACTION, KNOWLEDGE, RESPONSE = "<|context|>", "<|action|>", "<|knowledge
 
 
 def act_text(acts: Sequence[str]) -> str:
-    """``<|action|> OFFER, INFORM_COUNT``: what the turn does; "none" where the data set says nothing."""
+    """``<|action|> OFFER, INFORM_COUNT``: the turn's acts; "none" where the data set has none."""
     return f" {ACTION} {', '.join(acts) or 'none'}"
 
 

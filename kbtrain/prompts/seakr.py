@@ -1,6 +1,6 @@
 """SeaKR's prompts, all ours: demonstrations, documents and question as the user's turn, reasoning as the model's own.
 
-The demonstrations stand first, so that their keys and values serve every prompt of every question.
+Demonstrations come first, so that their keys and values serve every prompt of every question.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FINAL = re.compile(r"^\W*(?:so|thus|therefore|hence)?,?\s*the\s+(?:final\s+)?an
 
 
 class Fact(TypedDict):
-    """Words that stand in the passage of this title: what a demonstration's sentences rest on."""
+    """Words of the passage of this title, which support a demonstration's sentences."""
 
     title: str
     words: list[str]
@@ -56,7 +56,7 @@ def step_prompt(question: str, documents: Sequence[Hit], shown: int = 10) -> str
 
 
 def reasoning(rationales: Sequence[str], answer: bool = False) -> str:
-    """What the model has said so far: a sentence a line; with ``answer`` it is made to give the answer next."""
+    """The model's sentences so far, one a line; with ``answer`` the text ends where the answer is due."""
     said = "".join(f"{sentence}\n" for sentence in rationales)
     return said + ANSWER if answer else said
 
@@ -77,7 +77,7 @@ def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int = 10) -> list[int
 
 
 def final_answer(sentence: str) -> str | None:
-    """What a final sentence gives as the answer, without its full stop; None for any other sentence."""
+    """Answer in a final sentence, without its full stop; None for any other sentence."""
     found = _FINAL.match(sentence.strip())
     return None if found is None else clean_answer(found.group(1))
 

@@ -67,5 +67,5 @@ def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes
 
 
 def in_split(loaded: Loaded, split: Split) -> Loaded:
-    """Questions moved to the requested split, whatever split the record itself names (FreshQA has a column)."""
+    """A question moved to the requested split, whatever split its record names (FreshQA has a column)."""
     return replace(loaded, question=replace(loaded.question, split=split))
