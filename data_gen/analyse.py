@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import git_state, meta_path, read_meta, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
@@ -74,7 +74,7 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
             made = RunAnalysis.begin(store, folder, name, config.split, taus(config, folder), config.examples)
             rows = (question for _, question in read_questions(questions))
             made.read(
-                store, tqdm(rows, total=total, desc=f"analyse {folder}/{name}", unit="question"),
+                store, progress_bar(rows, total=total, desc=f"analyse {folder}/{name}", unit="questions"),
                 Aligned(Evidence, evidence) if evidence.exists() else None,
                 Aligned(QuestionVerdicts, judged) if config.verdicts else None,
             )  # fmt: skip

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.verdicts import side_by_side
+from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key, evidence_text
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
@@ -83,7 +83,7 @@ def main(config: BuildConfig) -> None:
     outputs = {split: config.run / "examples" / f"{split}.jsonl" for split in SPLITS}
     sizes = {
         split: jsonl.write(out, examples(config, split, leaked, benefit, targets, left_out))
-        for split, out in tqdm(outputs.items(), desc="build", unit="split")
+        for split, out in progress_bar(outputs.items(), desc="build", unit="splits")
     }
     extra = {"label_rule": rule, "train_classes": targets.as_dict(), "left_out": dict(left_out)}
     settings = config.model_dump(mode="json")

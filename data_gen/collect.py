@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
-from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
@@ -74,7 +74,7 @@ def main(config: CollectConfig) -> None:
     columns = Columns(config.columns, config.answer_as, config.language)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share)
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
-    bar = tqdm(stream, desc="collect", unit=" questions")
+    bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
     if n_passages:
         corpus = config.run / "passages.jsonl"

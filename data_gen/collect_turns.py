@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import load_turns
 from kbtrain.errors import UserError
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_meta
 from kbtrain.records import Snippet, Split, TurnExample
 
@@ -42,7 +42,7 @@ def main(config: CollectTurnsConfig) -> None:
     snippets: list[Snippet] = []
     counts: Counter[str] = Counter()
     target = config.run / "turns.jsonl"
-    n = jsonl.write(target, tqdm(turns(config, snippets, counts), desc="collect", unit=" turns"))
+    n = jsonl.write(target, progress_bar(turns(config, snippets, counts), desc="collect", unit="turns"))
     if not n:
         target.unlink()
         raise UserError(f"{config.path}: no system turn to collect")

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.labeling.imported import Imported
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, made_before, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
@@ -68,7 +68,7 @@ def main(config: ImportConfig) -> None:
              "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
     with SampleStore(out["samples.db"]) as store:
         store.begin(config.sampling_run, facts)
-        rows = tqdm(read_answered(config.path, columns), desc="import", unit=" questions")
+        rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))
     if config.scores:
         jsonl.write(out["imported_scores.jsonl"], met.scores)

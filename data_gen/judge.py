@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
@@ -31,6 +30,7 @@ from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge
 from kbtrain.labeling.verdicts import QuestionVerdicts, judged
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.store import SampleStore
@@ -85,7 +85,7 @@ def open_judge(config: JudgeConfig) -> Judge:
 def verdicts(
     config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, counts: Counter[str]
 ) -> Iterator[QuestionVerdicts]:
-    with tqdm(total=sum(1 for _ in jsonl.lines(source)), desc="judge", unit="question") as bar:
+    with progress_bar(total=sum(1 for _ in jsonl.lines(source)), desc="judge", unit="questions") as bar:
         questions = (question for _, question in read_questions(source))
         for made in judged(store, config.sampling_run, questions, judge, config.batch, counts):
             bar.update()

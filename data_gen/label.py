@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
@@ -28,6 +27,7 @@ from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import LabelledBy, with_taus
 from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, labels
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question
@@ -45,7 +45,7 @@ class LabelConfig(Config):
 
 def questions(path: Path) -> Iterator[Question]:
     total = sum(1 for _ in jsonl.lines(path))
-    with tqdm(total=total, desc="label", unit="question") as bar:
+    with progress_bar(total=total, desc="label", unit="questions") as bar:
         for _, question in read_questions(path):
             yield question
             bar.update()

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_meta
 from kbtrain.store import SampleStore, writing
 
@@ -42,7 +42,10 @@ def main(config: MergeConfig) -> None:
             raise UserError(f"{at(target)}: exists already; move it away to merge anew")
         for left_over in config.run.glob(partial.name + "*"):
             left_over.unlink()
-        with SampleStore(partial) as store, tqdm(total=sum(part.stored for part in parts), desc="merge") as bar:
+        with (
+            SampleStore(partial) as store,
+            progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions") as bar,
+        ):
             for n in merge(parts, name, store):
                 bar.update(n)
             meta = store.run_meta(name)

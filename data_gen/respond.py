@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
@@ -28,6 +27,7 @@ from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, Split, TurnExample
 
@@ -53,7 +53,7 @@ def main(config: RespondConfig) -> None:
     plan: dict[str, list[tuple[Hit, ...]]] = {NONE: [()] * len(turns)}
     if config.know != "none":
         path = out / f"{config.know}.evidence.jsonl"
-        shown = functools.partial(tqdm, desc=config.know, unit=" turns")
+        shown = functools.partial(progress_bar, desc=config.know, unit="turns")
         found = kept_knowledge(path, config.know, turns, DEEPEST, config.run, config.source, config.device, shown)
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
     responder = functools.cache(lambda: opened(config))
@@ -63,7 +63,7 @@ def main(config: RespondConfig) -> None:
     for name, hits in plan.items():
         started, path = time.time(), responses_path(out, name)
         ids = sha256(repr([[hit.passage_id for hit in one] for one in hits]).encode()).hexdigest()
-        with tqdm(total=len(turns), desc=name, unit=" turns") as bar:
+        with progress_bar(total=len(turns), desc=name, unit="turns") as bar:
             made = augment(responder, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)
         none = none or made
         bare = sum(not one for one in hits) if name != NONE else 0

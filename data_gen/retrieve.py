@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.retrieval.base import context_hits, fixed_hits
 from kbtrain.retrieval.corpus import Chunking
@@ -57,7 +57,7 @@ def main(config: RetrieveConfig) -> None:
     with EvidenceFile(target, key) as out:
         search, web = search_of(config, corpus)
         total = sum(1 for _ in jsonl.lines(questions))
-        with tqdm(total=total, initial=out.n, desc="retrieve", unit="question") as bar:
+        with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:
             for batch in find_evidence(questions, search, config.retriever, config.query, config.batch, out.n):
                 for evidence in batch:
                     out.add(evidence)

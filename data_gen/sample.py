@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain.config import run_script
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.sample_stage import Plan, Shard, check_files
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
@@ -68,8 +68,8 @@ def main(config: SampleConfig) -> None:
         if stored == job.total and job.run in store.runs():
             print(f"all {stored} question-conditions are in {target} already")
         else:
-            unit = " question-conditions"
-            with tqdm(total=job.total, initial=stored, desc="sample", unit=unit, smoothing=0.05) as bar:
+            unit = "question-conditions"
+            with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit) as bar:
                 for n in job.sample(store, engine(config)):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.dialogue.features import Finder, KnowledgeConfig, find_knowledge, with_entities
 from kbtrain.dialogue.responses import all_responses
 from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample
 
@@ -64,13 +64,13 @@ def main(config: TurnFeaturesConfig) -> None:
 
 def responses(config: TurnFeaturesConfig, turns: Sequence[TurnExample], source: Path) -> dict[str, str]:
     key = {"turns": file_sha256(source), "words": config.context_words, "llm": config.run_settings()}
-    with tqdm(total=len(turns), desc="syn-resp", unit=" turns") as bar:
+    with progress_bar(total=len(turns), desc="syn-resp", unit="turns") as bar:
         path, opened = config.run / "responses.jsonl", lambda: open_llm(config)
         return all_responses(path, key, opened, turns, config.context_words, bar.update)
 
 
 def knowledge(config: TurnFeaturesConfig, turns: Sequence[TurnExample]) -> list[tuple[Hit, ...]]:
-    bar = tqdm(turns, desc=config.know, unit=" turns")
+    bar = progress_bar(turns, desc=config.know, unit="turns")
     know: Any = config.know
     return find_knowledge(know, bar, config.k, config.run, config.source, config.device)
 

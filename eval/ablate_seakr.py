@@ -13,9 +13,9 @@ import time
 from typing import Any, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain.config import run_script
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
 from kbtrain.report.trace_page import Summary, render_traces, summarise
@@ -65,7 +65,7 @@ def main(config: AblateSeakrConfig) -> None:
 def run_variant(config: AblateSeakrConfig, name: str, started: float) -> Summary:
     """Answer with one variant; a finished one is only read."""
     run = SeakrRun(config, name)
-    for _ in tqdm(run.answer(), total=run.n_left, desc=name, unit="question"):
+    for _ in progress_bar(run.answer(), total=run.n_left, desc=name, unit="questions"):
         pass
     traces = run.traces()
     write_atomically(run.out.with_suffix(".html"), render_traces(traces, f"{name}: {len(traces)} questions"))

@@ -17,9 +17,9 @@ import dataclasses
 import time
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain.config import run_script
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
 from kbtrain.report.trace_page import render_traces, summarise
@@ -33,7 +33,7 @@ def main(config: RunSeakrConfig) -> None:
     """Answer what is not answered yet, write the page, say."""
     started = time.time()
     run = SeakrRun(config, config.name or f"seakr_{config.method}")
-    for _ in tqdm(run.answer(), total=run.n_left, desc=run.name, unit="question"):
+    for _ in progress_bar(run.answer(), total=run.n_left, desc=run.name, unit="questions"):
         pass
     traces = run.traces()
     found, page = summarise(traces), run.out.with_suffix(".html")

@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import FOLDER_SOURCES, Source, prompt_source
 from kbtrain.gates.score_stage import ScoreFile, chunks_left, plain_examples, score_chunks
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 
 
@@ -48,7 +48,7 @@ def main(config: ScoreConfig) -> None:
         for source in sources:
             chunks = chunks_left(scores, source, examples, config.chunk)
             total = sum(len(chunk.examples) for chunk in chunks)
-            with tqdm(total=total, desc=" ".join(source.names), unit="question", disable=not chunks) as bar:
+            with progress_bar(total=total, desc=" ".join(source.names), unit="questions", disable=not chunks) as bar:
                 for n in score_chunks(scores, source, chunks, config.scoring()):
                     bar.update(n)
         names = [name for source in sources for name in source.names]

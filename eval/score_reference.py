@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
@@ -26,6 +25,7 @@ from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.registry import kbm_source
 from kbtrain.gates.score_stage import ScoreFile, chunks_left, score_chunks
 from kbtrain.labeling.examples import reference_example
+from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Evidence, GateExample, Question, Split
@@ -50,7 +50,7 @@ def main(config: ScoreReferenceConfig) -> None:
         parts = {split: [e for e in examples if e.split == split] for split in config.splits}
         chunks = chunks_left(scores, source, parts, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
-        with tqdm(total=total, desc="with passages", unit="question", disable=not chunks) as bar:
+        with progress_bar(total=total, desc="with passages", unit="questions", disable=not chunks) as bar:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
         seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in source.names}

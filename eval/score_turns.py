@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
@@ -27,6 +26,7 @@ from kbtrain.gate_folder import CARD, read_json
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import fitted, keep_threshold
 from kbtrain.gates.score_stage import ScoreFile, Timing
+from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, TurnExample
 
@@ -62,7 +62,7 @@ def main(config: ScoreTurnsConfig) -> None:
         done = {name for _, name in out.done}
         rest = [turn for turn in asked if turn.id not in done]
         gate = opened(config, turns, folder) if rest else None
-        for i in tqdm(range(0, len(rest), config.batch), desc=config.gate, unit=" batches"):
+        for i in progress_bar(range(0, len(rest), config.batch), desc=config.gate, unit="batches"):
             batch, begun = rest[i : i + config.batch], time.time()
             scores = gate.score(batch)
             rows = [GateScore(turn.id, folder.name, score) for turn, score in zip(batch, scores, strict=True)]

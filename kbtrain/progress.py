@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +43,7 @@ class _Lines(_Bar):
     """Progress in plain lines on stderr, at most one every :data:`SECONDS_BETWEEN_LINES`."""
 
     monitor_interval = 0  # no thread: nothing has to be redrawn
+    _lock = threading.RLock()  # tqdm's own is shared between processes: one killed while it holds it would block all
     _written: float | None = None
 
     def __init__(self, *args: Any, **settings: Any) -> None:
