@@ -1,17 +1,10 @@
 """A tiny model folder, example files, and the recipe as a user runs it."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from support import scripts
 from tiny_kbm import labelled, make_folder
 
 from kbtrain.jsonl import write
-
-ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "recipes" / "train_kbm.py"
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +33,4 @@ def arguments(data, tmp_path):
 @pytest.fixture
 def run():
     """The recipe in a process of its own."""
-
-    def make(arguments, launch=(sys.executable,), **environment):
-        return subprocess.run(
-            [*launch, str(RECIPE), *arguments], capture_output=True, text=True, cwd=ROOT, check=False,
-            env={**os.environ, **environment}, timeout=300,
-        )  # fmt: skip
-
-    return make
+    return lambda arguments: scripts.run("recipes/train_kbm.py", *arguments)

@@ -2,12 +2,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,10 +14,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from support.ports import free_port
+from support.recipes import Recipe
 from tiny_kbm import labelled, make_folder
 
 import kbtrain
-from kbtrain.config import parse_args
 from kbtrain.jsonl import write
 
 ROOT = Path(__file__).parents[2]
@@ -41,12 +41,6 @@ RESUMED = ("llama_zero3", "llama_offload", "qwen2_lora")  # qwen2_zero2: killed,
 def losses(folder):
     state = json.loads((folder / "trainer_state.json").read_text())
     return [log["loss"] for log in state["log_history"] if "loss" in log]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +140,10 @@ def test_stopped_and_resumed_it_has_the_same_losses_and_weights(folder, name):
     assert f"goes on from {folder / f'{name}_again'}" in (folder / "log.txt").read_text()
 
 
-def test_zero2_and_zero3_equal_one_process(folder, monkeypatch):
+def test_zero2_and_zero3_equal_one_process(folder):
     """In fp32 to rounding; in bf16 within its 8 bits."""
     for output, options in (("one_fp32", {"dtype": "fp32", "learning_rate": 1e-3}), ("one_bf16", {})):
-        alone(arguments(folder, "qwen2_zero2", output, device_batch_size=8, **options), monkeypatch)
+        alone(arguments(folder, "qwen2_zero2", output, device_batch_size=8, **options))
     for name in ("fp32_zero2", "fp32_zero3"):
         assert losses(folder / name) == pytest.approx(losses(folder / "one_fp32"), rel=1e-4)
     assert losses(folder / "qwen2_zero2") == pytest.approx(losses(folder / "one_bf16"), rel=2e-2)
@@ -157,17 +151,9 @@ def test_zero2_and_zero3_equal_one_process(folder, monkeypatch):
     assert all(torch.allclose(one[name], three[name], atol=1e-4) for name in one)
 
 
-def alone(given, monkeypatch):
+def alone(given):
     """The recipe in this process, without DeepSpeed."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
-    spec = spec_from_file_location("train_kbm_alone", ROOT / "recipes" / "train_kbm.py")
-    recipe = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, recipe)
-    spec.loader.exec_module(recipe)
-    recipe.main(parse_args(recipe.TrainKBMConfig, given))
+    Recipe("kbm")(given)
 
 
 def killed(made):

@@ -5,11 +5,7 @@ import math
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -17,11 +13,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
+from support import scripts
+from support.recipes import Recipe
 from tiny_kbm import labelled
 from tiny_turns import bert_folder, snippets, turn
 
 import kbtrain
-from kbtrain.config import build, parse_args
+from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
@@ -32,7 +30,7 @@ from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.retrieval.ranker import Ranker
 
 ROOT = Path(__file__).parents[2]
-RECIPES = {"encoder": "TrainEncoderConfig", "ragate_mha": "TrainRagateMHAConfig", "ranker": "TrainRankerConfig"}
+RECIPES = ("encoder", "ragate_mha", "ranker")
 QUESTIONS = {"train": "train.jsonl", "dev": "dev.jsonl"}
 CONFIGS = sorted(
     p for k in ("encoder_*", "ragate_mha*", "ranker_*") for p in (ROOT / "recipes/configs").glob(f"{k}.yaml")
@@ -57,29 +55,10 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def recipe(monkeypatch):
-    """A recipe's main in this process, with accelerate's process-wide state made anew."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    torch.set_num_threads(1)
-
-    def main(name, arguments):
-        for state in (AcceleratorState, GradientState, PartialState):
-            state._reset_state()
-        module = load(name)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        module.main(parse_args(getattr(module, RECIPES[name]), arguments))
-
-    return main
-
-
-def load(name):
-    spec = spec_from_file_location(f"train_{name}_under_test", ROOT / "recipes" / f"train_{name}.py")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def recipe():
+    """A recipe's main in this process, by its name."""
+    return lambda name, arguments: Recipe(name)(arguments)
 
 
 def arguments(data, output, name, **changes):
@@ -348,7 +327,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, n
     whole = arguments(data, tmp_path / "whole", name, epochs=12, select="last", **changes)
     recipe(name, whole)
     cut = arguments(data, tmp_path / "cut", name, epochs=12, select="last", **changes)
-    killed(ROOT / "recipes" / f"train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
+    killed(f"recipes/train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
     recipe(name, cut)
     for name in ("model.safetensors", *(["base.json"] if changes else [])):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
@@ -356,14 +335,11 @@ def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, n
 
 def killed(script, arguments, checkpoints):
     """Runs the script and kills it as soon as one checkpoint is complete."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
+    process = scripts.start(script, *arguments)
     until = time.time() + 120
     while not list(checkpoints.glob("*/complete.json")) and process.poll() is None and time.time() < until:
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     assert list(checkpoints.glob("*/complete.json")), "no checkpoint before the kill"
 
@@ -396,7 +372,7 @@ def test_what_cannot_work_is_one_line(recipe, data, tmp_path, name, changes, wor
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(recipe, data, tmp_path, capsys, name):
     recipe(name, arguments(data, tmp_path / "dry", name, dry_run="true"))
     assert capsys.readouterr().out.startswith(f"train_{name}: ")
@@ -409,7 +385,7 @@ def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, 
     name = next(n for n in RECIPES if path.stem.startswith(n))
     needed = {"train": data / "turns.jsonl", "output": tmp_path / "o"}
     needed |= {"snippets": data / "snippets.jsonl"} if name == "ranker" else {"dev": data / "turns.jsonl"}
-    config = build(getattr(load(name), RECIPES[name]), path, needed)
+    config = build(Recipe(name).config, path, needed)
     assert path.read_text().count(f"recipes/configs/{path.name}") == 1
     given = yaml.safe_load(path.read_text())
     assert all(getattr(config, key) is not None for key in given)
@@ -419,16 +395,3 @@ def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, 
     if "questions" in path.stem:
         changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "test": "null"}
     recipe(name, ["--config", str(path), *arguments(data, tmp_path / "o", name, **changes)])
-
-
-def test_accelerate_launch_runs_the_recipe(data, tmp_path):
-    launch = [sys.executable, "-m", "accelerate.commands.launch"]
-    launch += [
-        "--config_file",
-        str(ROOT / "ds_configs" / "accelerate_cpu.yaml"),
-        str(ROOT / "recipes/train_encoder.py"),
-    ]
-    given = arguments(data, tmp_path / "a", "encoder", epochs=1)
-    done = subprocess.run([*launch, *given], capture_output=True, text=True, check=False, timeout=200, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "a" / "gate.json").exists()

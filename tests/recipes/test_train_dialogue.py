@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.recipes import Recipe
 from tiny_kbm import make_folder
 from tiny_turns import snippets, turn
 
-from kbtrain.config import build, parse_args
+from kbtrain.config import build
 from kbtrain.dialogue.responder import Reads, Responder, ResponsePrompts
 from kbtrain.dialogue.train_responder import lesson_rows, read_dialogue_data
 from kbtrain.errors import UserError
@@ -49,23 +47,9 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def recipe(monkeypatch):
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    torch.set_num_threads(1)
-    spec = spec_from_file_location("train_dialogue_under_test", RECIPE)
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-
-    def main(arguments):
-        for state in (AcceleratorState, GradientState, PartialState):
-            state._reset_state()
-        module.main(parse_args(module.TrainDialogueConfig, arguments))
-
-    main.config = module.TrainDialogueConfig
-    return main
+@pytest.fixture(scope="module")
+def recipe():
+    return Recipe("dialogue")
 
 
 def arguments(data, output, **changes):
@@ -261,11 +245,3 @@ def test_the_paper_s_config_trains_a_tiny_gpt2(recipe, data, tmp_path, capsys):
     recipe([*given, "--output", str(tmp_path / "g"), "--device", "cpu", "--epochs", "1"])
     assert "responses the same" in capsys.readouterr().out
     assert Responder.load(tmp_path / "g").prompts.reads.acts
-
-
-def test_help_has_examples_and_is_quick():
-    code = f"import sys, runpy; sys.argv = ['x', '--help']\ntry: runpy.run_path({str(RECIPE)!r}, run_name='__main__')\n"
-    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "accelerate launch" in done.stdout

@@ -1,8 +1,5 @@
 import json
-import os
 import re
-import socket
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from support import scripts
+from support.ports import free_port
+from support.recipes import Recipe
 from tiny_kbm import labelled, make_model, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -26,29 +26,9 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))
 
 
-@pytest.fixture
-def recipe(monkeypatch):
-    """The recipe's main in this process, with accelerate's process-wide state made anew."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
-    torch.set_num_threads(1)
-    spec = spec_from_file_location("train_kbm_under_test", ROOT / "recipes" / "train_kbm.py")
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "train_kbm_under_test", module)
-    spec.loader.exec_module(module)
-    from kbtrain.config import parse_args
-
-    def main(arguments):
-        for state in (AcceleratorState, GradientState, PartialState):
-            state._reset_state()
-        module.main(parse_args(module.TrainKBMConfig, arguments))
-
-    main.config = module.TrainKBMConfig
-    return main
+@pytest.fixture(scope="module")
+def recipe():
+    return Recipe("kbm")
 
 
 def losses(folder):
@@ -90,9 +70,8 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
 def test_killed_at_any_moment_it_ends_with_the_same_losses_and_weights(recipe, arguments, run, tmp_path):
     recipe(arguments(output=tmp_path / "whole"))
     killed = tmp_path / "killed"
-    command = [sys.executable, str(ROOT / "recipes" / "train_kbm.py"), *arguments(output=killed)]
     for step in (3, 9):  # killed while or after the checkpoint of this step is written
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+        process = scripts.start("recipes/train_kbm.py", *arguments(output=killed))
         while process.poll() is None and not (killed / "checkpoints" / f"checkpoint-{step}").exists():
             time.sleep(0.002)
         process.kill()
@@ -210,9 +189,9 @@ def test_a_gate_that_does_not_survive_saving_is_refused(recipe, arguments, tmp_p
     assert not (tmp_path / "kbm" / "gate.json").exists()
 
 
-def test_the_command_of_the_readme_runs_under_accelerate_launch(run, arguments, tmp_path):
+def test_the_command_of_the_readme_runs_under_accelerate_launch(arguments, tmp_path):
     launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", "ds_configs/accelerate_cpu.yaml")
-    done = run(arguments(epochs=1), launch)
+    done = scripts.run_command(*launch, "recipes/train_kbm.py", *arguments(epochs=1))
     assert done.returncode == 0, done.stderr
     assert "train_kbm: 20 examples" in done.stdout.splitlines()[-1]
     assert (tmp_path / "kbm" / "gate.json").exists()
@@ -220,17 +199,13 @@ def test_the_command_of_the_readme_runs_under_accelerate_launch(run, arguments, 
 
 def test_two_processes_train_on_each_row_once(arguments, tmp_path, recipe):
     recipe(arguments(output=tmp_path / "one", epochs=1, device_batch_size=4))
-    command = [sys.executable, str(ROOT / "recipes" / "train_kbm.py")]
-    command += arguments(output=tmp_path / "two", epochs=1, device_batch_size=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    given = arguments(output=tmp_path / "two", epochs=1, device_batch_size=2)
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = [
-        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ranks, "RANK": rank, "LOCAL_RANK": rank})
+        scripts.start("recipes/train_kbm.py", *given, env={**shared, "RANK": rank, "LOCAL_RANK": rank})
         for rank in ("0", "1")
     ]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    assert [process.wait() for process in processes] == [0, 0]
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
     assert len(losses(tmp_path / "two")) == 5
     assert json.loads((tmp_path / "two" / "gate.json").read_text())["run"]["processes"] == 2
@@ -277,14 +252,6 @@ def test_a_class_without_examples_is_refused_before_the_model_is_opened(run, arg
     write(tmp_path / "train.jsonl", [labelled(i) for i in (0, 3, 6)])
     done = run(arguments(train=tmp_path / "train.jsonl", model="/no/such/model"))
     assert done.returncode == 2 and "key 'mastery' is True in all 3" in done.stderr
-
-
-def test_help_is_quick_and_has_examples(run):
-    assert "accelerate launch recipes/train_kbm.py" in run(["--help"]).stdout
-    lines = ("import sys, runpy", "sys.argv = ['x', '--help']", "try: runpy.run_path(PATH, run_name='__main__')")
-    code = "\n".join((*lines, "except SystemExit: pass", "assert 'torch' not in sys.modules"))
-    code = code.replace("PATH", repr(str(ROOT / "recipes" / "train_kbm.py")))
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def test_every_config_is_short_valid_and_says_how_to_run_it(recipe):

@@ -2,21 +2,21 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from support import scripts
+from support.recipes import Recipe
 from tiny_kbm import labelled, make_folder, make_model
 from tiny_turns import turn
 
 import kbtrain
-from kbtrain.config import build, parse_args
+from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.ragate.peft import RagatePeft, TurnPrompts
 from kbtrain.gates.ragate.train_peft import turn_row
@@ -49,23 +49,9 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def recipe(monkeypatch):
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    torch.set_num_threads(1)
-    spec = spec_from_file_location("train_ragate_peft_under_test", RECIPE)
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-
-    def main(arguments):
-        for state in (AcceleratorState, GradientState, PartialState):
-            state._reset_state()
-        module.main(parse_args(module.TrainRagatePeftConfig, arguments))
-
-    main.config = module.TrainRagatePeftConfig
-    return main
+@pytest.fixture(scope="module")
+def recipe():
+    return Recipe("ragate_peft")
 
 
 def arguments(data, output, **changes):
@@ -157,8 +143,7 @@ def test_a_long_dialogue_loses_its_oldest_turns_and_a_last_turn_too_long_is_name
 def test_killed_while_saving_it_ends_with_the_same_adapter_bit_for_bit(recipe, data, tmp_path):
     recipe(arguments(data, tmp_path / "whole", lora_dropout=0.1))
     killed = tmp_path / "killed"
-    command = [sys.executable, str(RECIPE), *arguments(data, killed, lora_dropout=0.1)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    process = scripts.start("recipes/train_ragate_peft.py", *arguments(data, killed, lora_dropout=0.1))
     while process.poll() is None and not (killed / "checkpoints" / "checkpoint-4").exists():
         time.sleep(0.002)
     process.kill()
@@ -317,14 +302,6 @@ def test_adamw_is_paged_on_a_gpu_and_plain_on_a_cpu(tmp_path):
     for device, optimizer in (("cuda", "paged_adamw_32bit"), ("cpu", "adamw_torch")):
         made = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", optim="adamw_torch")
         assert peft_arguments(made, "f1", device).optim.value == optimizer
-
-
-def test_help_has_examples_and_is_quick():
-    code = f"import sys, runpy; sys.argv = ['x', '--help']\ntry: runpy.run_path({str(RECIPE)!r}, run_name='__main__')\n"
-    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "accelerate launch" in done.stdout
 
 
 @needs_bitsandbytes

@@ -1,16 +1,14 @@
 """What a run's folder holds, and trackers: real files of wandb (offline) and TensorBoard with the losses in them."""
 
 import json
-import os
 import struct
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import yaml
+from support import scripts
 from tiny_kbm import labelled, make_folder
 
 from kbtrain.config import Config
@@ -56,10 +54,9 @@ def trained(tmp_path, tracker):
     write(tmp_path / "dev.jsonl", [labelled(i, "dev") for i in range(9)])
     keys = {"model": tmp_path / "model", "train": tmp_path / "train.jsonl", "dev": tmp_path / "dev.jsonl"}
     keys |= {"output": tmp_path / "run", "epochs": 1, "dtype": "fp32", "device": "cpu", "report_to": tracker}
-    command = [sys.executable, "recipes/train_kbm.py"]
-    command += [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
-    environment = os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=200)
+    given = [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    environment = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    done = scripts.run("recipes/train_kbm.py", *given, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     return tmp_path / "run", [log["loss"] for log in state["log_history"] if "loss" in log]
