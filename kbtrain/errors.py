@@ -9,17 +9,35 @@ from pathlib import Path
 
 from kbtrain.installation import as_typed
 
+_SECRETS: set[str] = set()
+_STRUCK = "[secret]"
+_SHORTEST = 4  # characters: a shorter text would be struck out of words that merely hold it
+
+
+def never_show(secret: str) -> None:
+    """Strike ``secret`` from every error, meta file and stored answer that this process writes from now on."""
+    if len(secret) >= _SHORTEST:
+        _SECRETS.add(secret)
+
+
+def strike(text: str) -> str:
+    """``text`` without the secrets that :func:`never_show` was given; the longest first, since one may hold another."""
+    for secret in sorted(_SECRETS, key=len, reverse=True):
+        text = text.replace(secret, _STRUCK)
+    return text
+
 
 class UserError(Exception):
     """Bad input, configuration or environment. ``str(error)`` is one line; scripts print it and exit with 2.
 
     A key, an id or a name out of a file may hold anything: what does not print (line ends, control characters, halves
-    of a surrogate pair) is escaped as ``repr`` does, here and nowhere else. Scripts that the message names by
-    their path in a clone are named as this installation's user types them.
+    of a surrogate pair) is escaped as ``repr`` does, here and nowhere else; secrets are struck. Scripts that the
+    message names by their path in a clone are named as this installation's user types them.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(as_typed("".join(c if c.isprintable() else repr(c)[1:-1] for c in message)))
+        printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in strike(message))
+        super().__init__(as_typed(printable))
 
 
 def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError, at, strike
 
 SCHEMA = 1
 PACKAGES = (
@@ -118,11 +118,11 @@ def file_sha256(path: Path) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a small text file so that a reader sees the old one or the whole new one, never a part."""
+    """Write a small text file so that a reader sees the old one or the whole new one, never a part; secrets struck."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(strike(text))
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError, at, strike
 from kbtrain.records import GREEDY, Condition, Sample, SampleSet
 
 VERSION = 1
@@ -157,8 +157,11 @@ class SampleStore:
             raise
 
     def begin(self, run: str, meta: Mapping[str, Any]) -> None:
-        """Register a run, or continue it: then ``meta`` (JSON values: what the samples depend on) must be the same."""
-        wanted = json.loads(json.dumps(dict(meta)))
+        """Register a run, or continue it: then ``meta`` (JSON values: what the samples depend on) must be the same.
+
+        Secrets are struck from it.
+        """
+        wanted = json.loads(strike(json.dumps(dict(meta))))
         with self._transaction() as db:
             text = json.dumps(wanted, ensure_ascii=False)
             db.execute("INSERT OR IGNORE INTO runs (name, meta) VALUES (?, ?)", (run, text))

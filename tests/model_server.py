@@ -113,6 +113,17 @@ class Handler(BaseHTTPRequestHandler):
     def fail_empty_choices(self) -> None:
         self.reply(200, {"choices": []})
 
+    def fail_echo_error(self) -> None:
+        self.reply(400, {"error": {"message": f"not allowed: {self.headers['authorization']}"}})
+
+    def fail_echo_busy(self) -> None:
+        self.reply(429, {"error": {"message": f"slow down, {self.headers['authorization']}"}}, {"Retry-After": "0"})
+
+    def fail_echo_text(self) -> None:
+        text = {"text": f"echo {self.headers['authorization']}", "index": 0, "finish_reason": "stop"}
+        choice = {**text, "logprobs": {"token_logprobs": [-1.0]}}
+        self.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
+
     def fail_refused(self) -> None:
         self.reply(400, {"error": {"message": "prompt is too\nlong"}})
 

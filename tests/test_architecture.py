@@ -16,7 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"installation"}),
     frozenset({"arrays", "errors", "progress", "records", "svg", "text_table"}),
     frozenset({"scripts"}),
-    frozenset({"config", "jsonl", "provenance", "prompts", "answers"}),
+    frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
     frozenset({"kernels", "metrics"}),
     frozenset({"llm", "training"}),

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config
+from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.base import LLM, Sampling
 
 
@@ -52,6 +53,8 @@ class LLMConfig(Config):
 
     @model_validator(mode="after")
     def _possible(self) -> LLMConfig:
+        check_url(self.server_url, "server_url")
+        hide_values(self.server_extra)
         if self.backend == "openai" and self.server_endpoint == "chat" and self.server_n and not self.server_logprobs:
             raise ValueError(
                 "key 'server_n': without log-probabilities the chat endpoint tells the length of an answer only when "

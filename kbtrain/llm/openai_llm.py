@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.server_requests import Retry, message, post
@@ -229,7 +229,7 @@ def _client(server: Server) -> httpx2.AsyncClient:
 
 
 def _headers(server: Server) -> dict[str, str]:
-    key = os.environ.get(server.key_env)
+    key = key_from_environment(server.key_env)
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx2
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, strike
 
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 HINTS = {
@@ -86,7 +86,7 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) 
         status = f"status {response.status_code} ({message(response)})"
         raise UserError(f"server {client.base_url}: {status}{HINTS.get(response.status_code, '')}")
     try:
-        reply = response.json()
+        reply = json.loads(strike(response.text))  # a server may echo its caller's headers
     except ValueError:
         raise NoReply(f"a reply that is not JSON ({response.text[:60]!r})") from None
     if not isinstance(reply, dict) or not reply.get("choices"):

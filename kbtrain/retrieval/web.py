@@ -20,7 +20,8 @@ from typing import Any
 from pydantic import Field
 
 from kbtrain.config import Config
-from kbtrain.errors import UserError
+from kbtrain.credentials import check_url, key_from_environment
+from kbtrain.errors import UserError, strike
 from kbtrain.records import Hit
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -52,10 +53,11 @@ class WebSearch:
         self._sleep = sleep
         if urllib.parse.urlsplit(service.url).scheme not in ("http", "https") or "{query}" not in service.url:
             raise UserError("key 'web': url must begin with http:// or https:// and hold {query}")
+        check_url(service.url, "web")
         missing = [name for name in service.headers.values() if name not in os.environ]
         if missing:
             raise UserError(f"key 'web': environment variable {missing[0]} is not set")
-        self._headers = {header: os.environ[name] for header, name in service.headers.items()}
+        self._headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, in the service's order. Raises :class:`UserError` when it gives up."""
@@ -72,7 +74,7 @@ class WebSearch:
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
                 with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:
-                    return json.loads(reply.read(_LARGEST))
+                    return json.loads(strike(reply.read(_LARGEST).decode()))
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
                 if error.code not in RETRY:

@@ -103,6 +103,28 @@ def test_a_server_run_that_broke_off_is_completed(make_run, tiny_model, capsys):
         assert store.run_meta("main")["backend"] == "openai"
 
 
+@pytest.mark.parametrize(
+    ("failure", "expected"), [("", ""), ("echo_text", ""), ("echo_error", "[secret]"), ("echo_busy", "[secret]")]
+)
+def test_a_key_that_the_server_echoes_is_in_no_file_and_no_line(
+    failure, expected, make_run, tiny_model, capfd, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-key")
+    folder, said = make_run("run"), ""
+    with ModelServer((failure,) * 300) as server:
+        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny", "--server-tries", "2")
+        try:
+            sample(folder, tiny_model, *address)
+        except UserError as error:
+            said = str(error)
+        assert {request["key"] for request in server.requests} == {"Bearer sk-planted-key"}
+    assert expected in said
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(written) >= 3
+    assert not [path for path in written if b"planted" in path.read_bytes()]
+    assert "planted" not in said + "".join(capfd.readouterr())
+
+
 def test_a_run_keeps_its_back_end(make_run, tiny_model):
     folder = make_run("run")
     sample(folder, tiny_model, "--backend", "scripted")
