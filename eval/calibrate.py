@@ -1,9 +1,9 @@
 """Choose a gate's threshold on dev questions for a goal, and note it with its evidence in the gate's folder.
 
-Reads scores.jsonl and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a retrieval ratio, the best
-accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
-same kind), or a threshold given by hand. A threshold under a SeaKR gate's floor is refused. Scores of the test split,
-or of --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
+Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a retrieval ratio, the
+best accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of
+the same kind), or a threshold given by hand. A threshold under a SeaKR gate's floor is refused. Scores of the test
+split, or of --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
   python eval/calibrate.py --run runs/demo --gate seakr --folder runs/demo/seakr
@@ -19,10 +19,10 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
-from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.gate_folder import Threshold, read_json, set_threshold
+from kbtrain.evaluation.run_folder import read_scores, stored_scores
+from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
@@ -45,37 +45,35 @@ class CalibrateConfig(Config):
 
 def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
-    read_json(config.folder)
-    path = config.run / "scores.jsonl"
-    scores = read_scores(path).get(config.gate, {})
-    if not scores:
-        raise UserError(f"{path}: no scores of gate '{config.gate}'; {did_you_mean(config.gate, read_scores(path))}")
+    read_gate_json(config.folder)
+    path, scores = stored_scores(config.run).of(config.gate)
     outcomes = list(jsonl.read(Outcome, config.run / "outcomes.jsonl"))
     if not config.check:
-        note(config, dev_table(config.gate, scores, outcomes, path))
+        note(config, dev_table(config.gate, scores, outcomes, path), path)
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
         new = [scores[o.question_id] for o in outcomes if o.split == "test" and o.question_id in scores]
-    noted = read_json(config.folder).get("thresholds", {}).get(config.gate, {}).get("evidence", {}).get("dev_scores")
+    noted = read_gate_json(config.folder).get("thresholds", {}).get(config.gate, {})
+    noted = noted.get("evidence", {}).get("dev_scores")
     if not noted:
         raise UserError(f"{config.folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
     print(shift(noted, new).line(config.gate) if new else f"{config.gate}: no new scores to compare")
 
 
-def note(config: CalibrateConfig, dev: Dev) -> None:
+def note(config: CalibrateConfig, dev: Dev, scores: Path) -> None:
     """Choose the threshold, write it with its evidence, say what it does."""
     scale = scale_of(config.folder, config.gate)
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
     wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
     chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
-    hashes = {name: file_sha256(config.run / name) for name in ("scores.jsonl", "outcomes.jsonl")}
+    hashes = {path.name: file_sha256(path) for path in (scores, config.run / "outcomes.jsonl")}
     ends = {} if scale is None else {"floor": scale.floor, "ceiling": scale.ceiling}
     entry = Threshold(
         threshold=chosen.threshold,
         rule=chosen.rule,
-        dev_file_sha256=hashes["scores.jsonl"],
+        dev_file_sha256=hashes[scores.name],
         n_dev=len(dev.scores),
         evidence=chosen.evidence | {"sha256": hashes} | ends,
     )

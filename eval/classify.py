@@ -1,10 +1,15 @@
-"""Classification table: how well each gate's scores tell the questions that need retrieval from the others.
+"""Classification table: how well each gate's scores tell what needs retrieval from the rest, on the test split.
 
-Reads scores.jsonl and outcomes.jsonl (written by end_to_end.py) of the run folder; writes classify.json.
+Questions: reads scores/ and outcomes.jsonl (written by end_to_end.py) of the run folder, thresholds by --threshold-rule
+on dev. Dialogue turns (a run folder with turns.jsonl; RAGate, table 2): precision, recall, F1, AUC, AP and FDR, each
+threshold the best F1 on dev, intervals by bootstrap over dialogues with the same draws for all gates; --gates names
+rows, several scores of a gate being its seeds. Writes classify.json, for turns classify.md too.
 
 Examples:
   python eval/classify.py --run runs/demo
   python eval/classify.py --run runs/demo --threshold-rule best_f1
+  python eval/classify.py --run runs/ketod --compare encoder \\
+      --gates "{always: [always], structural: [structural], encoder: [encoder0, encoder1, encoder2]}"
 """
 
 from __future__ import annotations
@@ -13,17 +18,21 @@ import dataclasses
 import time
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.classify import GateClassification, classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
-from kbtrain.evaluation.run_folder import read_labels, read_scores
+from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_scores, stored_scores
+from kbtrain.evaluation.turns import labelled_turns, run_of, score_file
 from kbtrain.metrics.thresholds import ThresholdConfig
-from kbtrain.provenance import read_meta, write_result
+from kbtrain.metrics.turns import classify_turns, compare
+from kbtrain.provenance import read_meta, write_atomically, write_result
 from kbtrain.records import Outcome
+from kbtrain.report.tables import difference_table, gate_table
 from kbtrain.text_table import aligned, number
 
 
@@ -31,21 +40,38 @@ class ClassifyConfig(ThresholdConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
-    scores: Path | None = Field(None, description="another score file; without it RUN/scores.jsonl")
+    scores: Path | None = Field(None, description="questions: another score file; without it those in RUN/scores")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
+    gates: dict[str, list[Path]] = Field(
+        {}, description="turns: name: gates' names or folders, one a seed; without it all in RUN/scores"
+    )
+    compare: str | None = Field(None, description="turns: this gate minus each other one, paired")
+    draws: int = Field(2000, ge=100, description="turns: bootstrap draws")
+    seed: int = Field(0, ge=0, description="turns: of the draws")
 
 
 def main(config: ClassifyConfig) -> None:
     """Read, classify, write, show."""
+    if (config.run / "turns.jsonl").exists():
+        turns(config)
+    else:
+        questions(config)
+
+
+def questions(config: ClassifyConfig) -> None:
+    """A table of gates on questions, for each definition of "retrieval needed"."""
     started = time.time()
-    scores = config.scores or config.run / "scores.jsonl"
-    inputs = [scores, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
-    outcomes = list(jsonl.read(Outcome, inputs[1]))
+    if config.scores:
+        noted = StoredScores(config.scores, (config.scores,), read_scores(config.scores), read_meta(config.scores))
+    else:
+        noted = stored_scores(config.run)
+    inputs = [*noted.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
+    outcomes = list(jsonl.read(Outcome, inputs[-2]))
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
     if not test:
-        raise UserError(f"{inputs[1]}: no test question; run eval/end_to_end.py first")
-    tau = read_labels(inputs[2])[0].tau_mastery if config.tau_mastery is None else config.tau_mastery
-    gates = in_report_order(scored(read_scores(scores), read_meta(scores), dev, test, scores))
+        raise UserError(f"{inputs[-2]}: no test question; run eval/end_to_end.py first")
+    tau = read_labels(inputs[-1])[0].tau_mastery if config.tau_mastery is None else config.tau_mastery
+    gates = in_report_order(scored(noted.by_gate, noted.meta, dev, test, noted.path))
     rule, target = config.threshold_rule, config.target_ratio
     found = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in found]}
@@ -53,6 +79,32 @@ def main(config: ClassifyConfig) -> None:
     write_result(out, document, stage="classify", config=config, inputs=inputs, started=started)
     print(table(found))
     print(f"classified {len(test)} test questions by {len(found)} gates, thresholds by rule '{rule}' on dev -> {out}")
+
+
+def turns(config: ClassifyConfig) -> None:
+    """A table of gates on dialogue turns, with intervals, and differences if asked for."""
+    started, source = time.time(), config.run / "turns.jsonl"
+    gates = config.gates or {path.stem: [Path(path.stem)] for path in stored_scores(config.run).files}
+    if config.compare and config.compare not in gates:
+        raise UserError(f"key 'compare': no gate '{config.compare}'; {did_you_mean(config.compare, gates)}")
+    rows = {split: labelled_turns(source, split) for split in ("dev", "test")}
+    files = {name: [score_file(config.run, path) for path in paths] for name, paths in gates.items()}
+    runs = {name: [run_of(path, rows) for path in paths] for name, paths in files.items()}
+    truth = np.array([bool(turn.label) for turn in rows["test"]])
+    dialogues = [turn.dialogue_id for turn in rows["test"]]
+    found, drawn = classify_turns(truth, dialogues, runs, config.draws, config.seed)
+    differences = compare(drawn, config.compare, ("f1", "auroc", "average_precision")) if config.compare else []
+    n = {"turns": len(truth), "positive": int(truth.sum()), "dialogues": len(set(dialogues)), "draws": config.draws}
+    document = {**n, "gates": list(map(dataclasses.asdict, found)),
+                "differences": list(map(dataclasses.asdict, differences))}  # fmt: skip
+    text = gate_table(found) + ("\n\n" + difference_table(differences) if differences else "")
+    out = config.run / "classify.json"
+    inputs = [source, *(path for paths in files.values() for path in paths)]
+    write_result(out, document, stage="classify", config=config, inputs=list(dict.fromkeys(inputs)), started=started)
+    write_atomically(out.with_suffix(".md"), "```\n" + text + "\n```\n")
+    print(text)
+    print(f"{n['turns']} test turns ({n['positive']} enriched) of {n['dialogues']} dialogues; thresholds: best F1 on "
+          f"{len(rows['dev'])} dev turns -> {out}")  # fmt: skip
 
 
 def table(found: list[GateClassification]) -> str:

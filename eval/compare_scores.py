@@ -1,6 +1,6 @@
 """Compare gates' scores without a threshold: AUROC for wrong answers with its interval, distributions, and areas.
 
-Reads scores.jsonl (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
+Reads scores/ (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
 folder, for SeaKR's signals as for any gate; writes compare_scores.json with each score's distribution over questions
 answered wrongly and rightly, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). A
 score that some of the questions lack is left out and named; --dataset or --covered-by narrows the questions.
@@ -23,7 +23,8 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.classify import complete, covered_by, of_data_set, read_score_files, score_areas
+from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
+from kbtrain.evaluation.run_folder import read_score_files, stored_scores
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import write_result
 from kbtrain.records import Outcome, Question, Split
@@ -39,7 +40,7 @@ class CompareScoresConfig(Config):
     reference: str = Field("seakr", description="score that the others are compared with")
     scores: tuple[Path, ...] = Field(
         (),
-        description="score files; without it RUN/scores.jsonl and RUN/imported_scores.jsonl, as far as they are there",
+        description="score files; without it those of the run and RUN/imported_scores.jsonl, as far as they are there",
     )
     dataset: str | None = Field(None, description="questions of this data set only")
     covered_by: str | None = Field(None, description="questions that have a score of this gate only")
@@ -50,10 +51,11 @@ def main(config: CompareScoresConfig) -> None:
     """Read, measure, write, show."""
     started = time.time()
     made = config.run / "outcomes.jsonl"
-    both = [config.run / name for name in ("scores.jsonl", "imported_scores.jsonl")]
-    files = list(config.scores) or [path for path in both if path.exists()] or both[:1]
+    imported = config.run / "imported_scores.jsonl"
+    own = stored_scores(config.run, required=not config.scores and not imported.exists())
+    files = list(config.scores) or [*own.files, *([imported] if imported.exists() else [])]
     outcomes = [outcome for outcome in jsonl.read(Outcome, made) if outcome.split == config.split]
-    given = read_score_files(files)
+    given = read_score_files(files) if config.scores else {**own.by_gate, **read_score_files(files[len(own.files) :])}
     if config.dataset is not None:
         outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
     if config.covered_by is not None:

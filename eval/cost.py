@@ -1,6 +1,6 @@
 """What each gate costs and saves by your prices: money and seconds a question, the gate's own cost always in.
 
-Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and scores.jsonl of the run
+Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and the gates' scores of the run
 folder; writes cost.json. The break-even ratio is the share of questions a gate may retrieve for before retrieving
 always would be cheaper (or faster).
 

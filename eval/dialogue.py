@@ -1,6 +1,6 @@
 """RAGate's tables 1 to 4 and figures 3 and 4 from stored responses and scores: no model generates here.
 
-Reads turns.jsonl, the responses of data_gen/respond.py and scores.jsonl of each gate's folder; writes dialogue.json,
+Reads turns.jsonl, the responses of data_gen/respond.py and the gates' scores; writes dialogue.json,
 .md and .html. Table 1: Recall@1 and @3 of the rankers; 2: precision, recall, F1, AUC, AP, FDR of the gates (several
 folders of a gate are its seeds); 3 and 4: BLEU, ROUGE, BERTScore and confidence of No-Aug, each gate (its first
 seed), Random-Aug of the same size, Human-label and Aug-All; figures 3 and 4: augmented turns by position and domain.
@@ -23,7 +23,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
-from kbtrain.evaluation.turns import labelled_turns, run_of
+from kbtrain.evaluation.turns import labelled_turns, run_of, score_file
 from kbtrain.metrics.text_generation import bert_parts
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.ragate_tables import BertScored, Draws, dialogue_html, dialogue_markdown, evaluate_dialogue
@@ -33,7 +33,7 @@ from kbtrain.report.tables import as_text
 class DialogueConfig(Config):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     responses: Path | None = Field(None, description="folder of data_gen/respond.py (default: RUN/responses)")
-    gates: dict[str, list[Path]] = Field(description="name: folders with scores.jsonl, one a seed; relative to the run")
+    gates: dict[str, list[Path]] = Field(description="name: gates' names or folders, one a seed; relative to the run")
     ranker: str | None = Field(None, description="ranker of table 3 (default: the first by name); table 4 has all")
     random_draws: int = Field(20, ge=2, description="draws of Random-Aug")
     draws: int = Field(2000, ge=100, description="bootstrap draws of table 2")
@@ -51,7 +51,7 @@ def main(config: DialogueConfig) -> None:
     ranker = config.ranker or rankers[0]
     if ranker not in rankers:
         raise UserError(f"key 'ranker': no responses of '{ranker}'; {did_you_mean(ranker, rankers)}")
-    files = {name: [config.run / path / "scores.jsonl" for path in paths] for name, paths in config.gates.items()}
+    files = {name: [score_file(config.run, path) for path in paths] for name, paths in config.gates.items()}
     runs = {name: [run_of(path, {**turns, "test": inputs.turns}) for path in paths] for name, paths in files.items()}
     draws = Draws(config.random_draws, config.draws, config.seed)
     result = evaluate_dialogue(inputs, runs, ranker, bert(config, inputs), draws)

@@ -1,6 +1,6 @@
 """Evaluate all gates end to end from what is stored: no model runs here.
 
-Reads questions.jsonl, samples.db, labels.jsonl and scores.jsonl of the run folder; writes outcomes.jsonl and
+Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and
 results.json. Thresholds are chosen on dev questions only, and noted in the KBM's gate.json. Whole methods that were run
 (RUN/methods, see run_seakr.py) stand beside the gates, on their own questions and with all they cost.
 
@@ -28,7 +28,7 @@ from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import read_labels, read_run
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import ThresholdConfig
-from kbtrain.provenance import read_meta, write_meta
+from kbtrain.provenance import write_meta
 from kbtrain.report.summary import text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -50,12 +50,11 @@ class EndToEndConfig(ThresholdConfig):
 def main(config: EndToEndConfig) -> None:
     """Grade, decide, measure, write, say."""
     started = time.time()
-    files = [config.run / n for n in ("questions.jsonl", "samples.db", "labels.jsonl", "scores.jsonl")]
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing)
-    dev, test, meta = folder.dev, folder.test, read_meta(config.run / "scores.jsonl")
+    dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]
     gates = gate_inputs.baselines(dev, test, labels, config.seed)
-    gates += gate_inputs.scored(folder.scores, meta, dev.outcomes, test.outcomes, config.run / "scores.jsonl")
+    gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
     if config.accuracy == "expected" and not has_expected(test.outcomes):
         raise UserError("accuracy 'expected': not every test question was sampled; use 'greedy'")
     settings = Settings(
@@ -67,7 +66,7 @@ def main(config: EndToEndConfig) -> None:
         random_draws=config.random_draws,
         seed=config.seed,
     )
-    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, folder.scores, meta)
+    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, started)
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}

@@ -1,8 +1,8 @@
 """Compare pipelines run on a run folder (RUN/methods, see run_seakr.py) with LLM only, one-step RAG and gates.
 
 Every scored gate is cut to the pipeline's number of searches; accuracy, exact match, F1 and each cost have paired
-intervals. Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and scores.jsonl if
-it is there; writes pipelines.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
+intervals. Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and the gates'
+scores if there are any; writes pipelines.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
 
 Examples:
   python eval/pipelines.py --run runs/hotpotqa
@@ -20,8 +20,8 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.pipelines import pipelines_of_run
-from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.provenance import meta_path, read_meta, write_result
+from kbtrain.evaluation.run_folder import stored_scores
+from kbtrain.provenance import write_result
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Question, Split
 from kbtrain.report.tables import pipelines_text
@@ -36,11 +36,9 @@ class PipelinesConfig(Config):
 def main(config: PipelinesConfig) -> None:
     """Read, measure, write, show."""
     started = time.time()
-    path, file = config.run / "questions.jsonl", config.run / "scores.jsonl"
+    path, scores = config.run / "questions.jsonl", stored_scores(config.run, required=False)
     questions = [question for question in jsonl.read(Question, path) if question.split == config.split]
-    scores = read_scores(file) if file.exists() else {}
-    meta = read_meta(file) if meta_path(file).exists() else {}
-    found = pipelines_of_run(config.run, config.sampling_run, questions, scores, meta)
+    found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta)
     if not found:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
     out = config.run / "pipelines.json"

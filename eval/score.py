@@ -1,81 +1,174 @@
-"""Score the dev and test questions once with the gates that run a model: prompt, KBM, SeaKR, encoder, RAGate-MHA.
+"""Score the dev and test questions, or dialogue turns, of a run folder with every gate that lies in it.
 
-Writes RUN/scores.jsonl (higher = retrieval more needed) and RUN/scores.jsonl.meta.json with the seconds per gate.
-Run it again after an interruption: what is scored is kept. --engine ray spreads the chunks over a Ray cluster.
+Gates are found by themselves, RUN/*/gate.json; --model adds the gates that prompt an untrained language model. In a run
+folder with turns.jsonl the gates always, structural and dialogue_state need no recipe: they are fitted to the train
+turns here; --members makes the average of gates. Writes RUN/scores/<gate>.jsonl (higher = retrieval more needed) with
+the seconds per gate in its .meta.json. Scores stay as long as what they depend on is the same: run it again after an
+interruption, or with another gate. --engine ray spreads the work over a Ray cluster.
 
 Examples:
   python eval/score.py --run runs/demo --model smollm2-135m-instruct
-  python eval/score.py --config eval/configs/score_demo.yaml --dtype fp32
-  python eval/score.py --run runs/qwen --engine ray --ray-address 10.0.0.1:6379
+  python eval/score.py --run runs/demo --only kbm --dtype fp32
+  python eval/score.py --run runs/ketod --members "[dialogue_state, encoder]"
+  python eval/score.py --run runs/ketod --only ragate_prompt_in_context --model smollm2-135m-instruct
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
-from kbtrain.errors import UserError
-from kbtrain.gates.registry import FOLDER_SOURCES, Source, prompt_source
-from kbtrain.gates.score_stage import ScoreFile, chunks_left, plain_examples, score_chunks
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.gate_folder import CARD, Reads
+from kbtrain.gates.average import AverageGate
+from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted
+from kbtrain.gates.score_stage import (
+    ScoreFile,
+    chunks_left,
+    found_gates,
+    note_best_f1,
+    plain_examples,
+    score_chunks,
+    score_path,
+    take_over,
+)
+from kbtrain.gates.simple import Always
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.records import Example, Split, TurnExample
 
 
 class ScoreConfig(ScoringConfig):
     """Settings of this script."""
 
-    run: Path = Field(Path("runs/demo"), description="run folder with examples/dev.jsonl and examples/test.jsonl")
-    kbm: Path | None = Field(None, description="gate folder of the KBM; without it RUN/kbm, if there is one")
-    seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr, if there is one")
-    encoder: Path | None = Field(None, description="gate folder of an encoder; without it RUN/encoder, if there is one")
-    mha: Path | None = Field(None, description="gate folder of RAGate-MHA; without it RUN/mha, if there is one")
-    model: str | None = Field(None, description="model of the prompt baseline; without it that gate is left out")
+    run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
+    only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
+    gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
+    model: str | None = Field(None, description="language model of the prompted gates; without it they are left out")
+    members: tuple[Path, ...] = Field((), description="gate average: gate folders, relative to the run")
+    turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
+
+    @field_validator("only", "members", mode="before")
+    @classmethod
+    def _one(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is scored: questions or turns by split, and the files they stand in by the name their hash is kept under."""
+
+    reads: Reads
+    examples: Mapping[Split, Sequence[Example]]
+    files: Mapping[str, Path]
+    train: Sequence[TurnExample] = ()
 
 
 def main(config: ScoreConfig) -> None:
-    """Read examples, score what is not scored yet, write."""
+    """Read examples, score what is not scored yet, write a file for each gate."""
     started = time.time()
-    files = {split: config.run / "examples" / f"{split}.jsonl" for split in config.splits}
-    examples = {split: plain_examples(file, split) for split, file in files.items()}
-    sources = gates(config)
-    depends = {file.name: file_sha256(file) for file in files.values()} | {s.names[0]: s.depends for s in sources}
-    out = config.run / "scores.jsonl"
-    with ScoreFile(out, depends | {"dtype": config.dtype, "chunk": str(config.chunk)}) as scores:
-        for source in sources:
-            chunks = chunks_left(scores, source, examples, config.chunk)
-            total = sum(len(chunk.examples) for chunk in chunks)
-            with progress_bar(total=total, desc=" ".join(source.names), unit="questions", disable=not chunks) as bar:
-                for n in score_chunks(scores, source, chunks, config.scoring()):
-                    bar.update(n)
-        names = [name for source in sources for name in source.names]
-        seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in names}
-        spent = {name: {split: scores.spent(name, split) for split in config.splits} for name in names}
-    extra = {"seconds_per_question": seconds, "spent_per_question": spent, "model": config.model}
-    extra["device"] = scores.device()
-    settings, inputs = config.model_dump(mode="json"), list(files.values())
-    write_meta(out, stage="score", config=settings, inputs=inputs, extra=extra, started=started)
-    note = "; scores of other inputs were replaced" if scores.restarted else ""
-    total = sum(map(len, examples.values()))
-    print(f"scored {total} questions with {', '.join(names)} in {time.time() - started:.0f} s -> {out}{note}")
+    asked = read_asked(config)
+    gates = chosen(config, asked)
+    hashes = {name: file_sha256(file) for name, file in asked.files.items()}
+    notes = [score(config, asked, gate, hashes) for gate in gates]
+    total, names = sum(map(len, asked.examples.values())), [name for gate in gates for name in gate.names]
+    note = "; scores of other inputs were replaced" if any(notes) else ""
+    print(
+        f"scored {total} {asked.reads}s with {', '.join(names)} in {time.time() - started:.0f} s "
+        f"-> {score_path(config.run, '*')}{note}"
+    )
 
 
-def gates(config: ScoreConfig) -> list[Source]:
-    """The gates asked for; opened later, and only if something is left to score."""
-    found = []
-    if config.model is not None:
-        found.append(prompt_source(config.model, config.dtype, config.device))
-    for name, source in FOLDER_SOURCES.items():
-        folder: Path | None = getattr(config, name)
-        if folder is not None or (config.run / name).exists():
-            found.append(source(folder or config.run / name, config.dtype, config.device))
+def read_asked(config: ScoreConfig) -> Asked:
+    """Turns where the run folder has turns.jsonl, else questions without a reference."""
+    source = config.turns or config.run / "turns.jsonl"
+    if not source.exists() and config.turns is None:
+        files = {f"{split}.jsonl": config.run / "examples" / f"{split}.jsonl" for split in config.splits}
+        examples = {split: plain_examples(files[f"{split}.jsonl"], split) for split in config.splits}
+        return Asked("question", examples, files)
+    turns = list(jsonl.read(TurnExample, source))
+    rows = {split: [turn for turn in turns if turn.split == split] for split in config.splits}
+    if not any(rows.values()):
+        raise UserError(f"{source}: no {' or '.join(config.splits)} turn to score")
+    return Asked("turn", rows, {"turns.jsonl": source}, [turn for turn in turns if turn.split == "train"])
+
+
+def chosen(config: ScoreConfig, asked: Asked) -> list[GateHandle]:
+    """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
+    model, dtype, device = config.model, config.dtype, config.device
+    found = [] if model is None else [
+        prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
+        if asked.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
+    ]  # fmt: skip
+    if asked.reads == "turn":
+        found.append(
+            GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
+        )
+        make_turn_gates(config, asked)
+    found += found_gates(config.run, dtype, device)
+    found += [handle(folder, dtype, device, name) for name, folder in config.gates.items()]
+    found = list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
+    known = {gate.name: gate for gate in found} | {name: gate for gate in found for name in gate.names}
+    for name in config.only:
+        if name not in known:
+            missing = " (give its --model)" if name in PROMPTED else ""
+            raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, known)}")
+    found = [gate for gate in found if not config.only or {gate.name, *gate.names} & set(config.only)]
     if not found:
-        folders = ", ".join(str(config.run / name) for name in FOLDER_SOURCES)
-        raise UserError(f"nothing to score: there is none of {folders}, and no --model for the prompt baseline")
+        raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
+    twice = [name for i, gate in enumerate(found) for name in gate.names if any(name in o.names for o in found[:i])]
+    if twice:
+        raise UserError(f"{config.run}: two gates score under the name '{twice[0]}'; rename the folder of one")
     return found
+
+
+def make_turn_gates(config: ScoreConfig, asked: Asked) -> None:
+    """Fit the gates that need no recipe, as far as they are asked for and not there yet."""
+    source, labelled = asked.files["turns.jsonl"], any(turn.label is not None for turn in asked.train)
+    for name, kind in GATES.items():
+        wanted = name in config.only or (not config.only and labelled) or name in map(str, config.members)
+        target = config.run / name / CARD
+        if kind.fit and wanted and not made_before(target, {"gate": name}, [source]):
+            fitted(name, asked.train, target.parent)
+            write_meta(target, stage="fit", config={"gate": name}, inputs=[source])
+    if config.members:
+        folders = [config.run / member for member in config.members]
+        open_member = partial(load_gate, dtype=config.dtype, device=config.device)
+        AverageGate.of(config.run / "average", folders, open_member)
+
+
+def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> bool:
+    """One gate's file; True if it takes the place of scores of other inputs."""
+    begun, out, splits = time.time(), score_path(config.run, gate.name), config.splits
+    inputs = {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
+    take_over(config.run, gate, inputs)
+    with ScoreFile(out, inputs) as scores:
+        chunks = chunks_left(scores, gate, asked.examples, config.chunk)
+        total = sum(len(chunk.examples) for chunk in chunks)
+        with progress_bar(desc=gate.name, unit=f"{asked.reads}s", total=total, disable=not chunks) as bar:
+            for n in score_chunks(scores, gate, chunks, config.scoring()):
+                bar.update(n)
+        extra: dict[str, Any] = {
+            "seconds_per_question": {name: {s: scores.seconds(name, s) for s in splits} for name in gate.names},
+            "spent_per_question": {name: {s: scores.spent(name, s) for s in splits} for name in gate.names},
+            "model": config.model if gate.name in PROMPTED else None,
+            "device": scores.device(),
+        }
+        scores.finish()
+    settings, files = config.model_dump(mode="json"), list(asked.files.values())
+    write_meta(out, stage="score", config=settings, inputs=files, extra=extra, started=begun)
+    if asked.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
+        note_best_f1(Path(gate.opening.model), gate, out, asked.examples["dev"], asked.files["turns.jsonl"])
+    return scores.restarted
 
 
 if __name__ == "__main__":

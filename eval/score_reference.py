@@ -22,7 +22,7 @@ from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
-from kbtrain.gates.registry import kbm_source
+from kbtrain.gates.registry import handle
 from kbtrain.gates.score_stage import ScoreFile, chunks_left, score_chunks
 from kbtrain.labeling.examples import reference_example
 from kbtrain.progress import progress_bar
@@ -43,7 +43,7 @@ def main(config: ScoreReferenceConfig) -> None:
     started = time.time()
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
     examples = with_references(files, config.splits)
-    source = kbm_source(config.kbm or config.run / "kbm", config.dtype, config.device)
+    source = handle(config.kbm or config.run / "kbm", config.dtype, config.device, "kbm")
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.depends, "dtype": config.dtype}
     out = config.run / "scores_reference.jsonl"
     with ScoreFile(out, depends | {"chunk": str(config.chunk)}) as scores:
@@ -53,6 +53,7 @@ def main(config: ScoreReferenceConfig) -> None:
         with progress_bar(total=total, desc="with passages", unit="questions", disable=not chunks) as bar:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
+        scores.finish()
         seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in source.names}
         extra = {"seconds_per_question": seconds, "device": scores.device()}
     write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,

@@ -1,8 +1,8 @@
 """Several finished evaluations of one gate recipe with different seeds: how much of a result is the seed?
 
-Reads results.json, outcomes.jsonl and scores.jsonl of each run folder (the same test questions in all); writes OUT:
-each gate's accuracy and its gain over random by seed, their spread, and 95 % intervals that draw anew the questions
-alone, and the questions and the seeds.
+Reads results.json, outcomes.jsonl and scores/ of each run folder (the same test questions in all); writes OUT: each
+gate's accuracy and its gain over random by seed, their spread, and 95 % intervals that draw anew the questions alone,
+and the questions and the seeds.
 
 Examples:
   python eval/seeds.py --runs "[runs/seed0, runs/seed1, runs/seed2]" --out runs/seeds.json

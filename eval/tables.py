@@ -1,6 +1,6 @@
 """The KBM paper's tables and figures from stored answers: no model runs here.
 
-Reads questions.jsonl, samples.db and scores.jsonl of one or more run folders (one for each model and data set, or all
+Reads questions.jsonl, samples.db and scores/ of one or more run folders (one for each model and data set, or all
 in one); writes OUT/<layout>.json and .md. Thresholds are chosen on the dev questions of all runs together.
 table1 by data set; figure5 known and unknown; table2 FreshQA by change; table3 two and more hops; figure6 by knowledge
 frequency; table4 the gates of --gate-runs for the answers of --runs; figure8 double judgement (score_reference.py).
@@ -55,8 +55,7 @@ def main(config: TablesConfig) -> None:
     table = lay_out(Options(config.layout, config.gates, cut, config.corpus, config.bins), runs, plug_in or None)
     out = config.out / f"{config.layout}.json"
     write_atomically(out.with_suffix(".md"), as_markdown(table))
-    files = ("questions.jsonl", "samples.db", "scores.jsonl")
-    inputs = [run.path / name for run in (*runs, *plug_in) for name in files]
+    inputs = [file for run in (*runs, *plug_in) for file in run.files]
     write_result(out, table.to_json(), stage="tables", config=config, inputs=inputs, started=started)
     print("\n".join([as_text(table), *(note for run in runs for note in run.notes)]))
     print(f"{config.layout}: {len(table.rows)} rows from {len(questions_of(runs))} test questions -> {out} and .md")

@@ -52,7 +52,7 @@ def main(config: TransferConfig) -> None:
     out = config.out.with_name(config.out.name + ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
     write_atomically(out.with_suffix(".md"), as_markdown(table))
-    inputs = [run.path / name for run in runs for name in ("questions.jsonl", "samples.db", "scores.jsonl")]
+    inputs = [file for run in runs for file in run.files]
     write_result(out, document, stage="transfer", config=config, inputs=inputs, started=started)
     print(as_text(table))
     if without:

@@ -18,7 +18,8 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.result_meta import check_fresh
 from kbtrain.evaluation.results import GateResult, Results, load
-from kbtrain.evaluation.run_folder import read_labels, read_scores
+from kbtrain.evaluation.run_folder import read_labels, stored_scores
+from kbtrain.gates.registry import headline_names
 from kbtrain.labeling.distribution import statistics
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.records import Outcome
@@ -27,15 +28,6 @@ from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
 from kbtrain.report.summary import read_bills
-
-HEADLINE = (
-    "kbm_benefit",
-    "kbm_certainty",
-    "kbm_mastery",
-    "encoder",
-    "encoder_probe",
-    "seakr",
-)  # the best on test would be luck
 
 
 class ReportConfig(Config):
@@ -52,18 +44,19 @@ class ReportConfig(Config):
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.time()
-    files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl", "scores.jsonl")]
+    stored = stored_scores(config.run)
+    files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)
     results = load(files[0])
     outcomes = [o for o in jsonl.read(Outcome, files[1]) if o.split == results.meta["split"]]
     questions = questions_of(config.run / "questions.jsonl", outcomes)
-    scores = read_scores(files[3])
+    scores = stored.by_gate
     gate = main_gate(results, config.gate, set(scores))
     counted = statistics(read_labels(files[2])[1])
     kinds = collect(config.run, config.sampling_run, outcomes, gate, scores[gate.gate] if gate else {})
     own = [g for g in results.gates if g.gate in scores and g.threshold is not None]
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
     chosen = select(questions, outcomes, results.gates, scores)
-    for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], files[3]])):
+    for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
         if (config.run / name).exists():
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
@@ -84,11 +77,11 @@ def main(config: ReportConfig) -> None:
 
 
 def main_gate(results: Results, wanted: str | None, scored: set[str]) -> GateResult | None:
-    """The gate named; without a name the first of :data:`HEADLINE` that is scored, whatever it reached, else any."""
+    """The gate named; without a name the first of the headline's that is scored, whatever it reached, else any."""
     found = {gate.gate: gate for gate in results.gates if gate.gate in scored and gate.threshold is not None}
     if wanted is not None and wanted not in found:
         raise UserError(f"key 'gate': no scored gate '{wanted}' in results.json; {did_you_mean(wanted, found)}")
-    known = [wanted] if wanted else [gate for gate in (*HEADLINE, *reversed(found)) if gate in found]
+    known = [wanted] if wanted else [gate for gate in (*headline_names(), *reversed(found)) if gate in found]
     return found[known[0]] if known else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbtrain.gate_folder import load_gate
+    from kbtrain.gates.registry import load_gate
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load_gate"]
@@ -16,7 +16,7 @@ __all__ = ["__version__", "load_gate"]
 
 def __getattr__(name: str) -> Any:
     if name == "load_gate":
-        from kbtrain.gate_folder import load_gate
+        from kbtrain.gates.registry import load_gate
 
         return load_gate
     raise AttributeError(f"module 'kbtrain' has no attribute '{name}'")

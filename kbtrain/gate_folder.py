@@ -1,55 +1,34 @@
-"""What every gate offers: one number per question, higher = retrieval more needed. Thresholds are applied outside.
+"""Gate folders and the gates in them: the card ``gate.json``, thresholds, and what every gate can be asked.
 
-A gate's folder: safetensors weights, tokenizer, model card, and ``gate.json``, which says what they are.
-
-``gate.json`` of gates that classify (encoder, probe, RAGate-MHA): what they read, learnt and decide by.
+A gate gives one number per question or dialogue turn; higher = retrieval more needed. It retrieves where the score is
+above its threshold, which is chosen on dev questions afterwards and noted in the card.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.jsonl import one_line
+from kbtrain.answers.grading import CJK
+from kbtrain.errors import UserError, at
+from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import write_atomically
-from kbtrain.records import GateExample
-
-
-class Gate(Protocol):
-    """A gate scores examples and says what it needs, so that a caller does only that work.
-
-    ``needs_samples``: answers sampled from the model; ``needs_evidence``: examples carry a reference.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name results are stored under."""
-        ...
-
-    @property
-    def needs_samples(self) -> bool:
-        """Whether scoring needs stored samples."""
-        ...
-
-    @property
-    def needs_evidence(self) -> bool:
-        """Whether scoring needs retrieved text."""
-        ...
-
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example, in the gate's documented unit; higher = retrieval more needed."""
-        ...
-
+from kbtrain.records import Decision, Example, GateExample, TurnExample
 
 CARD = "gate.json"
 ADAPTER = "adapter"
-KINDS = ("kbm", "seakr", "encoder", "encoder_probe", "ragate_mha", "ragate_peft", "dialogue_state", "average")
+Reads = Literal["question", "turn"]
+Unit = Literal["probability", "log odds"]
+_CHINESE = re.compile(rf"[{CJK}]")
 
 
 class Threshold(BaseModel):
@@ -67,121 +46,194 @@ class Threshold(BaseModel):
 
 
 class GateCard(BaseModel):
-    """The content of ``gate.json``. ``train_sha256``, ``label_rule`` and ``run`` say what it was trained from."""
+    """The content of ``gate.json``; each kind of gate adds its own fields in its room.
+
+    ``base_model`` None: the gate stands on no pretrained model. ``label_rule``, ``run`` and ``versions`` say what it
+    was trained from, how, and with which packages. ``thresholds`` by gate name, e.g. ``kbm_mastery``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    ABSENT: ClassVar[frozenset[str]] = frozenset()  # fields of this class that the kind's file does not have
+    NO_SCORE: ClassVar[frozenset[str]] = frozenset({"thresholds"})  # fields on which no score depends
     schema_version: Literal[1] = 1
     kind: str
-    base_model: str
-    keys: tuple[Key, ...]
-    prompt_fingerprint: str
-    max_length: int
-    dtype: str  # of the weights
-    method: Literal["full", "lora", "qlora"]
-    labels: Literal["hard", "soft"]
-    merged: bool = True  # False: the folder holds an adapter only, and base_model is needed to open it
-    base_fingerprint: str | None = None  # of base_model, to tell another base from it
+    base_model: str | None = None
     thresholds: dict[str, Threshold] = {}
     label_rule: dict[str, Any] = {}
     run: dict[str, Any] = {}
     versions: dict[str, str] = {}
 
+    @model_serializer(mode="wrap")
+    def _in_file_order(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The kind's own fields stand before those about its making, as in every file written so far."""
+        fields: dict[str, Any] = handler(self)
+        names = sorted(fields, key=lambda name: name in ("thresholds", "label_rule", "run", "versions"))
+        return {name: fields[name] for name in names if name not in self.ABSENT}
 
-def write_card(folder: Path, card: GateCard) -> None:
-    """Write ``gate.json`` atomically."""
-    write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+    @classmethod
+    def read(cls, folder: Path | str, kind: str | None = None) -> Self:
+        """The card of a folder. ``kind``: where several kinds share a card.
+
+        Raises :class:`UserError` for a folder that holds no gate of this kind, or a broken one.
+        """
+        data, path = read_gate_json(folder), Path(folder) / CARD
+        expected = kind or cls.model_fields["kind"].default
+        if isinstance(expected, str) and data["kind"] != expected:
+            raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected '{expected}'")
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise UserError(f"{at(path)}: {one_line(error)}") from None
+
+    def write(self, folder: Path) -> None:
+        """Write ``gate.json`` atomically."""
+        write_atomically(folder / CARD, json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+
+    def depends(self) -> str:
+        """The part of the card that scores depend on, as JSON."""
+        return self.model_dump_json(exclude=set(self.NO_SCORE))
+
+    def parts(self) -> tuple[str, ...]:
+        """Folders of the gates that this one is made of, relative to its own."""
+        return ()
+
+    def check_prompts(
+        self,
+        found: str,
+        folder: Path | str,
+        instead: str = "the gate was trained with other prompts; train it again",
+    ) -> None:
+        """Raise :class:`UserError` if the prompts have another fingerprint than the one in the card."""
+        expected = getattr(self, "prompt_fingerprint", None)
+        if found != expected:
+            raise UserError(
+                f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {found}: {instead}"
+            )
 
 
-def read_card(folder: Path | str) -> GateCard:
-    """A KBM's card. Raises :class:`UserError` for a folder that holds none, or a broken one."""
-    data, path = read_json(folder), Path(folder) / CARD
-    if data["kind"] != "kbm":
-        raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected 'kbm'")
-    try:
-        return GateCard.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{at(path)}: {one_line(error)}") from None
+class ClassifierCard(GateCard):
+    """The card of gates that classify: encoder, probe, RAGate-MHA. ``reads`` are the settings of the input.
 
-
-def read_json(folder: Path | str) -> dict[str, Any]:
-    """Any gate's ``gate.json``. Raises :class:`UserError` if there is none, it is broken or of an unknown kind."""
-    path = Path(folder) / CARD
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{at(path)}: broken JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{at(path)}: expected a JSON object, found {type(data).__name__}")
-    if data.get("kind") not in KINDS:
-        raise UserError(f"{at(path)}: unknown kind {data.get('kind')!r}; {did_you_mean(str(data.get('kind')), KINDS)}")
-    return data
-
-
-def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
-    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind."""
-    data = read_json(folder)
-    data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
-    write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-
-
-def load_gate(path: Path | str, dtype: str = "auto", device: str = "auto") -> Any:
-    """Open any gate's folder: a :class:`~kbtrain.gates.kbm.gate.KBM`, :class:`~kbtrain.gates.seakr.gate.SeaKR`,
-    :class:`~kbtrain.gates.encoder.gate.EncoderGate`, :class:`~kbtrain.gates.encoder.probe.EncoderProbe`,
-    :class:`~kbtrain.gates.ragate.mha.RagateMHA`, :class:`~kbtrain.gates.ragate.peft.RagatePeft`,
-    :class:`~kbtrain.gates.turns.dialogue_state.DialogueStateGate` or :class:`~kbtrain.gates.average.AverageGate`.
-
-    ``dtype`` auto: as it was saved. Raises :class:`UserError`.
+    ``key``: label of questions that was learnt; ``seed`` tells trainings on the same data apart; ``base``: gate whose
+    log odds it adds to.
     """
-    from kbtrain.gates.average import AverageGate
-    from kbtrain.gates.encoder.gate import EncoderGate
-    from kbtrain.gates.encoder.probe import EncoderProbe
-    from kbtrain.gates.kbm.gate import KBM
-    from kbtrain.gates.ragate.mha import RagateMHA
-    from kbtrain.gates.ragate.peft import RagatePeft
-    from kbtrain.gates.seakr.gate import SeaKR
-    from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
-    kinds: dict[str, Any] = {"kbm": KBM, "seakr": SeaKR, "encoder": EncoderGate, "encoder_probe": EncoderProbe}
-    kinds |= {"ragate_mha": RagateMHA, "ragate_peft": RagatePeft}
-    kinds |= {"dialogue_state": DialogueStateGate, "average": AverageGate}
-    return kinds[read_json(path)["kind"]].load(path, dtype, device)
-
-
-Kind = Literal["encoder", "encoder_probe", "ragate_mha"]
-
-
-class ClassifierCard(BaseModel):
-    """The content of ``gate.json``. ``reads`` are the settings of the input; ``key`` the label of questions that was
-    learnt; ``seed`` tells trainings on the same data apart; ``base`` the gate whose log odds it adds to."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    schema_version: Literal[1] = 1
-    kind: Kind
     base_model: str | None
     reads: dict[str, Any]
     labels: Literal["hard", "soft"]
     key: Key = "mastery"
     base: Literal["dialogue_state"] | None = None
     seed: int
-    thresholds: dict[str, Threshold] = {}
-    label_rule: dict[str, Any] = {}
-    run: dict[str, Any] = {}
-    versions: dict[str, str] = {}
 
 
-def write_classifier_card(folder: Path, card: ClassifierCard) -> None:
-    """Write ``gate.json`` atomically."""
-    write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+def read_gate_json(folder: Path | str) -> dict[str, Any]:
+    """Any gate's ``gate.json``, of whatever kind. Raises :class:`UserError` if there is none or it is broken."""
+    path = Path(folder) / CARD
+    if not path.exists():
+        raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?")
+    data = read_json(path)
+    if not isinstance(data.get("kind"), str):
+        raise UserError(f"{at(path)}: field 'kind': expected the kind of gate, found {data.get('kind')!r}")
+    return data
 
 
-def read_classifier_card(folder: Path | str, kind: Kind) -> ClassifierCard:
-    """Raises :class:`UserError` for a folder that holds no gate of this kind, or a broken one."""
-    data, path = read_json(folder), Path(folder) / CARD
-    if data["kind"] != kind:
-        raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected '{kind}'")
-    try:
-        return ClassifierCard.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{at(path)}: {one_line(error)}") from None
+def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
+    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind."""
+    data = read_gate_json(folder)
+    data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
+    write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+class Gate(ABC):
+    """Scores questions or dialogue turns, and decides by its threshold which of them need retrieval.
+
+    A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_samples``: answers sampled from the model;
+    ``needs_evidence``: examples carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
+    where it is neither a probability nor log odds. ``spent`` counts requests, samples and tokens of a gate that needs
+    more than one forward pass an example. ``card`` is None for gates without a folder.
+    """
+
+    needs_samples: bool = False
+    needs_evidence: bool = False
+    reads: frozenset[Reads] = frozenset({"question"})
+    unit: Unit | None = None
+    card: GateCard | None = None
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name that scores and thresholds are stored under."""
+
+    @abstractmethod
+    def score_examples(self, examples: Sequence[Any]) -> list[float]:
+        """One score per example, in the gate's documented unit; higher = retrieval more needed."""
+
+    @property
+    def spent(self) -> Counter[str]:
+        """Requests, samples and tokens so far; empty for one forward pass an example."""
+        return Counter()
+
+    def score(self, inputs: Sequence[str | Example]) -> list[float]:
+        """One score per text or example, in their order. Raises :class:`UserError` for what the gate cannot read."""
+        return self.score_examples(self.examples(inputs))
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """All scores that one pass gives, by name; most gates have one."""
+        return {self.name: self.score(inputs)}
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold noted in the card; None if none was chosen yet."""
+        chosen = self.card.thresholds.get(self.name) if self.card else None
+        return None if chosen is None else chosen.threshold
+
+    def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
+        """One decision per text or example. ``threshold`` None: the gate's own.
+
+        Raises :class:`UserError` if there is none, and for gates that need samples or retrieved text.
+        """
+        chosen = self.threshold if threshold is None else threshold
+        if chosen is None:
+            raise UserError(
+                f"gate '{self.name}': no threshold in its {CARD}; choose one on dev questions (eval/calibrate.py), or "
+                "give one: threshold=..."
+            )
+        if self.needs_samples or (self.needs_evidence and any(isinstance(value, str) for value in inputs)):
+            raise UserError(f"gate '{self.name}': needs samples or retrieved text; a bare question is not enough")
+        return [Decision(score, self.probability(score), float(chosen), score > chosen) for score in self.score(inputs)]
+
+    def needs_retrieval(self, text: str | Example, threshold: float | None = None) -> bool:
+        """True if the score of one text (or example) is above the threshold."""
+        return self.decide([text], threshold)[0].retrieve
+
+    def probability(self, score: float) -> float | None:
+        """The probability that retrieval is needed which a score states, uncalibrated; None without such a unit."""
+        if self.unit == "log odds":
+            return logistic(score)
+        return score if self.unit == "probability" else None
+
+    def examples(self, inputs: Sequence[str | Example]) -> list[Example]:
+        """Texts as examples; examples as they are. Raises :class:`UserError` for anything that the gate cannot read."""
+        if isinstance(inputs, str | GateExample | TurnExample) or not isinstance(inputs, Iterable):
+            raise UserError(f"gate '{self.name}': expected a list of questions, found {inputs!r:.60}; put it in a list")
+        return [self._example(value, place) for place, value in enumerate(inputs)]
+
+    def _example(self, value: object, place: int) -> Example:
+        if isinstance(value, str) and "question" in self.reads:
+            if not value.strip():
+                raise UserError(f"gate '{self.name}': text {place} is empty; expected a question")
+            return GateExample.ask(value, language="zh" if _CHINESE.search(value) else "en")
+        kinds: dict[Reads, type[Example]] = {"question": GateExample, "turn": TurnExample}
+        if isinstance(value, tuple(kinds[reads] for reads in self.reads)):
+            return value  # type: ignore[return-value]  # isinstance of a tuple made at run time
+        wanted = " or ".join(kinds[reads].__name__ for reads in sorted(self.reads))
+        texts = "texts or " if "question" in self.reads else ""
+        raise UserError(
+            f"gate '{self.name}': reads {texts}records {wanted} (kbtrain.records), found {type(value).__name__} "
+            f"at place {place}"
+        )
+
+
+def logistic(log_odds: float) -> float:
+    """The logistic function, without overflow."""
+    return 1 / (1 + math.exp(-log_odds)) if log_odds >= 0 else math.exp(log_odds) / (1 + math.exp(log_odds))

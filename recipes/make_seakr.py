@@ -20,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.gate import SeakrCard, measured_scale, write_seakr_card
+from kbtrain.gates.seakr.gate import SeakrCard, measured_scale
 from kbtrain.labeling.examples import example
 from kbtrain.provenance import file_sha256, git_state, package_versions
 from kbtrain.records import GateExample, Question
@@ -76,7 +76,7 @@ def main(config: MakeSeakrConfig) -> None:
         run={**sources, **git_state(), "empty_samples": gate.spent["empty_samples"]},
         versions=package_versions(),
     )
-    write_seakr_card(config.output, card)
+    card.write(config.output)
     print(
         f"SeaKR on {config.model}, layer {settings.layer} ({settings.mlp}): floor {measured.floor:.3f}, ceiling "
         f"{measured.ceiling:.3f} (squared norms {measured.low:.3g} to {measured.high:.3g}, {measured.n} dev questions, "

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
-from kbtrain.gates.encoder.offset import EncoderBase, turns_only
+from kbtrain.gates.encoder.offset import OffsetGate, turns_only
 from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
 from kbtrain.training.data import read_classifier_data as read_data
 from kbtrain.training.finish import (
@@ -222,12 +222,12 @@ def fitted_probe(config: TrainEncoderConfig, data: ClassifierData, device: str) 
     return EncoderProbe.fit(model, reader, examples, need, class_weights(data.train, config.class_weight))
 
 
-def fitted_base(config: TrainEncoderConfig, data: ClassifierData) -> tuple[EncoderBase | None, list[float]]:
+def fitted_base(config: TrainEncoderConfig, data: ClassifierData) -> tuple[OffsetGate | None, list[float]]:
     """The base, if there shall be one, and what the training rows' logits are added to."""
     if not config.base or config.method == "probe":
         return None, [0.0] * len(data.train)
     turns = turns_only([row.example for row in data.train])
-    return EncoderBase.fit(turns, class_weights(data.train, config.class_weight))
+    return OffsetGate.fit(turns, class_weights(data.train, config.class_weight))
 
 
 def dry_run(config: TrainEncoderConfig, data: ClassifierData) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gate_folder import CARD, GateCard
+from kbtrain.gate_folder import CARD
 from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.kbm import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
@@ -140,6 +140,7 @@ def train(config: TrainKBMConfig, data: TrainingData, device: str, processes: in
 
 
 def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model: Any, run: dict[str, Any]) -> None:
+    from kbtrain.gates.kbm.gate import KBMCard
     from kbtrain.gates.kbm.train import save_checked
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.training.run import write_run_files
@@ -152,8 +153,7 @@ def save(config: TrainKBMConfig, data: TrainingData, trainer: KBMTrainer, model:
         "without_label": data.unlabelled,
     }
     facts |= {"reference_tokens_cut": cut, "steps": state.global_step, "best_step": state.best_global_step}
-    card = GateCard(
-        kind="kbm",
+    card = KBMCard(
         base_model=config.model,
         prompt_fingerprint=kbm_fingerprint(trainer.kbm.scorer.encoder.tokenizer, config.keys),
         dtype="bf16" if run["compute"] == "bf16" else "fp32",

@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gate_folder import CARD, read_classifier_card
+from kbtrain.gate_folder import CARD, ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.provenance import write_atomically
 from kbtrain.report.mha_sweep import Shape, SweptNetwork, best, grid, sweep_figure, sweep_table
@@ -162,7 +162,7 @@ def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, outp
 
 
 def row_of(folder: Path, shape: Shape) -> SweptNetwork:
-    run = read_classifier_card(folder, "ragate_mha").run
+    run = ClassifierCard.read(folder, "ragate_mha").run
     dev = run["dev"]
     return SweptNetwork(shape, dev["f1"], dev["auroc"], dev["average_precision"], run["best_epoch"], run["seconds"])
 

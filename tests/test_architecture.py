@@ -31,18 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 )
 
 # Imports that still point up or sideways: this list may only shrink.
-EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
-    {
-        ("gate_folder", "gates.average"),
-        ("gate_folder", "gates.encoder.gate"),
-        ("gate_folder", "gates.encoder.probe"),
-        ("gate_folder", "gates.kbm.gate"),
-        ("gate_folder", "gates.ragate.mha"),
-        ("gate_folder", "gates.ragate.peft"),
-        ("gate_folder", "gates.seakr.gate"),
-        ("gate_folder", "gates.turns.dialogue_state"),
-    }
-)
+EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()
 
 
 def modules() -> dict[str, Path]:

@@ -30,6 +30,7 @@ LIGHT = (
     "answers.grading",
     "models.embedded",
     "cli",
+    "gates.registry",
 )
 
 
@@ -50,7 +51,7 @@ def test_light_module_loads_nothing_heavy(module):
 
 
 def test_load_gate_is_found_when_it_is_asked_for():
-    from kbtrain.gate_folder import load_gate
+    from kbtrain.gates.registry import load_gate
 
     assert kbtrain.load_gate is load_gate
 

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter
 from kbtrain.config import Config
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.errors import UserError
-from kbtrain.gates.registry import Opening, Source, source_of
+from kbtrain.gates.registry import GateHandle, Opening, reopened
 from kbtrain.gates.score_stage import Chunk, ScoredChunk, scored_chunk
 from kbtrain.records import Split
 
@@ -34,16 +34,16 @@ class ScoreWorker(RowWorker):
     def open(self, config: str) -> None:
         """``config``: an :class:`Opening` and what its scores depend on, as JSON."""
         wanted = json.loads(config)
-        opening = _settled(Opening(**wanted["opening"]))
-        self.source = source_of(opening)
-        if self.source.depends != wanted["depends"]:
+        opening = _with_dtype(Opening(**wanted["opening"]))
+        self.handle = reopened(opening)
+        if self.handle.depends != wanted["depends"]:
             raise UserError(f"{opening.model}: other weights or settings here than where scoring was started")
         self.dtype = opening.dtype
-        self.model = self.source.open()
+        self.gate = self.handle.open()
 
     def do(self, row: str) -> str:
         """A chunk -> its scores, and the number format that this machine computes in."""
-        scored = scored_chunk(self.source, self.model, _CHUNK.validate_python(json.loads(row)))
+        scored = scored_chunk(self.handle, self.gate, _CHUNK.validate_python(json.loads(row)))
         return json.dumps({"scored": asdict(scored), "dtype": self.dtype})
 
 
@@ -53,13 +53,13 @@ class RayScoring(RayCluster):
 
     worker: type[RowWorker] = ScoreWorker
 
-    def __call__(self, source: Source, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
-        if source.opening is None:
-            raise ValueError(f"source of {', '.join(source.names)} has no opening: another process cannot open it")
-        config = json.dumps({"opening": asdict(source.opening), "depends": source.depends})
+    def __call__(self, handle: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
+        if handle.opening is None:
+            raise ValueError(f"gate {', '.join(handle.names)} has no opening: another process cannot open it")
+        config = json.dumps({"opening": asdict(handle.opening), "depends": handle.depends})
         rows = {number: json.dumps(asdict(chunk)) for number, chunk in enumerate(chunks)}
         dtypes = set()
-        for _, text in self.map_rows(self.worker, config, rows, "chunk", gpus=int(source.opening.device != "cpu")):
+        for _, text in self.map_rows(self.worker, config, rows, "chunk", gpus=int(handle.opening.device != "cpu")):
             done = json.loads(text)
             dtypes.add(done["dtype"])
             if len(dtypes) > 1:  # 'auto' is measured, and the machines differ
@@ -68,10 +68,10 @@ class RayScoring(RayCluster):
             yield _SCORED.validate_python(done["scored"])
 
 
-def _settled(opening: Opening) -> Opening:
-    """The opening with the number format that ``auto`` means on this machine, where it is measured: for the prompt
-    baseline. Folders say their own."""
-    if opening.kind != "prompt" or opening.dtype != "auto":
+def _with_dtype(opening: Opening) -> Opening:
+    """The opening with the number format that ``auto`` means on this machine, where it is measured: for gates that
+    prompt a model by its name. Folders say their own."""
+    if opening.prompt is None or opening.dtype != "auto":
         return opening
     from kbtrain.models.load import choose_device, choose_dtype, name_of
 

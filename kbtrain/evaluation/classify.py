@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateInput, decide, interval
-from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.metrics.calibration import Calibrated, calibrated
 from kbtrain.metrics.classification import Classification, classify
 from kbtrain.metrics.ranking import normalised_area
@@ -73,18 +71,6 @@ def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, 
 
 
 ByGate = Mapping[str, Mapping[str, float]]
-
-
-def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
-    """Scores by gate and question id. Raises :class:`UserError` for a gate that is in two files."""
-    found: dict[str, dict[str, float]] = {}
-    for path in paths:
-        scores = read_scores(path)
-        twice = next((gate for gate in scores if gate in found), None)
-        if twice is not None:
-            raise UserError(f"{path}: gate '{twice}' stands in another score file too; rename it in one of them")
-        found |= scores
-    return found
 
 
 def of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:

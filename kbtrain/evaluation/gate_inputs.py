@@ -13,12 +13,10 @@ import numpy as np
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.run_folder import Stored, in_order
 from kbtrain.gate_folder import Gate
+from kbtrain.gates.registry import TABLE_ORDER
 from kbtrain.gates.simple import NEUTRAL, Always, Never, Oracle, Random, RelationOnly
 from kbtrain.labeling.examples import example
 from kbtrain.records import Label, Outcome
-
-ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "kbm_mastery", "kbm_certainty",
-         "kbm_benefit")  # fmt: skip
 
 
 def baselines(dev: Stored, test: Stored, labels: Iterable[Label], seed: int) -> list[GateInput]:
@@ -54,7 +52,10 @@ def scored(
     test: Sequence[Outcome],
     path: Path,
 ) -> list[GateInput]:
-    """The gates of ``scores.jsonl``; ``meta`` is its meta data. Raises :class:`UserError` for a missing score."""
+    """The gates that were scored; ``meta``: see :class:`~kbtrain.evaluation.run_folder.StoredScores`.
+
+    Raises :class:`UserError` for a missing score.
+    """
     seconds, spent = meta.get("seconds_per_question", {}), meta.get("spent_per_question", {})
 
     def total(name: str, what: str, default: float = 0.0) -> int:
@@ -75,5 +76,8 @@ def scored(
 
 
 def in_report_order(gates: Sequence[GateInput]) -> list[GateInput]:
-    """As in :data:`ORDER`, further gates behind them by name."""
-    return sorted(gates, key=lambda gate: (ORDER.index(gate.name) if gate.name in ORDER else len(ORDER), gate.name))
+    """As in :data:`~kbtrain.gates.registry.TABLE_ORDER`, further gates behind them by name."""
+    return sorted(
+        gates,
+        key=lambda gate: (TABLE_ORDER.index(gate.name) if gate.name in TABLE_ORDER else len(TABLE_ORDER), gate.name),
+    )

@@ -14,11 +14,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.run_folder import Stored
+from kbtrain.evaluation.run_folder import Stored, stored_scores
+from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import device, file_sha256, git_state, meta_path, package_versions, peak_rss_mb, read_meta
 
 STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
-          "examples/dev.jsonl", "examples/test.jsonl", "kbm", "scores.jsonl")  # fmt: skip
+          "examples/dev.jsonl", "examples/test.jsonl", "kbm")  # fmt: skip
 POSITIVES = {
     "needed": "right with retrieval and wrong without (greedy answers)",
     "unmastered": "mastery without retrieval not above tau_mastery",
@@ -50,7 +51,7 @@ def result_meta(
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(sampling),
-        "gate": gate_folder.read_card(card.parent).model_dump(mode="json") if card.exists() else None,
+        "gate": KBMCard.read(card.parent).model_dump(mode="json") if card.exists() else None,
         "stages": stages(run),
         "packages": package_versions(),
         **git_state(),
@@ -65,7 +66,8 @@ def result_meta(
 def stages(run: Path) -> dict[str, dict[str, Any]]:
     """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
     found = {}
-    for name in STAGES:
+    scores = [path.relative_to(run).as_posix() for path in stored_scores(run, required=False).files]
+    for name in (*STAGES, *scores):
         if meta_path(run / name).exists():
             meta = read_meta(run / name)
             found[name] = {key: value for key, value in meta.items() if key != "packages"}
@@ -84,7 +86,7 @@ def note_thresholds(folder: Path, dev_file: Path, gates: Iterable[GateResult]) -
     """Note the thresholds of a KBM's gates in its ``gate.json``, with the hash of the dev examples; if it is there."""
     if not (folder / gate_folder.CARD).exists():
         return
-    names = [f"kbm_{key}" for key in gate_folder.read_card(folder).keys]
+    names = [f"kbm_{key}" for key in KBMCard.read(folder).keys]
     for gate in gates:
         if gate.gate in names and gate.threshold is not None and gate.threshold_rule is not None:
             chosen = gate_folder.Threshold(

@@ -114,6 +114,60 @@ def read_scores(path: Path) -> dict[str, dict[str, float]]:
     return dict(scores)
 
 
+@dataclass(frozen=True)
+class StoredScores:
+    """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
+
+    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, as far as those files' meta data
+    tell. ``path``: of the folder, for messages.
+    """
+
+    path: Path
+    files: tuple[Path, ...] = ()
+    by_gate: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, gate: str) -> tuple[Path, Mapping[str, float]]:
+        """A gate's file and scores. Raises :class:`UserError` for a gate without scores."""
+        if gate not in self.by_gate:
+            raise UserError(f"{self.path}: no scores of gate '{gate}'; {did_you_mean(gate, self.by_gate)}")
+        return next(path for path in self.files if gate in read_scores(path)), self.by_gate[gate]
+
+
+def stored_scores(run: Path, required: bool = True) -> StoredScores:
+    """The scores of ``RUN/scores/*.jsonl``; those in ``RUN/scores.jsonl`` of version 0.1 that are not there are added.
+
+    Raises :class:`UserError` if there are none (and ``required``), or if a gate stands in two files.
+    """
+    folder, old = run / "scores", run / "scores.jsonl"
+    files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
+    by_gate = read_score_files(files)
+    meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}}
+    if old.exists():
+        added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}
+        by_gate |= added
+        files += [old] if added else []
+    for path in reversed(files):  # what is in the folder comes last, and stays
+        noted = read_meta(path) if meta_path(path).exists() else {}
+        for key, found in meta.items():
+            found |= noted.get(key, {})
+    if not by_gate and required:
+        raise UserError(f"{at(folder)}: no scores in it; run eval/score.py first")
+    return StoredScores(folder, tuple(files), by_gate, meta)
+
+
+def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Scores by gate and question id. Raises :class:`UserError` for a gate that stands in two files."""
+    found: dict[str, dict[str, float]] = {}
+    for path in paths:
+        scores = read_scores(path)
+        twice = next((gate for gate in scores if gate in found), None)
+        if twice is not None:
+            raise UserError(f"{path}: gate '{twice}' stands in another score file too; rename it in one of them")
+        found |= scores
+    return found
+
+
 def in_order(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> list[float]:
     """The scores of these questions. Raises :class:`UserError` naming how many are missing, and the first of them."""
     missing = [o.question_id for o in outcomes if o.question_id not in scores]
@@ -138,7 +192,7 @@ _SPLITS: tuple[Split, Split] = ("dev", "test")
 class RunFolder:
     """Graded answers (``dev``, ``test``), scores by gate and question id, and what the answers were made with.
 
-    ``seconds`` are the measured seconds per question of each gate, where the score file's meta data tell.
+    ``seconds`` are the measured seconds per question of each gate, where the score files' meta data tell.
     """
 
     path: Path
@@ -148,6 +202,12 @@ class RunFolder:
     seconds: Mapping[str, float]
     sampling: Mapping[str, Any]
     notes: Sequence[str]
+    stored: StoredScores
+
+    @property
+    def files(self) -> list[Path]:
+        """Questions, answers and scores: what every evaluation of the run is made from."""
+        return [self.path / "questions.jsonl", self.path / "samples.db", *self.stored.files]
 
     @property
     def model(self) -> str:
@@ -156,8 +216,8 @@ class RunFolder:
 
 
 def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False, scores: bool = True) -> RunFolder:
-    """Read questions.jsonl, samples.db and (if ``scores``) scores.jsonl. Raises :class:`UserError`."""
-    store_file, score_file = path / "samples.db", path / "scores.jsonl"
+    """Read questions.jsonl, samples.db and (if ``scores``) the gates' scores. Raises :class:`UserError`."""
+    store_file = path / "samples.db"
     with SampleStore(store_file, read_only=True) as store:
         sampling = store.run_meta(sampling_run)
         questions = list(jsonl.read(Question, path / "questions.jsonl"))
@@ -166,11 +226,11 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
     notes = check_missing([dev, test], store_file, allow_missing)
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
-    found = read_scores(score_file) if scores else {}
-    check_same_questions(found, {*(o.question_id for o in (*dev.outcomes, *test.outcomes))}, score_file)
-    meta = read_meta(score_file) if scores and meta_path(score_file).exists() else {}
-    seconds = {gate: float(by.get("test", 0.0)) for gate, by in meta.get("seconds_per_question", {}).items()}
-    return RunFolder(path, dev, test, found, seconds, sampling, notes)
+    stored = stored_scores(path) if scores else StoredScores(path / "scores")
+    known = {*(o.question_id for o in (*dev.outcomes, *test.outcomes))}
+    check_same_questions(stored.by_gate, known, stored.path)
+    seconds = {gate: float(by.get("test", 0.0)) for gate, by in stored.meta.get("seconds_per_question", {}).items()}
+    return RunFolder(path, dev, test, stored.by_gate, seconds, sampling, notes, stored)
 
 
 def check_same_questions(scores: Mapping[str, Mapping[str, float]], known: set[str], path: Path) -> None:
@@ -195,7 +255,7 @@ def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFol
     test = [_score(runs, gate, outcome) for run in test_of for outcome in run.test.outcomes]
     missing = [o.question_id for run in runs for o in run.dev.outcomes if _score(runs, gate, o) is None]
     missing += [o.question_id for run in test_of for o in run.test.outcomes if _score(runs, gate, o) is None]
-    where = ", ".join(str(run.path / "scores.jsonl") for run in runs)
+    where = ", ".join(str(run.stored.path) for run in runs)
     names = {name for run in runs for name in run.scores}
     if gate not in names:
         raise UserError(f"{where}: no scores of gate '{gate}'; {did_you_mean(gate, names)}")

@@ -23,8 +23,22 @@ def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
     return found
 
 
+def score_file(run: Path, gate: Path) -> Path:
+    """The scores of a gate in a run folder: ``RUN/scores/<gate>.jsonl``, or ``scores.jsonl`` in the gate's folder.
+
+    The second is where a training leaves them, and where version 0.1 kept all. Raises :class:`UserError` if there are
+    none.
+    """
+    inside = run / gate / "scores.jsonl"
+    stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
+    found = next((path for path in (stored, inside, run / "gates" / gate / "scores.jsonl") if path.exists()), None)
+    if found is None:
+        raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
+    return found
+
+
 def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
-    """Dev scores choose the cut, test scores are kept. Raises :class:`UserError` for turns without a score."""
+    """Dev scores choose the threshold, test scores are kept. Raises :class:`UserError` for turns without a score."""
     scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
     missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
     if missing:

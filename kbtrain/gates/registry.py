@@ -1,189 +1,300 @@
-"""Gates that run a model, as things to be opened when there is something to score.
+"""The one list of gate kinds: how a gate's folder is opened, what it reads, and the names its scores stand under.
 
-Gates on dialogue turns that need seconds of fitting or none; and the threshold of a gate folder by dev scores.
+A kind of gate from another package is found through the entry point group ``kbtrain.gates``: its name is the kind, its
+value a :class:`Kind`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
-from kbtrain import jsonl
-from kbtrain.gate_folder import CARD, Threshold, load_gate, read_card, read_classifier_card, read_json, set_threshold
-from kbtrain.gate_folder import Kind as ClassifierKind
-from kbtrain.gates.average import read_average_card
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, Reads, read_gate_json
+from kbtrain.gates.average import AverageCard, AverageGate
+from kbtrain.gates.encoder.gate import EncoderGate
+from kbtrain.gates.encoder.probe import EncoderProbe
+from kbtrain.gates.kbm.gate import KBM, KBMCard
+from kbtrain.gates.ragate.mha import RagateMHA
+from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
+from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
+from kbtrain.gates.seakr.signals import SIGNALS
+from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
+from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.provenance import file_sha256
-from kbtrain.records import GateExample, GateScore, TurnExample
+from kbtrain.records import Example, TurnExample
 
-Kind = Literal["prompt", "kbm", "seakr", "encoder", "mha"]
-Score = Callable[[Sequence[GateExample]], dict[str, list[float]]]
+GROUP = "kbtrain.gates"
+QUESTION: frozenset[Reads] = frozenset({"question"})
+TURN: frozenset[Reads] = frozenset({"turn"})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of gate that lives in folders.
+
+    ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``names`` of its
+    scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
+    ``headline``: names that a report's headline may carry, the most telling first. ``fit``: of gates that are fitted
+    to labelled turns in seconds.
+    """
+
+    card: type[GateCard]
+    open: Callable[[Path, str, str], Gate]
+    reads: frozenset[Reads]
+    names: Callable[[Any], tuple[str, ...]]
+    made_by: str
+    headline: tuple[str, ...] = ()
+    fit: Callable[[Sequence[TurnExample]], Gate] | None = None
+
+
+def _average(folder: Path, dtype: str, device: str) -> Gate:
+    return AverageGate.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
+
+
+def _named(*names: str) -> Callable[[Any], tuple[str, ...]]:
+    return lambda card: names
+
+
+GATES: dict[str, Kind] = {
+    "kbm": Kind(
+        KBMCard,
+        KBM.load,
+        QUESTION,
+        lambda card: tuple(f"kbm_{key}" for key in card.keys),
+        "recipes/train_kbm.py",
+        ("kbm_benefit", "kbm_certainty", "kbm_mastery"),
+    ),
+    "encoder": Kind(
+        ClassifierCard, EncoderGate.load, QUESTION | TURN, _named("encoder"), "recipes/train_encoder.py", ("encoder",)
+    ),
+    "encoder_probe": Kind(
+        ClassifierCard,
+        EncoderProbe.load,
+        QUESTION | TURN,
+        _named("encoder_probe"),
+        "recipes/train_encoder.py",
+        ("encoder_probe",),
+    ),
+    "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
+    "ragate_mha": Kind(
+        ClassifierCard, RagateMHA.load, QUESTION | TURN, _named("ragate_mha"), "recipes/train_ragate_mha.py"
+    ),
+    "ragate_peft": Kind(RagatePeftCard, RagatePeft.load, TURN, _named("ragate_peft"), "recipes/train_ragate_peft.py"),
+    "dialogue_state": Kind(
+        DialogueStateCard,
+        lambda folder, dtype, device: DialogueStateGate.load(folder),
+        TURN,
+        _named("dialogue_state"),
+        "eval/score.py",
+        fit=DialogueStateGate.fit,
+    ),
+    "structural": Kind(
+        StructuralCard,
+        lambda folder, dtype, device: StructuralGate.load(folder),
+        TURN,
+        _named("structural"),
+        "eval/score.py",
+        fit=StructuralGate.fit,
+    ),
+    "average": Kind(AverageCard, _average, QUESTION | TURN, _named("average"), "eval/score.py"),
+}
+# Folders of version 0.1 whose name was not their kind's.
+OLD_NAMES = {"mha": "ragate_mha"}
+# Rows of every table: what needs no gate's folder, then the KBM; further gates follow by name.
+TABLE_ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", *reversed(GATES["kbm"].headline))
+
+
+def kinds() -> dict[str, Kind]:
+    """All kinds by name, those of other packages included. Raises :class:`UserError` for one that cannot be loaded."""
+    found = dict(GATES)
+    for point in entry_points(group=GROUP):
+        if point.name in GATES:
+            raise UserError(f"entry point '{point.name}' of group {GROUP}: kbtrain has a gate of that name; rename it")
+        try:
+            kind = point.load()
+        except Exception as error:  # noqa: BLE001 - of another package: anything may come
+            raise UserError(f"entry point '{point.name}' of group {GROUP}: cannot be loaded ({error})") from None
+        if not isinstance(kind, Kind):
+            raise UserError(
+                f"entry point '{point.name}' of group {GROUP}: expected a kbtrain.gates.registry.Kind, found "
+                f"{type(kind).__name__}"
+            )
+        found[point.name] = kind
+    return found
+
+
+def headline_names() -> tuple[str, ...]:
+    """Gates that a report's headline may carry, in the order of preference: the best one on test would be luck."""
+    return tuple(name for kind in kinds().values() for name in kind.headline)
+
+
+def kind_of(folder: Path | str) -> tuple[str, Kind]:
+    """Name and kind of a folder's gate. Raises :class:`UserError` for none, a broken one, or an unknown kind."""
+    name = str(read_gate_json(folder)["kind"])
+    if name in GATES:
+        return name, GATES[name]
+    known = kinds()
+    if name not in known:
+        raise UserError(f"{at(Path(folder) / CARD)}: unknown kind '{name}'; {did_you_mean(name, known)}")
+    return name, known[name]
+
+
+def read_card(folder: Path | str) -> GateCard:
+    """The card of a gate's folder, of whatever kind. Raises :class:`UserError`."""
+    name, kind = kind_of(folder)
+    return kind.card.read(folder, name)
+
+
+def load_gate(folder: Path | str, key: str | None = None, dtype: str = "auto", device: str = "auto") -> Gate:
+    """Open any gate's folder. ``dtype`` auto: as it was saved.
+
+    ``key`` chooses what a KBM decides by: mastery, certainty or benefit; None: the one that was most accurate on dev,
+    as far as the folder notes it, else the first. Raises :class:`UserError`.
+    """
+    name, kind = kind_of(folder)
+    if key is not None and name != "kbm":
+        raise UserError(f"key '{key}': a gate of kind '{name}' has no keys, only a KBM has; leave it out")
+    gate = kind.open(Path(folder), dtype, device)
+    return gate if key is None else cast(KBM, gate).gate(key)  # type: ignore[arg-type]  # gate() refuses unknown keys
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What opens a gate, as plain values: another process makes the same source of them (:func:`source_of`)."""
+    """What opens a gate, as plain values: another process makes the same handle of them (:func:`reopened`)."""
 
-    kind: Kind
-    model: str  # the gate's folder; of the prompt baseline an embedded name, folder or hub id
+    model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
     dtype: str = "auto"
     device: str = "auto"
+    prompt: str | None = None  # name of a prompted gate (:data:`PROMPTED`)
+    name: str | None = None  # that the folder's scores stand under; None: the folder's own
 
 
 @dataclass(frozen=True)
-class Source:
-    """The gates that one forward pass serves: their names, what their scores depend on, and how to open the model.
+class GateHandle:
+    """A gate that is opened when there is something to score.
 
-    ``spent`` counts what scoring costs beyond one request a question (``requests``, ``samples``, ``tokens``).
+    ``name`` tells it from other gates of a run; ``names`` are those of its scores, all from one pass. ``stored``: the
+    names under which scores are kept that the gate itself calls otherwise. ``depends``: what the scores depend on.
     """
 
     names: tuple[str, ...]
     depends: str
-    open: Callable[[], Score]
-    spent: Counter[str] = field(default_factory=Counter)
+    open: Callable[[], Gate]
     opening: Opening | None = None  # None: only this process can open it
+    name: str = ""
+    reads: frozenset[Reads] = QUESTION
+    stored: Mapping[str, str] = field(default_factory=dict)
+
+    def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
+        """The opened gate's scores by :attr:`names`."""
+        return {self.stored.get(name, name): values for name, values in gate.score_all(examples).items()}
 
 
-def prompt_source(model: str, dtype: str = "auto", device: str = "auto") -> Source:
-    """The prompt baseline on an embedded model, folder or hub id."""
+def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None) -> GateHandle:
+    """A folder's gate, unopened. Raises :class:`UserError` if it holds none.
 
-    def opened() -> Score:
-        from kbtrain.gates.kbm.prompt import Prompt
-
-        gate = Prompt.load(model, dtype, device)
-        return lambda examples: {gate.name: gate.score(examples)}
-
-    return Source(("prompt",), model, opened, opening=Opening("prompt", model, dtype, device))
-
-
-def kbm_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """All keys of a KBM's folder. Raises :class:`UserError` if it holds no gate.
-
-    Its scores depend on the weights and on the card, but not on the thresholds noted there.
+    Its scores depend on its weights and on its card, but not on the thresholds noted there. A folder that does not
+    carry a kind's name gives its own to the scores (``encoder0``: a second encoder of the run).
     """
-    card = read_card(folder)
+    kind_name, kind = kind_of(folder)
+    card = kind.card.read(folder, kind_name)
+    given = kind.names(card)
+    own = name or OLD_NAMES.get(folder.resolve().name, folder.resolve().name)
+    stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
+    if len(given) == 1 and stored:
+        stored = {given[0]: own}
+    return GateHandle(
+        tuple(stored.get(one, one) for one in given),
+        _depends(folder, card),
+        lambda: load_gate(folder, dtype=dtype, device=device),
+        Opening(str(folder), dtype, device, name=name),
+        own,
+        kind.reads,
+        stored,
+    )
+
+
+def _renamed(name: str, kind: str, folder: str) -> str:
+    """``kbm_mastery`` of the folder ``lora``: ``lora_mastery``; other names follow the folder's."""
+    return folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}"
+
+
+def _depends(folder: Path, card: GateCard) -> str:
+    """Card and weights' hashes; of a gate made of others: theirs."""
+    if card.parts():
+        return ":".join(_depends(folder / part, read_card(folder / part)) for part in card.parts())
     weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
-    depends = ":".join([card.model_dump_json(exclude={"thresholds"}), *weights])
-
-    def opened() -> Score:
-        from kbtrain.gates.kbm.gate import KBM
-
-        model = KBM.load(folder, dtype, device)
-        gates = [model.gate(key) for key in model.keys]
-
-        def score(examples: Sequence[GateExample]) -> dict[str, list[float]]:
-            found = model.probabilities(examples)
-            return {gate.name: gate.from_probabilities(found[gate.key]) for gate in gates}
-
-        return score
-
-    names = tuple(f"kbm_{key}" for key in card.keys)
-    return Source(names, depends, opened, opening=Opening("kbm", str(folder), dtype, device))
+    return ":".join([card.depends(), *weights])
 
 
-def seakr_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """All signals of a SeaKR gate's folder, from the same samples. Raises :class:`UserError` if it holds no such gate.
+@dataclass(frozen=True)
+class Prompted:
+    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name."""
 
-    Its scores depend on the card but for what was measured or chosen afterwards.
-    """
-    from kbtrain.gates.seakr.gate import read_seakr_card
-    from kbtrain.gates.seakr.signals import SIGNALS
-
-    card = read_seakr_card(folder)
-    spent: Counter[str] = Counter()
-
-    def opened() -> Score:
-        from kbtrain.gates.seakr.gate import SeaKR
-
-        gate = SeaKR.load(folder, dtype, device)
-        gate.spent = spent
-        return gate.all_scores
-
-    depends = card.model_dump_json(exclude={"thresholds", "measured", "run"})
-    return Source(tuple(SIGNALS), depends, opened, spent, Opening("seakr", str(folder), dtype, device))
+    open: Callable[[str, str, str], Gate]
+    reads: frozenset[Reads]
 
 
-def encoder_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """An encoder (fine-tuned, a probe, or the average of both) that was trained on questions. Raises
-    :class:`UserError` if the folder holds no such gate."""
-    opening, found = Opening("encoder", str(folder), dtype, device), read_json(folder)["kind"]
-    if found == "average":
-        members = [folder / member for member in read_average_card(folder).members]
-        depends = ":".join(encoder_source(member, dtype, device).depends for member in members)
-        return Source((found,), depends, _opens_classifier(opening), opening=opening)
-    return _classifier_source("encoder_probe" if found == "encoder_probe" else "encoder", opening)
+def _prompt(model: str, dtype: str, device: str) -> Gate:
+    from kbtrain.gates.kbm.prompt import Prompt
+
+    return Prompt.load(model, dtype, device)
 
 
-def ragate_mha_source(folder: Path, dtype: str = "auto", device: str = "auto") -> Source:
-    """RAGate-MHA trained on questions. Raises :class:`UserError` if the folder holds no such gate."""
-    return _classifier_source("ragate_mha", Opening("mha", str(folder), dtype, device))
+def _ragate(shots: Any, know: bool) -> Callable[[str, str, str], Gate]:
+    def opened(model: str, dtype: str, device: str) -> Gate:
+        from kbtrain.gates.ragate.prompt import RagatePrompt
+        from kbtrain.models.load import load_model
 
-
-def _classifier_source(kind: ClassifierKind, opening: Opening) -> Source:
-    """A gate of this kind, which is also its name."""
-    return Source((kind,), _depends(Path(opening.model), kind), _opens_classifier(opening), opening=opening)
-
-
-def _opens_classifier(opening: Opening) -> Callable[[], Score]:
-    def opened() -> Score:
-        gate = load_gate(opening.model, opening.dtype, opening.device)
-        return lambda examples: {gate.name: gate.score(examples)}
+        return RagatePrompt(*load_model(model, dtype, device), shots, know)
 
     return opened
 
 
-FOLDER_SOURCES: dict[str, Callable[[Path, str, str], Source]] = {
-    "kbm": kbm_source,
-    "seakr": seakr_source,
-    "encoder": encoder_source,
-    "mha": ragate_mha_source,
+PROMPTED: dict[str, Prompted] = {
+    "prompt": Prompted(_prompt, QUESTION),
+    "ragate_prompt_zero_shot": Prompted(_ragate("zero_shot", False), TURN),
+    "ragate_prompt_in_context": Prompted(_ragate("in_context", False), TURN),
+    "ragate_prompt_zero_shot_know": Prompted(_ragate("zero_shot", True), TURN),
+    "ragate_prompt_in_context_know": Prompted(_ragate("in_context", True), TURN),
 }
 
 
-def source_of(opening: Opening) -> Source:
-    """The source again, in whatever process. Raises :class:`UserError` as it does."""
-    if opening.kind == "prompt":
-        return prompt_source(opening.model, opening.dtype, opening.device)
-    return FOLDER_SOURCES[opening.kind](Path(opening.model), opening.dtype, opening.device)
+def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
+    """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name."""
+    kind = PROMPTED[name]
+    return GateHandle(
+        (name,),
+        model,
+        lambda: kind.open(model, dtype, device),
+        Opening(model, dtype, device, name),
+        name,
+        kind.reads,
+        {name.removesuffix("_know"): name},
+    )
 
 
-def _depends(folder: Path, kind: ClassifierKind) -> str:
-    """A classifier's scores depend on its weights and its card, but not on the thresholds noted there."""
-    card = read_classifier_card(folder, kind)
-    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
-    return ":".join([card.model_dump_json(exclude={"thresholds"}), *weights])
+def reopened(opening: Opening) -> GateHandle:
+    """The handle again, in whatever process. Raises :class:`UserError` as :func:`handle` does."""
+    if opening.prompt is not None:
+        return prompted(opening.prompt, opening.model, opening.dtype, opening.device)
+    return handle(Path(opening.model), opening.dtype, opening.device, opening.name)
 
 
-def fitted(gate: Literal["always", "structural", "dialogue_state"], train: Sequence[TurnExample], folder: Path) -> Any:
-    """Fit the gate to labelled turns and save it in ``folder``. Raises :class:`UserError` for a single class."""
-    if gate == "always":
-        from kbtrain.gates.simple import Always
+def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
+    """Fit a gate that is fitted in seconds to labelled turns; write its folder.
 
-        return Always()
-    if gate == "structural":
-        from kbtrain.gates.turns.structural import StructuralGate
-
-        ten_numbers = StructuralGate.fit(train)
-        ten_numbers.save(folder / "structural.json")
-        return ten_numbers
-    from kbtrain.gates.turns.dialogue_state import DialogueStateGate
-
-    state = DialogueStateGate.fit(train)
-    state.save(folder)
-    return state
-
-
-def keep_threshold(folder: Path, dev: Sequence[TurnExample], dev_file: Path) -> None:
-    """Write the cut of the best F1 on labelled dev turns into the folder's ``gate.json``; nothing without either."""
-    known = [turn for turn in dev if turn.label is not None]
-    if not known or not (folder / CARD).exists():
-        return
-    from kbtrain.metrics.dev import best_f1_threshold
-
-    scores = {score.question_id: score.score for score in jsonl.read(GateScore, folder / "scores.jsonl")}
-    need = [float(bool(turn.label)) for turn in known]
-    cut = best_f1_threshold(need, [scores[turn.id] for turn in known]).value
-    found = Threshold(threshold=cut, rule="best_f1", dev_file_sha256=file_sha256(dev_file), n_dev=len(known))
-    set_threshold(folder, folder.name, found)
+    Raises :class:`UserError` for a single class, and for kinds that have a recipe instead.
+    """
+    kind = kinds()[name]
+    if kind.fit is None:
+        raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
+    gate = kind.fit(train)
+    if gate.card is None:
+        raise UserError(f"gate '{name}': its fit() gives no card to write")
+    gate.card.write(folder)
+    return gate

@@ -1,8 +1,7 @@
-"""``scores.jsonl`` while it is being written: appended batch by batch, so that an interrupted scoring goes on.
+"""The scoring stage: examples -> chunks -> ``RUN/scores/<gate>.jsonl``, for questions and dialogue turns alike.
 
-Beside it, ``scores.jsonl.progress`` holds what the scores depend on (first line) and the seconds each batch took.
-
-The scoring stage: examples -> chunks -> scores on disk. Whoever scores a chunk, one process writes the file.
+Whoever scores a chunk, one process writes the file. It is appended batch by batch, so that an interrupted scoring goes
+on; beside it, ``<gate>.jsonl.progress`` holds what the scores depend on (first line) and the seconds each batch took.
 """
 
 from __future__ import annotations
@@ -10,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.gates.registry import Score, Source
+from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
+from kbtrain.gates.registry import GateHandle, handle, kind_of, kinds, read_card
 from kbtrain.provenance import device
-from kbtrain.records import GateExample, GateScore, Split
+from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,34 @@ class Timing:
 
 
 class ScoreFile:
-    """Scores on disk, kept if they were made from the same ``inputs`` (names and hashes), else begun anew.
+    """Scores on disk, kept as long as ``inputs`` (names and hashes of what they depend on) are the same.
 
-    ``restarted`` says that scores of other inputs were thrown away. A context manager.
+    Scores of other inputs stay where they are until :meth:`finish` puts the new ones in their place; ``restarted`` says
+    that there are such. A context manager.
     """
 
     def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
         self.path = path
-        self._progress_path = path.with_name(path.name + ".progress")
-        first = json.dumps(dict(inputs), sort_keys=True)
-        same = path.exists() and self._inputs() == first
+        wanted = {name: str(value) for name, value in inputs.items()}
+        stored = _inputs(path)
+        same = path.exists() and stored is not None and _agree(stored, wanted)
         self.restarted = path.exists() and not same
+        self._scores_path = path.with_name(path.name + ".new") if self.restarted else path
+        self._progress_path = _progress(self._scores_path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if self.restarted:
+            stored = _inputs(self._scores_path)
+            same = self._scores_path.exists() and stored is not None and _agree(stored, wanted)
         if same:
-            _drop_torn_line(path)
+            _drop_torn_line(self._scores_path)
             _drop_torn_line(self._progress_path)
+            if stored != {**(stored or {}), **wanted}:  # another split's examples: noted with the others
+                _rewrite_inputs(self._progress_path, {**(stored or {}), **wanted})
         else:
-            path.write_text("", encoding="utf-8")
-            self._progress_path.write_text(first + "\n", encoding="utf-8")
-        self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, path)}
-        self._scores = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+            self._scores_path.write_text("", encoding="utf-8")
+            self._progress_path.write_text(json.dumps(wanted, sort_keys=True) + "\n", encoding="utf-8")
+        self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
+        self._scores = open(self._scores_path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
         self._progress = open(self._progress_path, "a", encoding="utf-8")  # noqa: SIM115
 
     def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
@@ -89,6 +98,14 @@ class ScoreFile:
         """What the scores were made on; this process's device if that was not noted."""
         return ", ".join(sorted({t.device for t in self._timings() if t.device})) or provenance.device()
 
+    def finish(self) -> None:
+        """Put new scores in the place of those of other inputs, once all of them are there."""
+        self.close()
+        if self._scores_path != self.path:
+            os.replace(self._scores_path, self.path)  # first: scores whose inputs are not noted are made again
+            os.replace(self._progress_path, _progress(self.path))
+            self._scores_path, self._progress_path = self.path, _progress(self.path)
+
     def close(self) -> None:
         """Close both files."""
         self._scores.close()
@@ -100,16 +117,36 @@ class ScoreFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _inputs(self) -> str | None:
-        try:
-            with open(self._progress_path, encoding="utf-8") as file:
-                return file.readline().rstrip("\n")
-        except FileNotFoundError:
-            return None
-
     def _timings(self) -> list[Timing]:
         lines = self._progress_path.read_text(encoding="utf-8").splitlines()[1:]
         return [jsonl.parse(Timing, line, self._progress_path, number) for number, line in enumerate(lines, 2)]
+
+
+def _progress(path: Path) -> Path:
+    return path.with_name(path.name + ".progress")
+
+
+def _inputs(path: Path) -> dict[str, str] | None:
+    """What stored scores depend on; None where that is not noted."""
+    try:
+        with open(_progress(path), encoding="utf-8") as file:
+            found = json.loads(file.readline() or "null")
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Nothing that both depend on is different; a split that one of them lacks is no difference."""
+    own = {name for name in wanted if not name.endswith(".jsonl")}
+    if {name for name in stored if not name.endswith(".jsonl")} != own:
+        return False
+    return all(stored.get(name, value) == value for name, value in wanted.items())
+
+
+def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
+    lines = progress.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+    provenance.write_atomically(progress, json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(lines))
 
 
 def _drop_torn_line(path: Path) -> None:
@@ -136,7 +173,7 @@ class Chunk:
     """Examples of one split that are scored together: a score can depend on its batch in the last digits."""
 
     split: Split
-    examples: tuple[GateExample, ...]
+    examples: tuple[Example, ...]
 
 
 @dataclass(frozen=True)
@@ -147,36 +184,118 @@ class ScoredChunk:
     timing: Timing
 
 
-Engine = Callable[[Source, Sequence[Chunk]], Iterator[ScoredChunk]]
+Engine = Callable[[GateHandle, Sequence[Chunk]], Iterator[ScoredChunk]]
+
+
+def scored_id(example: Example) -> str:
+    """The id that a score is stored under: the question's, or the turn's."""
+    return example.id if isinstance(example, TurnExample) else example.question_id
 
 
 def chunks_left(
-    file: ScoreFile, source: Source, examples: Mapping[Split, Sequence[GateExample]], size: int
+    file: ScoreFile, gate: GateHandle, examples: Mapping[Split, Sequence[Example]], size: int
 ) -> list[Chunk]:
     """The chunks of which any score is missing, each as a whole."""
     chunks = [Chunk(s, tuple(rows[i : i + size])) for s, rows in examples.items() for i in range(0, len(rows), size)]
-    return [c for c in chunks if any((n, e.question_id) not in file.done for n in source.names for e in c.examples)]
+    return [c for c in chunks if any((n, scored_id(e)) not in file.done for n in gate.names for e in c.examples)]
 
 
-def score_chunks(file: ScoreFile, source: Source, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:
+def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:
     """Score and write; yields how many examples were written each time. Without chunks nothing is opened."""
     if chunks:
-        for scored in engine(source, chunks):
+        for scored in engine(gate, chunks):
             file.append(scored.scores, scored.timing)
             yield scored.timing.n
 
 
-def local(source: Source, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
+def local(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
     """The engine of one process: it opens the gate itself."""
-    model = source.open()
+    opened = gate.open()
     for chunk in chunks:
-        yield scored_chunk(source, model, chunk)
+        yield scored_chunk(gate, opened, chunk)
 
 
-def scored_chunk(source: Source, model: Score, chunk: Chunk) -> ScoredChunk:
+def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     """One chunk by an opened gate, timed."""
-    begin, before = time.perf_counter(), source.spent.copy()
-    found = model(chunk.examples)
-    seconds, spent = time.perf_counter() - begin, dict(source.spent - before)
-    scores = [GateScore(e.question_id, n, found[n][i]) for n in source.names for i, e in enumerate(chunk.examples)]
-    return ScoredChunk(tuple(scores), Timing(source.names, chunk.split, len(chunk.examples), seconds, spent, device()))
+    begin, before = time.perf_counter(), Counter(opened.spent)
+    found = gate.scores(opened, chunk.examples)
+    seconds, spent = time.perf_counter() - begin, dict(opened.spent - before)
+    names = gate.names
+    scores = [GateScore(scored_id(e), n, found[n][i]) for n in names for i, e in enumerate(chunk.examples)]
+    return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device()))
+
+
+SCORES = "scores"
+
+
+def score_path(run: Path, name: str) -> Path:
+    """Where a run folder keeps the scores of a gate, by its :class:`GateHandle`'s name."""
+    return run / SCORES / f"{name}.jsonl"
+
+
+def found_gates(run: Path, dtype: str = "auto", device: str = "auto") -> list[GateHandle]:
+    """The gates whose folders lie in a run folder (or in its ``gates/``, as in version 0.1), by kind, then name."""
+    folders = {path.parent.name: path.parent for pattern in ("gates/*", "*") for path in run.glob(f"{pattern}/{CARD}")}
+    order = list(kinds())
+    ordered = sorted(folders.values(), key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))
+    return [handle(folder, dtype, device) for folder in ordered]
+
+
+def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
+    """Put scores of this gate and these inputs that lie elsewhere into ``RUN/scores``; returns how many.
+
+    Version 0.1 kept the scores of all question gates in ``RUN/scores.jsonl`` and those of turn gates in
+    ``RUN/gates/NAME/scores.jsonl``. Recipes leave dev and test scores of turns in the gate's folder.
+    """
+    target = score_path(run, gate.name)
+    if target.exists():
+        return 0
+    rows: list[GateScore] = []
+    timings: list[str] = []
+    whole = run / "scores.jsonl"
+    if whole.exists() and _same_questions(_inputs(whole) or {}, gate, inputs):
+        rows = [row for row in jsonl.read(GateScore, whole) if row.gate in gate.names]
+        lines = _progress(whole).read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+        timings = [line for line in lines if set(json.loads(line)["gates"]) & set(gate.names)]
+    for folder in (run / "gates" / gate.name, Path(gate.opening.model if gate.opening else "")):
+        own = folder / "scores.jsonl"
+        if not rows and own.exists() and _same_turns(own, gate, inputs):
+            rows = [replace(row, gate=gate.names[0]) for row in jsonl.read(GateScore, own)]
+    if rows:
+        provenance.write_atomically(
+            _progress(target), json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(timings)
+        )
+        jsonl.write(target, rows)
+    return len(rows)
+
+
+def _same_questions(old: Mapping[str, str], gate: GateHandle, inputs: Mapping[str, str]) -> bool:
+    """0.1 noted what the scores of all gates depend on in one line, a gate's under its first score's name."""
+    wanted = {name: value for name, value in inputs.items() if name != "gate"}
+    return old.get(gate.names[0]) == gate.depends and all(old.get(name) == value for name, value in wanted.items())
+
+
+def _same_turns(path: Path, gate: GateHandle, inputs: Mapping[str, str]) -> bool:
+    turns = inputs.get("turns.jsonl")
+    old = _inputs(path) or {}
+    if gate.opening and gate.opening.prompt is not None:
+        return old.get("turns") == turns and (old.get("model"), old.get("dtype")) == (gate.depends, inputs["dtype"])
+    noted = provenance.read_meta(path)["inputs"].values() if provenance.meta_path(path).exists() else ()
+    return len(gate.names) == 1 and turns is not None and turns in noted
+
+
+def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Example], dev_file: Path) -> None:
+    """Note the threshold of the best F1 on labelled dev turns in a gate's card; one that is there stays."""
+    known = [turn for turn in dev if isinstance(turn, TurnExample) and turn.label is not None]
+    kind, card = kind_of(folder)[1], read_card(folder)
+    name = kind.names(card)[0]
+    if not known or name in card.thresholds:
+        return
+    from kbtrain.metrics.dev import best_f1_threshold
+
+    by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
+    best = best_f1_threshold([float(bool(turn.label)) for turn in known], [by_id[turn.id] for turn in known])
+    chosen = Threshold(
+        threshold=best.value, rule="best_f1", dev_file_sha256=provenance.file_sha256(dev_file), n_dev=len(known)
+    )
+    set_threshold(folder, name, chosen)

@@ -14,47 +14,44 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from kbtrain.errors import UserError
-from kbtrain.records import GateExample, Label, Outcome
+from kbtrain.gate_folder import Gate, Reads
+from kbtrain.records import Example, GateExample, Label, Outcome
 
 
-class Always:
-    """Retrieves for every question (score 1)."""
+class Always(Gate):
+    """Retrieves for every question or turn (score 1)."""
 
     name = "all_rag"
-    needs_samples = False
-    needs_evidence = False
+    reads: frozenset[Reads] = frozenset({"question", "turn"})
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example."""
         return [1.0] * len(examples)
 
 
-class Never:
-    """Retrieves for no question (score 0)."""
+class Never(Gate):
+    """Retrieves for no question or turn (score 0)."""
 
     name = "llm_only"
-    needs_samples = False
-    needs_evidence = False
+    reads: frozenset[Reads] = frozenset({"question", "turn"})
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example."""
         return [0.0] * len(examples)
 
 
-class Random:
+class Random(Gate):
     """A uniform number in [0, 1) per question, hashed from seed and question id: it does not depend on the batch.
 
     Retrieve if score > 1 - ratio, to retrieve about this ratio of the questions.
     """
 
     name = "random"
-    needs_samples = False
-    needs_evidence = False
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [self._uniform(example.question_id) for example in examples]
 
@@ -63,20 +60,18 @@ class Random:
         return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-class Oracle:
+class Oracle(Gate):
     """Score = what retrieval gains (greedy answers): 1 mended by it, 0 no difference, -1 broken by it.
 
     With a threshold in [0, 1), no gate is more accurate, and none that is as accurate retrieves less.
     """
 
     name = "oracle"
-    needs_samples = False
-    needs_evidence = False
 
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
         self._gain = {o.question_id: float(o.rag_correct) - float(o.llm_correct) for o in outcomes}
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example. Raises KeyError for a question without an outcome."""
         return [self._gain[example.question_id] for example in examples]
 
@@ -84,15 +79,13 @@ class Oracle:
 NEUTRAL = 0.0  # a score above it says: retrieval gained more than it lost on the training questions
 
 
-class RelationOnly:
+class RelationOnly(Gate):
     """Score = mean benefit (mastery with retrieval minus without, in [-1, 1]) of the relation's training questions.
 
     A relation that was not trained on (or None) gets the mean over all training questions.
     """
 
     name = "relation_only"
-    needs_samples = False
-    needs_evidence = False
 
     def __init__(self, labels: Iterable[Label]) -> None:
         """Only labels of the train split are read. Raises :class:`UserError` if none of them has a benefit."""
@@ -106,6 +99,6 @@ class RelationOnly:
         self.overall = sum(everything) / len(everything)
         self.means = {relation: sum(values) / len(values) for relation, values in benefits.items() if relation}
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [self.means.get(example.relation or "", self.overall) for example in examples]

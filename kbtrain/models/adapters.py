@@ -146,16 +146,36 @@ def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
-def merged_into_16_bit(base: str, adapter: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """The NF4 weights written out and the adapter added to them, rounded to ``dtype`` once.
+def open_beside(base: str, adapter: Path, method: str, device: str, dtype: str) -> PreTrainedModel:
+    """``base`` as it was trained beside (``method`` lora or qlora) with the adapter of a folder next to its weights.
 
-    Merging into the 4-bit weights themselves would round the adapter away.
+    ``dtype`` auto, fp32, bf16 or fp16: what is computed in.
+    """
+    from peft import PeftModel
+
+    from kbtrain.models.load import choose_device
+
+    place = choose_device(device)
+    model, _ = open_base(base, method, place, compute_of(base, dtype, place))
+    return cast("PreTrainedModel", PeftModel.from_pretrained(model, str(adapter)).eval())
+
+
+def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """The adapter of a folder added to the weights of ``base`` in fp32, rounded to ``dtype`` once.
+
+    qlora: NF4 weights are written out first; merging into the 4-bit weights would round the adapter away.
     """
     import torch
     from peft import PeftModel
 
-    quantised, _ = load_nf4(base, device, torch.float32)
-    plain: Any = quantised.dequantize()
+    from kbtrain.models.load import load_model
+
+    plain: Any
+    if method == "qlora":
+        quantised, _ = load_nf4(base, device, torch.float32)
+        plain = quantised.dequantize()
+    else:
+        plain, _ = load_model(base, "fp32", device)
     merged: Any = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload()
     cast_weights(merged, dtype)
     merged.config.dtype = dtype

@@ -10,7 +10,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs
 from kbtrain.evaluation.results import Results, load
-from kbtrain.evaluation.run_folder import first_ids, read_scores
+from kbtrain.evaluation.run_folder import first_ids, stored_scores
 from kbtrain.records import Outcome
 from kbtrain.report import figures, summary
 from kbtrain.report.page import page
@@ -30,16 +30,16 @@ class FinishedRun:
 
 
 def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
-    """Read results.json, outcomes.jsonl and scores.jsonl. Raises :class:`UserError`."""
+    """Read results.json, outcomes.jsonl and the gates' scores. Raises :class:`UserError`."""
     results = load(folder / "results.json")
     outcomes = [o for o in jsonl.read(Outcome, folder / "outcomes.jsonl") if o.split == results.meta["split"]]
-    scores = read_scores(folder / "scores.jsonl")
+    stored = stored_scores(folder)
+    scores = stored.by_gate
     for gate in results.gates:
         missing = [o.question_id for o in outcomes if gate.gate in scores and o.question_id not in scores[gate.gate]]
         if missing:
-            where = folder / "scores.jsonl"
             raise UserError(
-                f"{where}: gate '{gate.gate}' has no score for {first_ids(missing)}; run eval/score.py again"
+                f"{stored.path}: gate '{gate.gate}' has no score for {first_ids(missing)}; run eval/score.py again"
             )
     named = name or folder.resolve().name
     return FinishedRun(named, results, Decided(named, outcomes, results.gates, scores))

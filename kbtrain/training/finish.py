@@ -17,7 +17,7 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, ClassifierCard, Kind, Threshold, write_classifier_card
+from kbtrain.gate_folder import CARD, ClassifierCard, Threshold
 from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
@@ -118,7 +118,7 @@ def save_classifier(
     gate.reader.tokenizer.save_pretrained(staging)
     if hasattr(gate, "save_beside"):
         gate.save_beside(staging)
-    write_classifier_card(staging, card)
+    card.write(staging)
     again = type(gate).load(staging, device=str(gate.model.device)).score(probe)
     worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))
     if not worst <= TOLERANCE:
@@ -201,7 +201,7 @@ def _table(values: dict[str, Any]) -> str:
 def finish(
     config: ClassifierConfig,
     output: Path,
-    kind: Kind,
+    kind: str,
     gate: Any,
     data: ClassifierData,
     state: Any,

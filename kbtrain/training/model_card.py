@@ -54,15 +54,16 @@ def model_card(
 ) -> str:
     """``scores``: dev metrics by name; ``worst``: the reload check's largest difference over ``n_probe`` examples;
     ``intervals``: figures as text, with their intervals, in place of the bare ones."""
+    kbm = card.model_dump()
     return _TEXT.format(
         base=card.base_model,
-        keys="), p(".join(card.keys),
-        method={"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[card.method],
-        labels=card.labels,
-        dtype=card.dtype,
-        max_length=card.max_length,
+        keys="), p(".join(kbm["keys"]),
+        method={"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[kbm["method"]],
+        labels=kbm["labels"],
+        dtype=kbm["dtype"],
+        max_length=kbm["max_length"],
         rule=", ".join(f"{key} {value}" for key, value in card.label_rule.items()) or "rule not recorded",
-        fingerprint=card.prompt_fingerprint,
+        fingerprint=kbm["prompt_fingerprint"],
         n_probe=n_probe,
         worst=worst,
         scores=_table({name: f"{value:.4f}" for name, value in scores.items()} | dict(intervals or {}))

@@ -85,16 +85,17 @@ def test_knowledge_may_come_from_any_corpus(folder):
 
 
 def test_gates_without_training_are_scored_and_compared(folder):
-    for gate in ("always", "structural"):
-        out = run("eval/score_turns.py", "--run", folder, "--gate", gate)
-        assert out.startswith(f"24 turns scored by {gate}, 24 of them now -> ")
-    assert "24 turns scored by structural, 0 of them now" in run("eval/score_turns.py", "--run", folder)
+    out = run("eval/score.py", "--run", folder, "--only", "[always, structural]")
+    assert out.startswith("scored 24 turns with always, structural in ")
+    stored = (folder / "scores" / "structural.jsonl").read_bytes()
+    run("eval/score.py", "--run", folder, "--only", "structural")
+    assert (folder / "scores" / "structural.jsonl").read_bytes() == stored
     write(folder / "gates" / "rule" / "scores.jsonl", [
         GateScore(t.id, "rule", float("about" in t.context[-1].text)) for t in read(TurnExample, folder / "turns.jsonl")
     ])  # fmt: skip
-    gates = "{always: [gates/always], structural: [gates/structural], rule: [gates/rule, gates/rule]}"
-    out = run("eval/classify_turns.py", "--run", folder, "--gates", gates, "--compare", "rule", "--draws", 200)
-    document = json.loads((folder / "classify_turns.json").read_text())
+    gates = "{always: [always], structural: [structural], rule: [gates/rule, gates/rule]}"
+    out = run("eval/classify.py", "--run", folder, "--gates", gates, "--compare", "rule", "--draws", 200)
+    document = json.loads((folder / "classify.json").read_text())
     by_name = {gate["gate"]: gate for gate in document["gates"]}
     assert by_name["rule"]["metrics"]["f1"]["mean"] == 1
     assert by_name["rule"]["spread"]["auroc"] == 0
@@ -102,39 +103,42 @@ def test_gates_without_training_are_scored_and_compared(folder):
     assert by_name["always"]["metrics"]["f1"]["mean"] == pytest.approx(0.4)
     assert {d["than"] for d in document["differences"]} == {"always", "structural"}
     assert "rule - always" in out and "12 test turns (3 enriched) of 12 dialogues" in out
-    error = run("eval/classify_turns.py", "--run", folder, "--gates", gates, "--compare", "rul", fails=True)
+    error = run("eval/classify.py", "--run", folder, "--gates", gates, "--compare", "rul", fails=True)
     assert "no gate 'rul'; did you mean 'rule'?" in error
+    error = run("eval/classify.py", "--run", folder, "--gates", "{rule: [nowhere]}", fails=True)
+    assert "nowhere.jsonl: no such file" in error
 
 
 def test_gates_of_annotations_are_folders_and_can_be_averaged(folder):
-    for gate in ("dialogue_state", "structural"):
-        assert f"24 turns scored by {gate}" in run("eval/score_turns.py", "--run", folder, "--gate", gate)
-    shutil.copytree(folder / "gates" / "dialogue_state", folder / "other")
-    given = ("--run", folder, "--gate", "average", "--members")
-    assert "24 turns scored by average" in run("eval/score_turns.py", *given, "[gates/dialogue_state, other]")
+    out = run("eval/score.py", "--run", folder)
+    assert out.startswith("scored 24 turns with always, dialogue_state, structural in ")
+    shutil.copytree(folder / "dialogue_state", folder / "other")
+    out = run("eval/score.py", "--run", folder, "--members", "[dialogue_state, other]")
+    assert out.startswith("scored 24 turns with always, dialogue_state, other, structural, average in ")
     turns = [t for t in read(TurnExample, folder / "turns.jsonl") if t.split != "train"]
     scores = {}
-    for name in ("dialogue_state", "average"):
-        gate = kbtrain.load_gate(folder / "gates" / name)
-        stored = list(read(GateScore, folder / "gates" / name / "scores.jsonl"))
+    for name in ("dialogue_state", "average", "other"):
+        gate = kbtrain.load_gate(folder / name)
+        stored = list(read(GateScore, folder / "scores" / f"{name}.jsonl"))
         assert [s.score for s in stored] == gate.score(turns)
         assert {s.gate for s in stored} == {name}
-        kept = (gate if name == "dialogue_state" else gate.card).thresholds[name]
-        assert (kept.rule, kept.n_dev) == ("best_f1", 12)
+        noted = gate.card.thresholds[gate.name]
+        assert (noted.rule, noted.n_dev, noted.threshold) == ("best_f1", 12, gate.threshold)
         scores[name] = [s.score for s in stored]
     assert scores["average"] == pytest.approx(scores["dialogue_state"])  # of two equal gates
-    error = run("eval/score_turns.py", *given, "[gates/structural, other]", fails=True)
+    error = run("eval/score.py", "--run", folder, "--members", "[nowhere, other]", fails=True)
     assert "gate.json: no such file" in error
-    error = run("eval/score_turns.py", *given[:-1], fails=True)
-    assert "gate 'average' and the key 'members' belong together" in error
+    error = run("eval/score.py", "--run", folder, "--only", "structral", fails=True)
+    assert "key 'only': no gate 'structral'; did you mean 'structural'?" in error
 
 
 def test_the_prompt_gate_is_scored_with_a_model(folder, tmp_path):
     from tiny_kbm import make_folder
 
     make_folder(tmp_path / "model")
-    given = ("--run", folder, "--gate", "ragate_prompt_in_context", "--model", tmp_path / "model", "--dtype", "fp32")
-    out = run("eval/score_turns.py", *given)
-    assert out.startswith("24 turns scored by ragate_prompt_in_context")
-    scores = [s.score for s in read(GateScore, folder / "gates" / "ragate_prompt_in_context" / "scores.jsonl")]
+    given = ("--run", folder, "--only", "ragate_prompt_in_context", "--dtype", "fp32")
+    assert "no gate 'ragate_prompt_in_context' (give its --model)" in run("eval/score.py", *given, fails=True)
+    out = run("eval/score.py", *given, "--model", tmp_path / "model")
+    assert out.startswith("scored 24 turns with ragate_prompt_in_context in ")
+    scores = [s.score for s in read(GateScore, folder / "scores" / "ragate_prompt_in_context.jsonl")]
     assert len(scores) == 24 and all(0 < score < 1 for score in scores)

@@ -19,8 +19,9 @@ from kbtrain.config import parse_args
 from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import GateCard, write_card
-from kbtrain.gates.registry import Opening, Source, source_of
+from kbtrain.gate_folder import Gate
+from kbtrain.gates.kbm.gate import KBMCard
+from kbtrain.gates.registry import GateHandle, Opening, handle, prompted
 from kbtrain.gates.score_stage import Chunk, ScoreFile, chunks_left, local, score_chunks
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
@@ -52,10 +53,10 @@ def gates(tmp_path_factory):
         make_folder(folder / name)
     keys = ("mastery", "benefit")
     fingerprint = kbm_fingerprint(tokenizer, keys)
-    write_card(folder / "kbm", GateCard(
-        kind="kbm", base_model="tiny", keys=keys, prompt_fingerprint=fingerprint, max_length=512, dtype="bf16",
+    KBMCard(
+        base_model="tiny", keys=keys, prompt_fingerprint=fingerprint, max_length=512, dtype="bf16",
         method="full", labels="soft",
-    ))  # fmt: skip
+    ).write(folder / "kbm")  # fmt: skip
     write_seakr(folder, tokenizer)
     write_classifiers(folder)
     return folder
@@ -63,21 +64,21 @@ def gates(tmp_path_factory):
 
 def write_seakr(folder, tokenizer):
     from kbtrain.gates.seakr.engine import SeakrSettings
-    from kbtrain.gates.seakr.gate import SeakrCard, write_seakr_card
+    from kbtrain.gates.seakr.gate import SeakrCard
     from kbtrain.prompts.kbm import answer_fingerprint
 
     settings = SeakrSettings(k=3, layer=0, mlp="mlp", max_new_tokens=4)
-    write_seakr_card(folder / "seakr", SeakrCard(
+    SeakrCard(
         base_model=str(folder / "prompt"), dtype="bf16", prompt_fingerprint=answer_fingerprint(tokenizer),
         settings=settings,
-    ))  # fmt: skip
+    ).write(folder / "seakr")  # fmt: skip
 
 
 def write_classifiers(folder):
     import torch
     from tiny_turns import bert_folder
 
-    from kbtrain.gate_folder import ClassifierCard, write_classifier_card
+    from kbtrain.gate_folder import ClassifierCard
     from kbtrain.gates.ragate.mha import train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
     from kbtrain.models.encoders import open_encoder
@@ -94,7 +95,7 @@ def write_classifiers(folder):
         network.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
         card = ClassifierCard(kind=kind, base_model=None, reads=reads[kind], labels="hard", seed=0)
-        write_classifier_card(folder / name, card)
+        card.write(folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +136,20 @@ def scripted(pause=0.0):
 
     class Scripted(ScoreWorker):
         def open(self, config):
-            self.source, self.dtype = Source(("prompt",), "m", lambda: lengths), "fp32"
-            self.model = self.source.open()
+            self.handle, self.dtype = GateHandle(("prompt",), "m", Lengths), "fp32"
+            self.gate = self.handle.open()
 
         def do(self, row):
             time.sleep(pause)
             return super().do(row)
 
-    def lengths(examples):
-        return {"prompt": [len(example.question) / 7 for example in examples]}
+    class Lengths(Gate):
+        name = "prompt"
 
-    return Source(("prompt",), "m", lambda: lengths, opening=Opening("prompt", "m")), Scripted
+        def score_examples(self, examples):
+            return [len(example.question) / 7 for example in examples]
+
+    return GateHandle(("prompt",), "m", Lengths, opening=Opening("m", prompt="prompt")), Scripted
 
 
 def scored_by(engine, source, path):
@@ -156,7 +160,8 @@ def scored_by(engine, source, path):
 
 @pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "mha"])
 def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(kind, gates):
-    source = source_of(Opening(kind, str(gates / kind), "fp32" if kind == "prompt" else "auto", "cpu"))
+    folder = gates / kind
+    source = prompted(kind, str(folder), "fp32", "cpu") if kind == "prompt" else handle(folder, "auto", "cpu")
     config = json.dumps({"opening": asdict(source.opening), "depends": source.depends})
     worker = ScoreWorker(config, os.getcwd())
     for split, rows in EXAMPLES.items():
@@ -171,14 +176,14 @@ def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(k
 
 def test_the_scores_are_those_of_one_process(cluster, gates, make_examples, score, monkeypatch, tmp_path, capsys):
     one, many = make_examples("one"), make_examples("many")
-    asked = ("--seakr", str(gates / "seakr"), "--splits", "[test]")
+    asked = ("--gates", f"{{seakr: {gates / 'seakr'}}}", "--splits", "[test]")
     score(one, *asked)
     monkeypatch.chdir(tmp_path)  # where the cluster was not started: names still mean what they mean here
     (tmp_path / "seakr").symlink_to(gates / "seakr")
-    score("many", "--seakr", "seakr", "--splits", "[test]", "--engine", "ray")
+    score("many", "--gates", "{seakr: seakr}", "--splits", "[test]", "--engine", "ray")
     assert "scored 22 questions with seakr" in capsys.readouterr().out
-    assert scores(many / "scores.jsonl") == scores(one / "scores.jsonl")
-    local_meta, ray_meta = read_meta(one / "scores.jsonl"), read_meta(many / "scores.jsonl")
+    assert scores(many / "scores" / "seakr.jsonl") == scores(one / "scores" / "seakr.jsonl")
+    local_meta, ray_meta = read_meta(one / "scores" / "seakr.jsonl"), read_meta(many / "scores" / "seakr.jsonl")
     assert ray_meta["spent_per_question"] == local_meta["spent_per_question"]
     assert ray_meta["spent_per_question"]["seakr"]["test"]["samples"] == 3
     assert (ray_meta["device"], ray_meta["sha256"] != "") == ("cpu", True)
@@ -259,7 +264,7 @@ def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
 
 
 def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
-    source = Source(("prompt",), "weights-1", lambda: None, opening=Opening("prompt", "weights-2", "fp32"))
+    source = GateHandle(("prompt",), "weights-1", lambda: None, opening=Opening("weights-2", "fp32", prompt="prompt"))
     with pytest.raises(UserError) as caught:
         scored_by(RayScoring(), source, tmp_path / "many")
     where = f"(on machine {socket.gethostname()})"

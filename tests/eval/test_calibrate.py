@@ -6,9 +6,9 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import read_json
+from kbtrain.gate_folder import read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard, write_seakr_card
+from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.records import GateScore, Outcome
 
@@ -29,7 +29,7 @@ def made(tmp_path):
         n=2, low=1.0, mean=1.5, high=2.0, floor=scale.floor, ceiling=scale.ceiling, mean_floor=scale.floor
     )
     card = SeakrCard(base_model="m", dtype="fp32", prompt_fingerprint="0", settings=SeakrSettings(), measured=measured)
-    write_seakr_card(tmp_path / "seakr", card)
+    card.write(tmp_path / "seakr")
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def config(script, made, **changes):
 def test_a_threshold_is_chosen_on_dev_and_noted_with_its_evidence(script, made, capsys):
     module, chosen = config(script, made, goal="best_accuracy")
     module.main(chosen)
-    noted = read_json(made / "seakr")["thresholds"]["seakr"]
+    noted = read_gate_json(made / "seakr")["thresholds"]["seakr"]
     assert -3.1 < noted["threshold"] <= -2.0 and noted["n_dev"] == 120
     e = noted["evidence"]
     assert e["accuracy"] > e["all_rag"] > e["llm_only"] and len(e["dev_scores"]) == 120
@@ -54,13 +54,13 @@ def test_a_threshold_under_the_floor_is_refused_with_the_explanation(script, mad
     module, chosen = config(script, made, goal="given", threshold=-6.5)
     with pytest.raises(UserError, match=r"threshold -6.5 is under the floor -6\.413 .* eval/calibrate.py"):
         module.main(chosen)
-    assert read_json(made / "seakr")["thresholds"] == {}
+    assert read_gate_json(made / "seakr")["thresholds"] == {}
 
 
 def test_a_promise_needs_enough_questions_and_is_noted(script, made, capsys):
     module, chosen = config(script, made, goal="max_loss", max_loss=0.2)
     module.main(chosen)
-    assert read_json(made / "seakr")["thresholds"]["seakr"]["evidence"]["guarantee"]["bound"] <= 0.2
+    assert read_gate_json(made / "seakr")["thresholds"]["seakr"]["evidence"]["guarantee"]["bound"] <= 0.2
     with pytest.raises(UserError, match="too few to promise"):
         module.main(config(script, made, goal="max_loss", max_loss=0.01)[1])
 
@@ -92,4 +92,4 @@ def test_it_serves_any_gate_s_folder(script, made):
     (made / "kbm" / "gate.json").write_text(json.dumps(card))
     module = script("calibrate")
     module.main(module.CalibrateConfig(run=made, gate="seakr", folder=made / "kbm"))
-    assert read_json(made / "kbm")["thresholds"]["seakr"]["rule"] == "ratio 0.5"
+    assert read_gate_json(made / "kbm")["thresholds"]["seakr"]["rule"] == "ratio 0.5"

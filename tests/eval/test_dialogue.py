@@ -229,8 +229,8 @@ def test_the_whole_chain_runs_on_five_native_dialogues(tmp_path, capsys):
     script("data_gen/respond.py", *given)
     script("data_gen/respond.py", *given)
     assert len(list((run / "responses").glob("*.jsonl"))) == 5  # none, top3, rank1, rank5 and the evidence
-    script("eval/score_turns.py", "--run", run, "--gate", "always")
-    script("eval/dialogue.py", "--run", run, "--gates", "{always: [gates/always]}", "--draws", 100)
+    script("eval/score.py", "--run", run, "--only", "always")
+    script("eval/dialogue.py", "--run", run, "--gates", "{always: [always]}", "--draws", 100)
     out = capsys.readouterr().out
     assert "opened again, losses equal (to" in out and "missing:" not in out.split("Table 1")[0]
     document = json.loads((run / "dialogue.json").read_text())

@@ -17,7 +17,7 @@ from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import check, load
-from kbtrain.gate_folder import GateCard, read_card, write_card
+from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question
@@ -190,8 +190,7 @@ def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script:
 
 
 def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_folder: Path) -> None:
-    card = GateCard(
-        kind="kbm",
+    card = KBMCard(
         base_model="made-up",
         keys=("mastery", "benefit"),
         prompt_fingerprint="0" * 16,
@@ -201,9 +200,9 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
         labels="soft",
     )
     (run_folder / "kbm").mkdir()
-    write_card(run_folder / "kbm", card)
+    card.write(run_folder / "kbm")
     document = evaluate(script, run_folder, threshold_rule="best_accuracy")
-    noted = read_card(run_folder / "kbm").thresholds
+    noted = KBMCard.read(run_folder / "kbm").thresholds
     assert set(noted) == {"kbm_mastery", "kbm_benefit"}
     gates = {gate["gate"]: gate for gate in document["gates"]}
     assert noted["kbm_benefit"].threshold == gates["kbm_benefit"]["threshold"]

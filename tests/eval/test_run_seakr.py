@@ -9,7 +9,7 @@ from tiny_kbm import make_folder
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import read_json
+from kbtrain.gate_folder import read_gate_json
 from kbtrain.gates.score_stage import ScoreFile
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.labeling.examples import example
@@ -59,7 +59,7 @@ def configured(script, folder, **changes):
 
 
 def test_the_folder_says_layer_scale_and_sources(run_folder):
-    card = read_json(run_folder / "seakr")
+    card = read_gate_json(run_folder / "seakr")
     assert card["kind"] == "seakr" and card["settings"]["layer"] == 0 and card["settings"]["mlp"] == "mlp"
     assert card["measured"]["n"] == 4 and card["measured"]["floor"] < card["measured"]["ceiling"]
     assert len(card["run"]["questions_sha256"]) == 64
@@ -67,18 +67,18 @@ def test_the_folder_says_layer_scale_and_sources(run_folder):
 
 def test_every_signal_is_scored_once_with_its_cost(script, run_folder):
     score = script("score")
-    config = score.ScoreConfig(run=run_folder, kbm=None, seakr=run_folder / "seakr", chunk=4)
+    config = score.ScoreConfig(run=run_folder, only=("seakr",), chunk=4)
     score.main(config)
-    meta = read_meta(run_folder / "scores.jsonl")
+    meta = read_meta(run_folder / "scores" / "seakr.jsonl")
     assert meta["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
     assert meta["spent_per_question"]["perplexity"]["dev"]["requests"] == 1.0
     from kbtrain.evaluation.run_folder import read_scores
 
-    scores = read_scores(run_folder / "scores.jsonl")
+    scores = read_scores(run_folder / "scores" / "seakr.jsonl")
     assert set(scores) == set(SIGNALS) and all(len(found) == 9 for found in scores.values())
     assert ScoreFile  # its counts survive a second run, in which nothing is left to score
     score.main(config)
-    assert read_meta(run_folder / "scores.jsonl")["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
+    assert read_meta(run_folder / "scores" / "seakr.jsonl")["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
 
 
 @pytest.mark.parametrize("method", ["single_hop", "multi_hop"])

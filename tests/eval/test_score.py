@@ -12,10 +12,10 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import GateCard, Threshold, set_threshold, write_card
-from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
-from kbtrain.gates.registry import Source
+from kbtrain.gates.registry import GateHandle
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
@@ -23,8 +23,10 @@ from kbtrain.records import GateExample, GateScore
 Script = Callable[[str], ModuleType]
 
 
-class Scripted:
+class Scripted(Gate):
     """Scores by the question's length; can be interrupted after some calls."""
+
+    name = "kbm_mastery"
 
     def __init__(self, stop_after: int = 10**9, depends: str = "weights-1") -> None:
         self.calls = 0
@@ -32,14 +34,17 @@ class Scripted:
         self.stop_after = stop_after
         self.depends = depends
 
-    def source(self) -> Source:
-        return Source(("kbm_mastery", "kbm_benefit"), self.depends, self._open)
+    def handle(self) -> GateHandle:
+        return GateHandle(("kbm_mastery", "kbm_benefit"), self.depends, self._open, name="kbm")
 
-    def _open(self) -> Callable[[Sequence[GateExample]], dict[str, list[float]]]:
+    def _open(self) -> Gate:
         self.opened += 1
-        return self._score
+        return self
 
-    def _score(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        return self.score_all(examples)["kbm_mastery"]
+
+    def score_all(self, examples: Sequence[Any]) -> dict[str, list[float]]:
         if self.calls == self.stop_after:
             raise KeyboardInterrupt
         self.calls += 1
@@ -49,15 +54,14 @@ class Scripted:
 
 def run(script: Script, folder: Path, model: Scripted, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     module = script("score")
-    monkeypatch.setattr(module, "gates", lambda config: [model.source()])
+    monkeypatch.setattr(module, "chosen", lambda config, asked: [model.handle()])
     module.main(build(module.ScoreConfig, None, {"run": folder, "chunk": 32, **settings}))
 
 
 def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = run_folder / "scores.jsonl"
-    scores.unlink()
+    scores = run_folder / "scores" / "kbm.jsonl"
     run(script, run_folder, Scripted(), monkeypatch)
     undisturbed = scores.read_bytes()
     scores.unlink()
@@ -78,7 +82,7 @@ def test_a_chunk_cut_in_half_is_completed_without_duplicates(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(script, run_folder, Scripted(), monkeypatch)
-    scores = run_folder / "scores.jsonl"
+    scores = run_folder / "scores" / "kbm.jsonl"
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(lines[:-20]))
     run(script, run_folder, Scripted(), monkeypatch)
@@ -93,14 +97,14 @@ def test_other_weights_mean_scoring_afresh(
     run(script, run_folder, model, monkeypatch)
     assert model.calls == 10
     assert "scores of other inputs were replaced" in capsys.readouterr().out
-    assert len(list(jsonl.read(GateScore, run_folder / "scores.jsonl"))) == 2 * 280
+    assert len(list(jsonl.read(GateScore, run_folder / "scores" / "kbm.jsonl"))) == 2 * 280
 
 
 def test_seconds_per_question_are_noted_for_each_gate(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(script, run_folder, Scripted(), monkeypatch)
-    seconds = read_meta(run_folder / "scores.jsonl")["seconds_per_question"]
+    seconds = read_meta(run_folder / "scores" / "kbm.jsonl")["seconds_per_question"]
     assert set(seconds) == {"kbm_mastery", "kbm_benefit"}
     assert seconds["kbm_mastery"] == seconds["kbm_benefit"]
     assert seconds["kbm_mastery"]["test"] > 0
@@ -129,8 +133,7 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
 
     torch.set_num_threads(1)
     folder = make_folder(sampled_run / "kbm")
-    card = GateCard(
-        kind="kbm",
+    card = KBMCard(
         base_model="tiny",
         keys=("mastery", "benefit"),
         prompt_fingerprint=kbm_fingerprint(make_tokenizer(), ("mastery", "benefit")),
@@ -139,12 +142,16 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
         method="full",
         labels="soft",
     )
-    write_card(folder, card)
+    card.write(folder)
     module = script("score")
     config = build(module.ScoreConfig, None, {"run": sampled_run, "model": str(folder), "dtype": "fp32"})
     module.main(config)
     assert "prompt, kbm_mastery, kbm_benefit" in capsys.readouterr().out
-    scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, sampled_run / "scores.jsonl")}
+    scores = {
+        (s.gate, s.question_id): s.score
+        for name in ("prompt", "kbm")
+        for s in jsonl.read(GateScore, sampled_run / "scores" / f"{name}.jsonl")
+    }
     assert len(scores) == 3 * 100
     examples = list(jsonl.read(GateExample, sampled_run / "examples" / "dev.jsonl"))[:5]
     kbm = KBM.load(folder, "fp32")

@@ -129,17 +129,18 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
 def test_figure_8_reads_the_second_scores(
     script: Script, varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kbtrain.gates.registry import Source
+    from kbtrain.gate_folder import Gate
+    from kbtrain.gates.registry import GateHandle
 
-    def opened() -> Callable[[Sequence[GateExample]], dict[str, list[float]]]:
-        def score(examples: Sequence[GateExample]) -> dict[str, list[float]]:
+    class Lengths(Gate):
+        name = "kbm_mastery"
+
+        def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
             assert all(e.reference is not None and "Some text." in e.reference for e in examples)
-            return {"kbm_mastery": [len(e.question) % 2 for e in examples]}
-
-        return score
+            return [len(e.question) % 2 for e in examples]
 
     module = script("score_reference")
-    monkeypatch.setattr(module, "kbm_source", lambda *_: Source(("kbm_mastery",), "weights", opened))
+    monkeypatch.setattr(module, "handle", lambda *_: GateHandle(("kbm_mastery",), "weights", Lengths))
     module.main(build(module.ScoreReferenceConfig, None, {"run": varied, "chunk": 64}))
     second = {s.question_id: s.score for s in jsonl.read(GateScore, varied / "scores_reference.jsonl")}
     assert len(second) == 280

@@ -14,7 +14,7 @@ from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 @pytest.fixture
 def members(tmp_path):
     for name, c in (("a", 0.01), ("b", 1.0)):
-        DialogueStateGate.fit([turn(i) for i in range(40)], c=c).save(tmp_path / "run" / name)
+        DialogueStateGate.fit([turn(i) for i in range(40)], c=c).card.write(tmp_path / "run" / name)
     return [tmp_path / "run" / "a", tmp_path / "run" / "b"]
 
 
@@ -26,7 +26,7 @@ def test_the_mean_is_that_of_log_odds():
 
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
     asked = [turn(i) for i in range(8)]
-    made = AverageGate.of(tmp_path / "run" / "average", members)
+    made = AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
     a, b = (kbtrain.load_gate(member).score(asked) for member in members)
     assert made.score(asked) == mean_log_odds([a, b], ["a", "b"])
     shutil.move(tmp_path / "run", tmp_path / "moved")
@@ -38,10 +38,10 @@ def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
 
 def test_wrong_members_are_one_line(members, tmp_path):
     with pytest.raises(UserError, match="1 members, needs two at least"):
-        AverageGate.of(tmp_path / "average", members[:1])
+        AverageGate.of(tmp_path / "average", members[:1], kbtrain.load_gate)
     with pytest.raises(UserError, match="the scores of 'seakr' are no probabilities"):
         mean_log_odds([[0.5], [-6.2]], ["a", "seakr"])
-    AverageGate.of(tmp_path / "run" / "average", members)
+    AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
     shutil.rmtree(members[1])
     with pytest.raises(UserError, match="no such file"):
         kbtrain.load_gate(tmp_path / "run" / "average")

@@ -69,19 +69,19 @@ def test_scores_are_those_of_scikit_learn_and_survive_a_folder(tmp_path):
     scaled = StandardScaler().fit_transform(rows)
     model = LogisticRegression(C=0.1, max_iter=1000).fit(scaled, [bool(one.label) for one in examples])
     assert gate.score(examples) == pytest.approx(model.predict_proba(scaled)[:, 1], abs=1e-6)
-    gate.save(tmp_path)
+    gate.card.write(tmp_path)
     opened = kbtrain.load_gate(tmp_path)
-    assert opened == gate and opened.score(examples) == gate.score(examples)
+    assert opened.card == gate.card and opened.score(examples) == gate.score(examples)
     cut = Threshold(threshold=0.3, rule="best_f1", dev_file_sha256="0" * 64, n_dev=4)
     set_threshold(tmp_path, "dialogue_state", cut)
-    assert kbtrain.load_gate(tmp_path).thresholds == {"dialogue_state": cut}
+    assert kbtrain.load_gate(tmp_path).card.thresholds == {"dialogue_state": cut}
 
 
 def test_rare_features_are_left_out_and_unknown_ones_weigh_nothing():
     examples = [turn(i) for i in range(20)] + [replace(example(), label=True)]
     gate = DialogueStateGate.fit(examples, least_turns=2)
-    assert "user_slot=name" in gate.weights and "user_slot=directed_by" not in gate.weights
-    assert gate.run == {"turns": 21, "positive": 6, "c": 0.004, "least_turns": 2}
+    assert "user_slot=name" in gate.card.weights and "user_slot=directed_by" not in gate.card.weights
+    assert gate.card.run == {"turns": 21, "positive": 6, "c": 0.004, "least_turns": 2}
     odd = replace(CONTEXT[2], services=("Media_3", "Buses_1"), entities=(Entity("Ridley Scott", "never_seen", "sgd"),))
     same = replace(odd, entities=(Entity("Ridley Scott", "nor_this", "sgd"),))
     one, other = (replace(example(), context=(*CONTEXT[:2], last)) for last in (odd, same))

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.encoder.offset import EncoderBase, turns_only
+from kbtrain.gates.encoder.offset import OffsetGate, turns_only
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 from kbtrain.records import GateExample
 
@@ -19,7 +19,7 @@ WEIGHTS = (0.3, 0.7)
 
 @pytest.fixture(scope="module")
 def fitted():
-    return EncoderBase.fit(TURNS, WEIGHTS, folds=11)
+    return OffsetGate.fit(TURNS, WEIGHTS, folds=11)
 
 
 def test_a_training_turn_s_offset_comes_from_a_gate_that_never_saw_its_dialogue(fitted):
@@ -50,7 +50,7 @@ def test_the_line_is_the_weighted_logistic_regression_on_held_out_log_odds(fitte
 
 
 def test_heavier_positives_raise_every_offset(fitted):
-    heavy, offsets = EncoderBase.fit(TURNS, (0.1, 0.9), folds=11)
+    heavy, offsets = OffsetGate.fit(TURNS, (0.1, 0.9), folds=11)
     assert heavy.gate == fitted[0].gate
     assert all(raised > value for raised, value in zip(offsets, fitted[1], strict=True))
 
@@ -58,16 +58,16 @@ def test_heavier_positives_raise_every_offset(fitted):
 def test_a_folder_gives_the_same_base_again(fitted, tmp_path):
     base, _ = fitted
     base.save(tmp_path)
-    opened = EncoderBase.load(tmp_path)
+    opened = OffsetGate.load(tmp_path)
     assert opened == base and opened.offsets(TURNS) == base.offsets(TURNS)
 
 
 def test_a_missing_or_broken_base_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"base.json: no such file; the gate adds to its base, copy the whole folder"):
-        EncoderBase.load(tmp_path)
+        OffsetGate.load(tmp_path)
     (tmp_path / "base.json").write_text('{"slope": 1, "intercept": "much"}')
     with pytest.raises(UserError, match=r"base.json: ") as error:
-        EncoderBase.load(tmp_path)
+        OffsetGate.load(tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -89,4 +89,4 @@ def test_questions_are_refused_by_name(fitted):
 )
 def test_a_base_that_can_tell_nothing_is_one_line(turns, words):
     with pytest.raises(UserError, match=words):
-        EncoderBase.fit(turns, WEIGHTS)
+        OffsetGate.fit(turns, WEIGHTS)

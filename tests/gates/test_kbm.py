@@ -10,8 +10,8 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import GateCard, Threshold, read_card, set_threshold, write_card
-from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false.scorer import like_lengths, marginals
@@ -217,11 +217,11 @@ def test_a_model_that_gives_no_number_is_a_user_error(tokenizer):
 def folder(tmp_path, tokenizer):
     make_model(vocabulary=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    card = GateCard(
-        kind="kbm", base_model="tiny", keys=KEYS, prompt_fingerprint=kbm_fingerprint(tokenizer, KEYS), max_length=900,
+    card = KBMCard(
+        base_model="tiny", keys=KEYS, prompt_fingerprint=kbm_fingerprint(tokenizer, KEYS), max_length=900,
         dtype="fp32", method="full", labels="hard",
     )  # fmt: skip
-    write_card(tmp_path, card)
+    card.write(tmp_path)
     return tmp_path
 
 
@@ -260,7 +260,7 @@ def test_a_folder_without_a_gate_and_a_broken_card_are_user_errors(tmp_path, fol
 def test_a_threshold_is_recorded_beside_the_others(folder):
     set_threshold(folder, "kbm_mastery", Threshold(threshold=0.5, rule="fixed", dev_file_sha256="a", n_dev=3))
     set_threshold(folder, "kbm_benefit", Threshold(threshold=0.2, rule="best_f1", dev_file_sha256="a", n_dev=3))
-    assert {name: t.threshold for name, t in read_card(folder).thresholds.items()} == {
+    assert {name: t.threshold for name, t in KBMCard.read(folder).thresholds.items()} == {
         "kbm_mastery": 0.5,
         "kbm_benefit": 0.2,
     }

@@ -111,13 +111,13 @@ def test_older_turns_are_cut_away_and_counted():
 
 
 def test_a_folder_gives_the_same_scores_again(tmp_path):
-    from kbtrain.gate_folder import ClassifierCard, write_classifier_card
+    from kbtrain.gate_folder import ClassifierCard
 
     one = gate("contx+know")
     one.model.save_pretrained(tmp_path)
     one.reader.tokenizer.save_pretrained(tmp_path)
     card = ClassifierCard(kind="ragate_mha", base_model=None, reads=one.reader.settings, labels="hard", seed=0)
-    write_classifier_card(tmp_path, card)
+    card.write(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
     assert RagateMHA.load(tmp_path).score(EXAMPLES) == one.score(EXAMPLES)
 

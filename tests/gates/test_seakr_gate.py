@@ -9,16 +9,15 @@ from tiny_kbm import example, make_folder, make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, read_card, read_json, set_threshold
+from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
+from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.gates.seakr.gate import (
     SeaKR,
     SeakrCard,
     measured_scale,
     prompt_text,
-    read_seakr_card,
     scale_of,
-    write_seakr_card,
 )
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
@@ -67,7 +66,7 @@ def test_costs_are_counted(parts):
 def test_another_signal_can_decide(parts, gate):
     other = SeaKR(*parts, SETTINGS.model_copy(update={"signal": "answer_groups"}))
     assert other.name == "answer_groups" and other.score([example(1)])[0] in {1.0, 2.0, 3.0, 4.0}
-    assert gate.all_scores([example(1)])["answer_groups"] == other.score([example(1)])
+    assert gate.score_all([example(1)])["answer_groups"] == other.score([example(1)])
     with pytest.raises(UserError, match="unknown 'gram'; valid: seakr, "):
         Uncertainty(*parts, SETTINGS.model_copy(update={"signal": "gram"}))
 
@@ -125,7 +124,7 @@ def folder(tmp_path_factory):
         base_model=str(model), dtype="fp32", prompt_fingerprint=answer_fingerprint(gate.engine.tokenizer),
         settings=gate.engine.settings, measured=measured,
     )  # fmt: skip
-    write_seakr_card(base / "gate", card)
+    card.write(base / "gate")
     return base / "gate"
 
 
@@ -134,7 +133,7 @@ def test_a_saved_gate_scores_as_before_and_knows_layer_and_scale(folder):
     again = kbtrain.load_gate(folder)
     assert isinstance(gate, SeaKR)
     assert gate.score([example(3)]) == again.score([example(3)])
-    card = read_seakr_card(folder)
+    card = SeakrCard.read(folder)
     assert (card.settings.layer, card.settings.mlp) == (0, "mlp")
     assert scale_of(folder, "seakr").floor == pytest.approx(card.measured.floor)
     assert scale_of(folder, "perplexity") is None
@@ -143,13 +142,13 @@ def test_a_saved_gate_scores_as_before_and_knows_layer_and_scale(folder):
 def test_a_threshold_is_noted_with_its_evidence(folder):
     noted = Threshold(threshold=1.5, rule="ratio 0.5", dev_file_sha256="0", n_dev=9, evidence={"dev_scores": [1.0]})
     set_threshold(folder, "seakr", noted)
-    assert read_seakr_card(folder).thresholds["seakr"] == noted
+    assert SeakrCard.read(folder).thresholds["seakr"] == noted
 
 
 def test_a_card_of_another_kind_or_with_other_prompts_is_refused(folder, tmp_path):
     with pytest.raises(UserError, match="a gate of kind 'seakr', expected 'kbm'"):
-        read_card(folder)
-    data = read_json(folder)
+        KBMCard.read(folder)
+    data = read_gate_json(folder)
     (tmp_path / "gate.json").write_text(json.dumps({**data, "prompt_fingerprint": "0"}))
     with pytest.raises(UserError, match="its threshold was chosen with other prompts"):
         SeaKR.load(tmp_path)

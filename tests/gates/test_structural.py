@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tiny_turns import turn
 
+import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.turns.structural import FEATURES, StructuralGate, structure
 from kbtrain.records import Utterance
@@ -36,7 +37,7 @@ def test_nothing_of_the_future_is_read():
     assert structure(one) == structure(other)
 
 
-def test_scores_are_those_of_scikit_learn_and_survive_a_file(tmp_path):
+def test_scores_are_those_of_scikit_learn_and_survive_a_folder(tmp_path):
     examples = [turn(i) for i in range(40)]
     gate = StructuralGate.fit(examples)
     rows = np.array([structure(example) for example in examples])
@@ -44,13 +45,14 @@ def test_scores_are_those_of_scikit_learn_and_survive_a_file(tmp_path):
     model = LogisticRegression(class_weight="balanced", max_iter=1000)
     model.fit(scaler.transform(rows), [bool(e.label) for e in examples])
     assert gate.score(examples) == pytest.approx(model.predict_proba(scaler.transform(rows))[:, 1])
-    gate.save(tmp_path / "structural.json")
-    assert StructuralGate.load(tmp_path / "structural.json").score(examples) == gate.score(examples)
+    gate.card.write(tmp_path)
+    opened = kbtrain.load_gate(tmp_path)
+    assert isinstance(opened, StructuralGate) and opened.score(examples) == gate.score(examples)
 
 
 def test_one_class_or_a_broken_file_is_one_line(tmp_path):
     with pytest.raises(UserError, match="2 labelled turns of one class"):
         StructuralGate.fit([turn(0), turn(4)])
-    (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(UserError, match=r"bad.json: field 'mean': missing"):
-        StructuralGate.load(tmp_path / "bad.json")
+    (tmp_path / "gate.json").write_text('{"kind": "structural"}')
+    with pytest.raises(UserError, match=r"gate.json: field 'mean': missing"):
+        kbtrain.load_gate(tmp_path)

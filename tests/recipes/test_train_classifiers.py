@@ -24,7 +24,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
 from kbtrain.gates.ragate.mha import RagateMHA
-from kbtrain.gates.registry import encoder_source, ragate_mha_source
+from kbtrain.gates.registry import handle
 from kbtrain.jsonl import read, write
 from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.retrieval.ranker import Ranker
@@ -116,8 +116,9 @@ def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, dat
     assert (opened.card.labels, opened.card.key) == ("soft", "mastery")
     found = opened.score([GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")])
     assert all(0 < score < 1 for score in found) and len(set(found)) == 2
-    alone = encoder_source(tmp_path / "q").open()([GateExample.ask("What is the museum?")])
+    alone = handle(tmp_path / "q").open().score_all(["What is the museum?"])
     assert alone == {"encoder": [pytest.approx(found[0], abs=1e-6)]}
+    assert handle(tmp_path / "q").names == ("q",)  # its folder's name, among others of its kind
 
 
 def test_ragate_mha_is_a_question_gate_for_the_label_that_is_named(recipe, data, tmp_path):
@@ -128,11 +129,11 @@ def test_ragate_mha_is_a_question_gate_for_the_label_that_is_named(recipe, data,
     opened = RagateMHA.load(tmp_path / "q")
     asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
     found = opened.score(asked)
-    source = ragate_mha_source(tmp_path / "q")
+    source = handle(tmp_path / "q", name="ragate_mha")
     assert opened.card.key == "benefit" and source.names == ("ragate_mha",)
-    assert source.open()(asked) == {"ragate_mha": pytest.approx(found, abs=1e-6)}
+    assert source.scores(source.open(), asked) == {"ragate_mha": pytest.approx(found, abs=1e-6)}
     with pytest.raises(UserError, match="a gate of kind 'ragate_mha', expected 'encoder'"):
-        encoder_source(tmp_path / "q")
+        EncoderGate.load(tmp_path / "q")
 
 
 def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
@@ -244,15 +245,15 @@ def test_a_pair_is_a_question_gate_too(recipe, data, tmp_path):
     at = given.index("--test")
     recipe("encoder", given[:at] + given[at + 2 :])
     asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
-    source = encoder_source(tmp_path / "q")
+    source = handle(tmp_path / "q", name="encoder")
     assert source.names == ("average",)
-    assert source.open()(asked) == {"average": kbtrain.load_gate(tmp_path / "q").score(asked)}
+    assert source.scores(source.open(), asked) == {"average": kbtrain.load_gate(tmp_path / "q").score(asked)}
     card = json.loads((tmp_path / "q" / "gate.json").read_text())
     (tmp_path / "q" / "gate.json").write_text(json.dumps(card | {"thresholds": {}}))
-    assert encoder_source(tmp_path / "q").depends == source.depends  # a threshold changes no score
+    assert handle(tmp_path / "q").depends == source.depends  # a threshold changes no score
     probe = json.loads((tmp_path / "q" / "probe" / "gate.json").read_text())
     (tmp_path / "q" / "probe" / "gate.json").write_text(json.dumps(probe | {"seed": 9}))
-    assert encoder_source(tmp_path / "q").depends != source.depends
+    assert handle(tmp_path / "q").depends != source.depends
 
 
 @pytest.mark.parametrize(
@@ -284,9 +285,9 @@ def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
     at = given.index("--test")
     recipe("encoder", given[:at] + given[at + 2 :])
     asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
-    source = encoder_source(tmp_path / "q")
+    source = handle(tmp_path / "q", name="encoder")
     assert source.names == ("encoder_probe",)
-    assert source.open()(asked) == {"encoder_probe": kbtrain.load_gate(tmp_path / "q").score(asked)}
+    assert source.scores(source.open(), asked) == {"encoder_probe": kbtrain.load_gate(tmp_path / "q").score(asked)}
 
 
 def logit(p):

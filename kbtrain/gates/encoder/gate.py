@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import ClassifierCard, read_classifier_card
+from kbtrain.gate_folder import ClassifierCard, Gate, Reads
 from kbtrain.gates.encoder.input import EncoderInput, Segments
-from kbtrain.gates.encoder.offset import EncoderBase
+from kbtrain.gates.encoder.offset import OffsetGate
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder
 from kbtrain.records import Example
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 TOKENS_PER_BATCH = 8192  # rows x longest: bounds memory
 
 
-class EncoderGate:
+class EncoderGate(Gate):
     """Score = p(retrieval needed) in [0, 1]; one forward pass. ``cut`` counts turns or tokens left out so far."""
 
     name = "encoder"
-    needs_samples = False
-    needs_evidence = False
+    reads: frozenset[Reads] = frozenset({"question", "turn"})
+    unit = "probability"
 
     def __init__(
         self,
         model: PreTrainedModel,
         reader: EncoderInput,
         card: ClassifierCard | None = None,
-        base: EncoderBase | None = None,
+        base: OffsetGate | None = None,
     ) -> None:
         self.model = model
         self.reader = reader
-        self.card = card
+        self.card: ClassifierCard | None = card
         self.base = base
         self.cut = 0
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderGate:
         """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
-        card = read_classifier_card(folder, "encoder")
-        base = EncoderBase.load(Path(folder)) if card.base else None
+        card = ClassifierCard.read(folder, "encoder")
+        base = OffsetGate.load(Path(folder)) if card.base else None
         model, tokenizer = open_encoder(str(folder), dtype, device)
         return cls(model, EncoderInput(tokenizer, **card.reads), card, base)
 
-    def score(self, examples: Sequence[Example]) -> list[float]:
+    def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
         where there is a base."""
         offsets = self.base.offsets(examples) if self.base else [0.0] * len(examples)

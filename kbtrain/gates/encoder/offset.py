@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
-from kbtrain.jsonl import one_line
+from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
+from kbtrain.jsonl import read_model
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, TurnExample
 
@@ -23,7 +23,7 @@ BASE = "base.json"
 FOLDS = 10
 
 
-class EncoderBase(BaseModel):
+class OffsetGate(BaseModel):
     """``intercept`` and ``slope`` fit the held-out log odds of ``gate`` to the labels, weighed as the encoder's loss
     weighs them: an encoder that adds nothing is at the best loss the base alone can have. Plain numbers."""
 
@@ -31,12 +31,12 @@ class EncoderBase(BaseModel):
     kind: Literal["dialogue_state"] = "dialogue_state"
     intercept: float
     slope: float
-    gate: DialogueStateGate
+    gate: DialogueStateCard
 
     @classmethod
     def fit(
         cls, turns: Sequence[TurnExample], weights: tuple[float, float], folds: int = FOLDS
-    ) -> tuple[EncoderBase, list[float]]:
+    ) -> tuple[OffsetGate, list[float]]:
         """The base and the training turns' own offsets, in their order; ``weights``: of (negative, positive) turns.
 
         Every turn has a label. Raises :class:`UserError` for too few dialogues, a single class, or a base that tells
@@ -54,29 +54,24 @@ class EncoderBase(BaseModel):
                 f"base 'dialogue_state': what it says of {len(turns)} training turns it was not fitted to is no better "
                 "than chance; leave the key 'base' out"
             )
-        base = cls(intercept=intercept, slope=slope, gate=DialogueStateGate.fit(turns))
+        base = cls(intercept=intercept, slope=slope, gate=DialogueStateGate.fit(turns).card)
         return base, [intercept + slope * value for value in held_out]
 
     def offsets(self, examples: Sequence[Example]) -> list[float]:
         """What is added to each example's logit. Raises :class:`UserError` for questions."""
-        return [self.intercept + self.slope * self.gate.log_odds(turn) for turn in turns_only(examples)]
+        gate = DialogueStateGate(self.gate)
+        return [self.intercept + self.slope * gate.log_odds(turn) for turn in turns_only(examples)]
 
     def save(self, folder: Path) -> None:
         """Write the folder's ``base.json``."""
         write_atomically(folder / BASE, self.model_dump_json(indent=1) + "\n")
 
     @staticmethod
-    def load(folder: Path) -> EncoderBase:
+    def load(folder: Path) -> OffsetGate:
         """Raises :class:`UserError` for a missing or broken file."""
-        path = folder / BASE
-        try:
-            return EncoderBase.model_validate_json(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{at(path)}: no such file; the gate adds to its base, copy the whole folder") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"{at(path)}: no text ({error})") from None
-        except ValidationError as error:
-            raise UserError(f"{at(path)}: {one_line(error)}") from None
+        if not (folder / BASE).exists():
+            raise UserError(f"{at(folder / BASE)}: no such file; the gate adds to its base, copy the whole folder")
+        return read_model(folder / BASE, OffsetGate)
 
 
 def turns_only(examples: Sequence[Example]) -> list[TurnExample]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kbtrain.gate_folder import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
+from kbtrain.gates.registry import load_gate
 from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
 from kbtrain.provenance import write_meta
 from kbtrain.training.data import ClassifierData
@@ -46,7 +47,7 @@ def finish_pair(
     Returns what is to be said of it.
     """
     output, dev = config.output, [row.example for row in data.dev]
-    gate = AverageGate.of(output, members, device=device)
+    gate = AverageGate.of(output, members, lambda member: load_gate(member, device=device))
     kept, need = gate.score(dev), [row.need for row in data.dev]
     threshold = dev_threshold(data.dev, kept, config.dev)
     set_threshold(output, gate.name, threshold)

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import ClassifierCard, read_classifier_card
+from kbtrain.gate_folder import ClassifierCard, Gate, Reads, logistic
 from kbtrain.gates.encoder.offset import turns_only
-from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table, probability
+from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table
 from kbtrain.gates.turns.features import dialogue_features
-from kbtrain.jsonl import one_line
+from kbtrain.jsonl import read_model
 from kbtrain.models.batching import padded, windows
 from kbtrain.models.encoders import open_body
 from kbtrain.provenance import write_atomically
@@ -67,12 +67,12 @@ class ProbeInput:
         return [dialogue_features(turn) for turn in turns_only(examples)]
 
 
-class EncoderProbe:
+class EncoderProbe(Gate):
     """Score = p(retrieval needed) in [0, 1], at the shares of the classes it was fitted to."""
 
     name = "encoder_probe"
-    needs_samples = False
-    needs_evidence = False
+    reads: frozenset[Reads] = frozenset({"question", "turn"})
+    unit = "probability"
     cut = 0  # what is asked now is short: nothing is left out that would be worth counting
 
     def __init__(
@@ -81,7 +81,7 @@ class EncoderProbe:
         self.model = model
         self.reader = reader
         self.head = head
-        self.card = card
+        self.card: ClassifierCard | None = card
 
     @classmethod
     def fit(
@@ -119,7 +119,7 @@ class EncoderProbe:
         )
         return cls(model, reader, head)
 
-    def score(self, examples: Sequence[Example]) -> list[float]:
+    def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
         where dialogue features are read."""
         from_text = embeddings(self.model, self.reader, examples) @ list(self.head.embedding)
@@ -129,18 +129,15 @@ class EncoderProbe:
         bad = [example.id for example, value in zip(examples, log_odds, strict=True) if value != value]
         if bad:
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
-        return [probability(value) for value in log_odds]
+        return [logistic(value) for value in log_odds]
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> EncoderProbe:
         """Open a gate's folder; ``dtype`` auto: fp32, in which a score does not depend on its batch."""
-        card, path = read_classifier_card(folder, "encoder_probe"), Path(folder) / HEAD
-        try:
-            head = ProbeHead.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
-        except ValidationError as error:
-            raise UserError(f"{at(path)}: {one_line(error)}") from None
+        card, path = ClassifierCard.read(folder, "encoder_probe"), Path(folder) / HEAD
+        if not path.exists():
+            raise UserError(f"{at(path)}: no such file; copy the whole folder")
+        head = read_model(path, ProbeHead)
         model, tokenizer = open_body(str(folder), dtype, device)
         return cls(model, ProbeInput(tokenizer, **card.reads), head, card)
 

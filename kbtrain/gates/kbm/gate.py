@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import ADAPTER, CARD, GateCard, read_card
+from kbtrain.gate_folder import ADAPTER, CARD, Gate, GateCard
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.models.adapters import cast_weights, check_base_of_adapter
+from kbtrain.models.adapters import check_base_of_adapter
 from kbtrain.prompts.kbm import Key, kbm_fingerprint
-from kbtrain.records import GateExample
+from kbtrain.records import Example, GateExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class KBM:
-    """Scores with one forward pass a batch (:mod:`~kbtrain.gates.true_false.forward`).
+class KBMCard(GateCard):
+    """``keys`` are the targets, in the order in which the answer states them; ``dtype`` that of the weights.
 
-    As a gate it is its first key's."""
+    ``merged`` False: the folder holds an adapter only, and ``base_model`` (by its fingerprint) is needed to open it.
+    """
 
-    needs_samples = False
-    needs_evidence = False
+    kind: Literal["kbm"] = "kbm"
+    base_model: str
+    keys: tuple[Key, ...]
+    prompt_fingerprint: str
+    max_length: int
+    dtype: str
+    method: Literal["full", "lora", "qlora"]
+    labels: Literal["hard", "soft"]
+    merged: bool = True
+    base_fingerprint: str | None = None
+
+    def best_key(self) -> Key:
+        """The key whose calibrated threshold was most accurate on dev; the first one where not all were calibrated."""
+        accuracy: dict[Key, float] = {}
+        for key in self.keys:
+            chosen = self.thresholds.get(f"kbm_{key}")
+            if chosen is None or not isinstance(chosen.evidence.get("accuracy"), float):
+                return self.keys[0]
+            accuracy[key] = chosen.evidence["accuracy"]
+        return max(self.keys, key=lambda key: accuracy[key])
+
+
+class KBM(Gate):
+    """A gate for each of its keys, all from one forward pass a batch (:mod:`~kbtrain.gates.true_false.forward`).
+
+    ``key`` is the one that :meth:`score` and :meth:`decide` use; its score is the probability that retrieval is needed:
+    1 - p(mastery), 1 - p(certainty), or p(benefit).
+    """
+
+    unit = "probability"
 
     def __init__(
         self,
@@ -34,10 +63,12 @@ class KBM:
         keys: Sequence[Key],
         max_length: int,
         tokens_per_batch: int = TOKENS_PER_BATCH,
-        card: GateCard | None = None,
+        card: KBMCard | None = None,
+        key: Key | None = None,
     ) -> None:
         self.keys: tuple[Key, ...] = tuple(keys)
-        self.card = card
+        self.key: Key = self.keys[0] if key is None else key
+        self.card: KBMCard | None = card
         self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys), max_length), tokens_per_batch)
 
     @classmethod
@@ -51,79 +82,59 @@ class KBM:
         """Open a gate's folder; ``dtype`` auto: as saved. Raises :class:`UserError` if its prompts are not ours."""
         from kbtrain.models.load import load_tokenizer
 
-        card = read_card(folder)
-        found = kbm_fingerprint(load_tokenizer(str(folder)), card.keys)
-        if found != card.prompt_fingerprint:
-            raise UserError(
-                f"{Path(folder) / CARD}: prompt fingerprint {card.prompt_fingerprint} is not this version's {found}: "
-                "the gate was trained with other prompts; train it again"
-            )
+        card = KBMCard.read(folder)
+        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card)
+        return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key())
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Key, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
         return cast("dict[Key, list[float]]", self.scorer.probabilities(examples))
 
-    def gate(self, key: Key) -> KBMGate:
-        """``kbm_mastery`` and ``kbm_certainty`` score 1 - p, ``kbm_benefit`` scores p."""
+    def gate(self, key: Key) -> KBM:
+        """The same model, deciding by another key. Raises :class:`UserError` for a key that it lacks."""
         if key not in self.keys:
             raise UserError(f"this KBM has no key '{key}'; {did_you_mean(key, self.keys)}")
-        return KBMGate(self, key)
-
-    @property
-    def name(self) -> str:
-        """As a gate, a KBM is that of its first key."""
-        return self.gate(self.keys[0]).name
-
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
-        """The first key's scores."""
-        return self.gate(self.keys[0]).score(examples)
-
-
-@dataclass(frozen=True)
-class KBMGate:
-    """One key of a KBM as a gate; scores are probabilities, higher = retrieval more needed."""
-
-    kbm: KBM
-    key: Key
-    needs_samples: bool = False
-    needs_evidence: bool = False
+        other = copy.copy(self)
+        other.key = key
+        return other
 
     @property
     def name(self) -> str:
         """``kbm_`` and the key."""
         return f"kbm_{self.key}"
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """1 - p(mastery), 1 - p(certainty), or p(benefit)."""
-        return self.from_probabilities(self.kbm.probabilities(examples)[self.key])
+        return _needs(self.key, self.probabilities(examples)[self.key])
 
-    def from_probabilities(self, found: Sequence[float]) -> list[float]:
-        """The scores for p(True) already at hand, so that one pass serves all keys."""
-        return list(found) if self.key == "benefit" else [1 - p for p in found]
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every key, from one pass."""
+        found = self.probabilities(cast("list[GateExample]", self.examples(inputs)))
+        return {f"kbm_{key}": _needs(key, found[key]) for key in self.keys}
 
 
-def _open(folder: Path, card: GateCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _needs(key: Key, p_true: Sequence[float]) -> list[float]:
+    """The probabilities that retrieval is needed, from p(True) of a key."""
+    return list(p_true) if key == "benefit" else [1 - p for p in p_true]
+
+
+def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An adapter is merged in fp32 and rounded then, exactly as at the end of its training; beside 4-bit weights it
     stays what it is."""
-    from kbtrain.models.load import choose_device, load_model
+    from kbtrain.models.load import NAMES, choose_device, load_model
 
     if card.merged:
         return load_model(str(folder), dtype, device)
-    from peft import PeftModel
     from transformers import AutoTokenizer
 
-    from kbtrain.models.load import choose_dtype
+    from kbtrain.models.adapters import compute_of, open_beside, open_merged
 
     check_base_of_adapter(card.base_model, card.base_fingerprint, str(folder / CARD))
     if card.method == "qlora":
-        from kbtrain.models.adapters import load_nf4
-
-        quantised, _ = load_nf4(card.base_model, device, choose_dtype(dtype, choose_device(device), ""))
-        beside: Any = PeftModel.from_pretrained(quantised, str(folder / ADAPTER)).eval()
-        return beside, AutoTokenizer.from_pretrained(folder)
-    base, _ = load_model(card.base_model, "fp32", device)
-    adapted = PeftModel.from_pretrained(base, str(folder / ADAPTER)).merge_and_unload()
-    cast_weights(adapted, choose_dtype(dtype, choose_device(device), base.config.model_type))
-    return cast("PreTrainedModel", adapted.eval()), AutoTokenizer.from_pretrained(folder)
+        model = open_beside(card.base_model, folder / ADAPTER, card.method, device, dtype)
+    else:
+        place = choose_device(device)
+        rounded = NAMES[compute_of(card.base_model, dtype, place)]
+        model = open_merged(card.base_model, folder / ADAPTER, card.method, place, rounded)
+    return model, AutoTokenizer.from_pretrained(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kbtrain.gate_folder import Gate
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder
 from kbtrain.records import GateExample
@@ -13,12 +14,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class Prompt:
+class Prompt(Gate):
     """Score = p(need: True) against p(need: False) in [0, 1] at the value position; it reads no reference."""
 
     name = "prompt"
-    needs_samples = False
-    needs_evidence = False
+    unit = "probability"
 
     def __init__(
         self,
@@ -36,6 +36,6 @@ class Prompt:
 
         return cls(*load_model(model, dtype, device))
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return self.scorer.probabilities(examples)["need"]

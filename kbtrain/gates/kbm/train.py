@@ -21,13 +21,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import ADAPTER, CARD, GateCard, write_card
-from kbtrain.gates.kbm.gate import KBM
+from kbtrain.gate_folder import ADAPTER, CARD
+from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
 from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.dev import shown
 from kbtrain.metrics.ranking import auroc, separations
-from kbtrain.models.adapters import adapters_in_fp32, cast_weights, merged_into_16_bit
+from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample
@@ -182,7 +182,7 @@ class KBMTrainer(AnswerTrainer):
 TOLERANCE = 1e-5  # of a probability, between the trained model and the one opened from its folder
 
 
-def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, card: GateCard) -> PreTrainedModel:
+def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, card: KBMCard) -> PreTrainedModel:
     """Write weights, tokenizer and ``gate.json`` into a new folder; returns the model as it is in there.
 
     An adapter is saved by itself and, if ``card.merged``, merged into the weights as well.
@@ -196,7 +196,7 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
         cast_weights(model, NAMES["fp32"])
         model = model.merge_and_unload()
     if card.method == "qlora" and card.merged:
-        model = merged_into_16_bit(card.base_model, folder / ADAPTER, model.device.type, NAMES[card.dtype])
+        model = open_merged(card.base_model, folder / ADAPTER, "qlora", model.device.type, NAMES[card.dtype])
     elif card.method == "qlora":
         adapters_in_fp32(model)
     else:
@@ -205,7 +205,7 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
         model.config.dtype = NAMES[card.dtype]
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_card(folder, card)
+    card.write(folder)
     plain: PreTrainedModel = model
     return plain
 
@@ -219,7 +219,7 @@ def reload_difference(
 
 
 def save_checked(
-    output: Path, model: Any, kbm: KBM, card: GateCard, dev: Sequence[GateExample], spare: Sequence[GateExample]
+    output: Path, model: Any, kbm: KBM, card: KBMCard, dev: Sequence[GateExample], spare: Sequence[GateExample]
 ) -> tuple[float, dict[str, float]]:
     """Save into ``output`` after checking that the saved gate scores ``dev`` (``spare`` if empty) as the trained one.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import ClassifierCard, read_classifier_card
+from kbtrain.gate_folder import ClassifierCard, Gate, Reads
 from kbtrain.gates.encoder.input import made
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -155,22 +155,19 @@ def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
 TOKENS_PER_BATCH = 16384  # rows x longest: bounds memory
 
 
-class RagateMHA:
+class RagateMHA(Gate):
     """Score = p(retrieval needed) in [0, 1], the second class's share of a softmax. ``cut`` counts turns left out."""
 
     name = "ragate_mha"
-    needs_samples = False
+    reads: frozenset[Reads] = frozenset({"question", "turn"})
+    unit = "probability"
 
     def __init__(self, model: RagateMHAModel, reader: MHAInput, card: ClassifierCard | None = None) -> None:
         self.model = model
         self.reader = reader
-        self.card = card
+        self.card: ClassifierCard | None = card
+        self.needs_evidence = "know" in reader.inputs
         self.cut = 0
-
-    @property
-    def needs_evidence(self) -> bool:
-        """Whether it reads knowledge."""
-        return "know" in self.reader.inputs
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> RagateMHA:
@@ -180,7 +177,7 @@ class RagateMHA:
         from kbtrain.gates.ragate.mha_model import RagateMHAModel
         from kbtrain.models.load import choose_device
 
-        card = read_classifier_card(folder, "ragate_mha")
+        card = ClassifierCard.read(folder, "ragate_mha")
         try:
             model: Any = RagateMHAModel.from_pretrained(folder)
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -188,7 +185,7 @@ class RagateMHA:
             raise UserError(f"{at(folder)}: cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
         return cls(model.to(choose_device(device)).eval(), MHAInput(tokenizer, **card.reads), card)
 
-    def score(self, examples: Sequence[Example]) -> list[float]:
+    def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order."""
         rows = [self.reader.encode(example) for example in examples]
         self.cut += sum(row.cut for row in rows)

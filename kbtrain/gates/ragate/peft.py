@@ -7,20 +7,16 @@ The score is p(True) against p(False) where the answer says it: one forward pass
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import ADAPTER, CARD, Threshold, read_json
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import ADAPTER, CARD, Gate, GateCard, Reads
 from kbtrain.gates.encoder.input import made
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
-from kbtrain.jsonl import one_line
-from kbtrain.models.adapters import check_base_of_adapter
+from kbtrain.models.adapters import check_base_of_adapter, open_beside
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import (
     PeftFeature,
@@ -31,18 +27,15 @@ from kbtrain.prompts.ragate import (
     ragate_peft_prompt,
     turn_text,
 )
-from kbtrain.provenance import write_atomically
 from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class RagatePeftCard(BaseModel):
+class RagatePeftCard(GateCard):
     """The content of ``gate.json``. ``dtype``: what is computed in; ``method`` qlora: the base is opened in NF4."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    schema_version: Literal[1] = 1
     kind: Literal["ragate_peft"] = "ragate_peft"
     base_model: str
     base_fingerprint: str
@@ -53,26 +46,6 @@ class RagatePeftCard(BaseModel):
     dtype: str
     seed: int
     merged: bool = False  # the folder also holds the 16-bit weights with the adapter in them
-    thresholds: dict[str, Threshold] = {}
-    label_rule: dict[str, Any] = {}
-    run: dict[str, Any] = {}
-    versions: dict[str, str] = {}
-
-
-def write_peft_card(folder: Path, card: RagatePeftCard) -> None:
-    """Write ``gate.json`` atomically."""
-    write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
-
-
-def read_peft_card(folder: Path | str) -> RagatePeftCard:
-    """Raises :class:`UserError` for a folder that holds no such gate, or a broken one."""
-    data, path = read_json(folder), Path(folder) / CARD
-    if data["kind"] != "ragate_peft":
-        raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected 'ragate_peft'")
-    try:
-        return RagatePeftCard.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{at(path)}: {one_line(error)}") from None
 
 
 NAME = "ragate_peft"
@@ -143,11 +116,12 @@ class TurnScorer(Scorer):
         return super().n_batches([self.prompts.asked(turn) for turn in examples])
 
 
-class RagatePeft:
+class RagatePeft(Gate):
     """Score = p(retrieval needed) in [0, 1]. ``needs_evidence``: it reads retrieved knowledge."""
 
-    needs_samples = False
     name = NAME
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
     keys = ("need",)
 
     def __init__(
@@ -161,7 +135,8 @@ class RagatePeft:
     ) -> None:
         self.prompts = TurnPrompts(tokenizer, features, max_length)
         self.scorer = TurnScorer(model, self.prompts, tokens_per_batch)
-        self.card = card
+        self.card: RagatePeftCard | None = card
+        self.needs_evidence = "know" in features
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> RagatePeft:
@@ -169,41 +144,21 @@ class RagatePeft:
 
         Raises :class:`UserError` before any weights are loaded if prompts or base are others than in training.
         """
-        card, path = read_peft_card(folder), Path(folder)
-        found = ragate_peft_fingerprint(card.features)
-        if found != card.prompt_fingerprint:
-            raise UserError(
-                f"{path / CARD}: prompt fingerprint {card.prompt_fingerprint} is not this version's {found}: "
-                "the gate was trained with other prompts; train it again"
-            )
-        check_base_of_adapter(card.base_model, card.base_fingerprint, str(path / CARD))
-        model, tokenizer = _open(path, card, card.dtype if dtype == "auto" else dtype, device)
-        return cls(model, tokenizer, card.features, card.max_length, card=card)
+        from transformers import AutoTokenizer
 
-    @property
-    def needs_evidence(self) -> bool:
-        """Whether turns must carry retrieved knowledge."""
-        return "know" in self.prompts.features
+        card, path = RagatePeftCard.read(folder), Path(folder)
+        card.check_prompts(ragate_peft_fingerprint(card.features), folder)
+        check_base_of_adapter(card.base_model, card.base_fingerprint, str(path / CARD))
+        model = open_beside(
+            card.base_model, path / ADAPTER, card.method, device, card.dtype if dtype == "auto" else dtype
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        return cls(model, tokenizer, card.features, card.max_length, card=card)
 
     def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
         """p(True) of each turn, under the key ``need``."""
         return self.scorer.probabilities(examples)
 
-    def score(self, examples: Sequence[TurnExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order; higher = retrieval more needed."""
         return self.probabilities(examples)["need"]
-
-
-def _open(
-    folder: Path, card: RagatePeftCard, dtype: str, device: str
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from peft import PeftModel
-    from transformers import AutoTokenizer
-
-    from kbtrain.models.adapters import compute_of, open_base
-    from kbtrain.models.load import choose_device
-
-    place = choose_device(device)
-    base, _ = open_base(card.base_model, card.method, place, compute_of(card.base_model, dtype, place))
-    model: Any = PeftModel.from_pretrained(base, str(folder / ADAPTER)).eval()
-    return model, AutoTokenizer.from_pretrained(folder)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate, Reads
 from kbtrain.gates.encoder.input import made
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, PromptTemplate
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class RagatePrompt:
+class RagatePrompt(Gate):
     """Score = p(True) against p(False) in [0, 1] at the answer's first differing token. ``cut`` counts turns left out.
 
     A prompt longer than ``max_length`` tokens loses its oldest turns.
     """
 
-    needs_samples = False
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class RagatePrompt:
         """``ragate_prompt_zero_shot`` or ``ragate_prompt_in_context``."""
         return f"ragate_prompt_{self.shots}"
 
-    def score(self, examples: Sequence[TurnExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
         return self.scorer.probabilities([self.asked(example) for example in examples])["need"]
 

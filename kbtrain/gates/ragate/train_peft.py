@@ -21,16 +21,10 @@ from transformers.training_args import OptimizerNames
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ADAPTER, CARD
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts, write_peft_card
+from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
-from kbtrain.models.adapters import (
-    adapters_in_fp32,
-    base_fingerprint,
-    cast_weights,
-    merged_into_16_bit,
-    under_deepspeed,
-)
+from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
 from kbtrain.records import Example, TurnExample
@@ -135,7 +129,7 @@ def save_peft(
     (staging / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
     tokenizer = gate.prompts.encoder.tokenizer
     tokenizer.save_pretrained(staging)
-    write_peft_card(staging, card)
+    card.write(staging)
     again = RagatePeft.load(staging, device=model.device.type).score(probe)
     worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))
     if not worst <= TOLERANCE:
@@ -159,17 +153,7 @@ def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str,
     """A model of its own in 16 bits, for other software. Its scores differ from the gate's by rounding."""
     import torch
 
-    if card.method == "qlora":
-        model: Any = merged_into_16_bit(card.base_model, adapter, device, torch.bfloat16)
-    else:
-        from peft import PeftModel
-
-        from kbtrain.models.load import load_model
-
-        base, _ = load_model(card.base_model, "fp32", device)
-        model = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
-        cast_weights(model, torch.bfloat16)
-        model.config.dtype = torch.bfloat16
+    model: Any = open_merged(card.base_model, adapter, card.method, device, torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -1,27 +1,20 @@
-"""SeaKR as a gate: tuning-free, the score of a question is the model's own uncertainty about it.
-
-SeaKR's gate folder: ``gate.json`` alone. The weights are the base model's, which it names.
-"""
+"""SeaKR as a gate: tuning-free, the score of a question is the model's own uncertainty about it."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, Threshold, read_json
+from kbtrain.gate_folder import Gate, GateCard, read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale
-from kbtrain.jsonl import one_line
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
-from kbtrain.provenance import write_atomically
-from kbtrain.records import GateExample, Question
+from kbtrain.records import Example, GateExample, Question
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,20 +35,20 @@ class MeasuredScale(BaseModel):
     mean_floor: float
 
 
-class SeakrCard(BaseModel):
-    """The content of a SeaKR gate's ``gate.json``; ``settings`` name the layer and MLP whose states are read."""
+class SeakrCard(GateCard):
+    """The content of a SeaKR gate's ``gate.json``; ``settings`` name the layer and MLP whose states are read.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    schema_version: Literal[1] = 1
+    The weights are the base model's, which it names: the folder holds nothing else.
+    """
+
+    ABSENT = frozenset({"label_rule"})
+    NO_SCORE = frozenset({"thresholds", "measured", "run"})
     kind: Literal["seakr"] = "seakr"
     base_model: str
     dtype: str
     prompt_fingerprint: str
     settings: SeakrSettings
     measured: MeasuredScale | None = None
-    thresholds: dict[str, Threshold] = {}
-    run: dict[str, Any] = {}
-    versions: dict[str, str] = {}
 
     @property
     def scale(self) -> Scale | None:
@@ -82,38 +75,19 @@ def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Meas
     )
 
 
-def write_seakr_card(folder: Path, card: SeakrCard) -> None:
-    """Write ``gate.json`` atomically."""
-    write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
-
-
-def read_seakr_card(folder: Path | str) -> SeakrCard:
-    """Raises :class:`UserError` for a folder that holds no SeaKR gate."""
-    data = read_json(folder)
-    if data["kind"] != "seakr":
-        raise UserError(f"{at(Path(folder) / CARD)}: a gate of kind '{data['kind']}', expected 'seakr'")
-    try:
-        return SeakrCard.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"{at(Path(folder) / CARD)}: {one_line(error)}") from None
-
-
 def scale_of(folder: Path | str, gate: str) -> Scale | None:
     """What U can be in a SeaKR gate's folder; None for other kinds and for its other signals."""
-    if gate != "seakr" or read_json(folder)["kind"] != "seakr":
+    if gate != "seakr" or read_gate_json(folder)["kind"] != "seakr":
         return None
-    return read_seakr_card(folder).scale
+    return SeakrCard.read(folder).scale
 
 
-class SeaKR:
+class SeaKR(Gate):
     """Score = U in nats per sample (or another of :data:`~kbtrain.gates.seakr.signals.SIGNALS`, as its settings say).
 
     A question is asked as in KBM's figures 9 and 11, with a reference as in 10 and 12. ``spent`` counts requests,
     samples, generated tokens, and samples that say nothing.
     """
-
-    needs_samples = False
-    needs_evidence = False
 
     def __init__(
         self,
@@ -124,22 +98,18 @@ class SeaKR:
         card: SeakrCard | None = None,
     ) -> None:
         self.engine = Uncertainty(model, tokenizer, settings or SeakrSettings(), limits)
-        self.card = card
-        self.spent: Counter[str] = Counter()
+        self.card: SeakrCard | None = card
+        self._spent: Counter[str] = Counter()
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
         """Open a gate's folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
         from kbtrain.models.load import load_model
 
-        card = read_seakr_card(folder)
+        card = SeakrCard.read(folder)
         model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
         found = answer_fingerprint(tokenizer)
-        if found != card.prompt_fingerprint:
-            raise UserError(
-                f"{folder}: prompt fingerprint {card.prompt_fingerprint} is not this version's {found}: its threshold "
-                "was chosen with other prompts; make and calibrate the gate again"
-            )
+        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
         return cls(model, tokenizer, card.settings, card=card)
 
     @property
@@ -147,22 +117,27 @@ class SeaKR:
         """The signal's name: ``seakr``, unless another one decides."""
         return self.engine.settings.signal
 
-    def score(self, examples: Sequence[GateExample]) -> list[float]:
+    @property
+    def spent(self) -> Counter[str]:
+        """``requests``, ``samples``, ``tokens``, ``empty_samples`` and ``reference_cut`` (tokens) so far."""
+        return self._spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [thought.uncertainty for thought in self.think(examples)]
 
-    def all_scores(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """The scores of every signal, from the same samples."""
-        thoughts = self.think(examples)
+        thoughts = self.think(cast("list[GateExample]", self.examples(inputs)))
         return {name: [thought.signals[name] for thought in thoughts] for name in SIGNALS}
 
     def think(self, examples: Sequence[GateExample]) -> list[Thought]:
         """Each example's greedy answer with all of its signals. A reference too long for the prompt loses its tail."""
         thoughts = self.engine.think([(example.id, self._prompt(example)) for example in examples])
-        self.spent["requests"] += len(thoughts)
-        self.spent["samples"] += sum(thought.n_samples for thought in thoughts)
-        self.spent["tokens"] += sum(thought.generated_tokens for thought in thoughts)
-        self.spent["empty_samples"] += sum(thought.n_empty for thought in thoughts)
+        self._spent["requests"] += len(thoughts)
+        self._spent["samples"] += sum(thought.n_samples for thought in thoughts)
+        self._spent["tokens"] += sum(thought.generated_tokens for thought in thoughts)
+        self._spent["empty_samples"] += sum(thought.n_empty for thought in thoughts)
         return thoughts
 
     def _prompt(self, example: GateExample) -> list[int]:
@@ -172,7 +147,7 @@ class SeaKR:
         while len(ids) > self.engine.settings.max_prompt_tokens and reference:
             tokens = tokenizer(reference, add_special_tokens=False)["input_ids"]
             drop = min(len(ids) - self.engine.settings.max_prompt_tokens, len(tokens))
-            self.spent["reference_cut"] += drop
+            self._spent["reference_cut"] += drop
             reference = str(tokenizer.decode(tokens[:-drop]))
             ids = encode(tokenizer, prompt_text(example, reference))
         return ids

@@ -10,12 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
-
 from kbtrain.errors import UserError
 from kbtrain.gates.true_false.template import Encoded, Encoder, Values
-from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start
 from kbtrain.models.batching import like_length
 from kbtrain.records import GateExample
 
@@ -124,12 +120,19 @@ class PrefixCache:
         """The head, computed anew where weights have changed; None if too short or if a prompt begins otherwise."""
         if len(self._ids) < _LEAST:
             return None
+        from kbtrain.llm.sampler.prefill import SharedPrefixCache
+
         if self._head is None or not self._head.current():
             self._head = SharedPrefixCache(self.model, self._ids)
         return self._head if self._head.fits(prompts) else None
 
     @cached_property
     def _ids(self) -> tuple[int, ...]:
+        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer
+
+        from kbtrain.llm.sampler.prefill import common_start
+
         layers: list[Any] = DynamicCache(config=self.model.config).layers
         if not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it
             return ()

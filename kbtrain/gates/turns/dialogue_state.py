@@ -2,46 +2,23 @@
 
 It reads the data set's annotation of the turns before (:mod:`kbtrain.gates.turns.features`), no word and nothing of
 the turn to come. Where turns are not annotated, little is left of it: use the structural gate or an encoder there.
-
-What the logistic regressions on dialogue turns share: their labels, their score, and what a gate says of itself.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, Threshold, read_json
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate, GateCard, Reads, logistic
 from kbtrain.gates.turns.features import dialogue_features
-from kbtrain.jsonl import one_line
-from kbtrain.provenance import write_atomically
 from kbtrain.records import TurnExample
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class LogisticTurnGate(BaseModel):
-    """Plain numbers, saved as JSON; reads neither samples nor evidence."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @property
-    def needs_samples(self) -> bool:
-        """It needs none."""
-        return False
-
-    @property
-    def needs_evidence(self) -> bool:
-        """It needs none."""
-        return False
 
 
 def labelled(gate: str, examples: Sequence[TurnExample]) -> tuple[list[TurnExample], list[bool]]:
@@ -67,30 +44,29 @@ def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list
     return vectorizer.get_feature_names_out().tolist(), values
 
 
-def probability(log_odds: float) -> float:
-    """The logistic function, without overflow."""
-    return 1 / (1 + math.exp(-log_odds)) if log_odds >= 0 else math.exp(log_odds) / (1 + math.exp(log_odds))
-
-
 LEAST_TURNS = 3  # a feature that fewer training turns have is left out
 C = 0.004  # inverse of the L2 penalty on standardised features: hundreds of them, and few positive turns
 
 
-class DialogueStateGate(LogisticTurnGate):
-    """Score = p(retrieval needed) in [0, 1], at the classes' true shares: ``intercept`` plus ``weights`` (log odds per
-    unit, by feature name) times the turn's features. Plain numbers: saved as JSON."""
+class DialogueStateCard(GateCard):
+    """The whole gate, in ``gate.json``: ``intercept`` plus ``weights`` (log odds per unit, by feature name)."""
 
-    schema_version: Literal[1] = 1
+    ABSENT = frozenset({"base_model", "label_rule", "versions"})
     kind: Literal["dialogue_state"] = "dialogue_state"
     intercept: float
     weights: dict[str, float]
-    thresholds: dict[str, Threshold] = Field(default_factory=dict)
-    run: dict[str, Any] = Field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """The name results are stored under."""
-        return "dialogue_state"
+
+class DialogueStateGate(Gate):
+    """Score = p(retrieval needed) in [0, 1], at the classes' true shares: the logistic function of the card's weights
+    times the turn's features."""
+
+    name = "dialogue_state"
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
+
+    def __init__(self, card: DialogueStateCard) -> None:
+        self.card: DialogueStateCard = card
 
     @classmethod
     def fit(cls, examples: Sequence[TurnExample], c: float = C, least_turns: int = LEAST_TURNS) -> DialogueStateGate:
@@ -106,27 +82,19 @@ class DialogueStateGate(LogisticTurnGate):
         slopes = model.coef_[0] / scaler.scale_
         weights = dict(zip(names, slopes.tolist(), strict=True))
         facts = {"turns": len(known), "positive": sum(labels), "c": c, "least_turns": least_turns}
-        return cls(intercept=float(model.intercept_[0] - slopes @ scaler.mean_), weights=weights, run=facts)
+        intercept = float(model.intercept_[0] - slopes @ scaler.mean_)
+        return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
 
-    def score(self, examples: Sequence[TurnExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
-        return [probability(self.log_odds(example)) for example in examples]
+        return [logistic(self.log_odds(example)) for example in examples]
 
     def log_odds(self, example: TurnExample) -> float:
         """What the score is the logistic function of."""
-        features = dialogue_features(example)
-        return self.intercept + math.fsum(self.weights.get(name, 0.0) * value for name, value in features.items())
+        weights, features = self.card.weights, dialogue_features(example)
+        return self.card.intercept + math.fsum(weights.get(name, 0.0) * value for name, value in features.items())
 
-    def save(self, folder: Path) -> None:
-        """Write the folder's ``gate.json``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / CARD, json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
-
-    @staticmethod
-    def load(folder: Path | str, dtype: str = "auto", device: str = "auto") -> DialogueStateGate:
-        """Open a folder; ``dtype`` and ``device`` are for gates with a model. Raises :class:`UserError`."""
-        data = read_json(folder)
-        try:
-            return DialogueStateGate.model_validate(data)
-        except ValidationError as error:
-            raise UserError(f"{at(Path(folder) / CARD)}: {one_line(error)}") from None
+    @classmethod
+    def load(cls, folder: Path | str) -> DialogueStateGate:
+        """Open a folder. Raises :class:`UserError`."""
+        return cls(DialogueStateCard.read(folder))

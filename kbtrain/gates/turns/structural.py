@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from pydantic import ValidationError
-
-from kbtrain.errors import UserError, at
-from kbtrain.gates.turns.dialogue_state import LogisticTurnGate, labelled, probability
-from kbtrain.jsonl import one_line
-from kbtrain.provenance import write_atomically
+from kbtrain.gate_folder import Gate, GateCard, Reads, logistic
+from kbtrain.gates.turns.dialogue_state import labelled
 from kbtrain.records import TurnExample
 
 FEATURES = (
@@ -52,18 +48,26 @@ def structure(example: TurnExample) -> list[float]:
     ]
 
 
-class StructuralGate(LogisticTurnGate):
-    """Score = p(retrieval needed) in [0, 1] with both classes weighed alike. Plain numbers: saved as JSON."""
+class StructuralCard(GateCard):
+    """The whole gate, in ``gate.json``: of each of the :data:`FEATURES` mean, scale and coefficient (log odds)."""
 
+    ABSENT = frozenset({"base_model", "label_rule", "versions"})
+    kind: Literal["structural"] = "structural"
     mean: list[float]
     scale: list[float]
     coefficients: list[float]
     intercept: float
 
-    @property
-    def name(self) -> str:
-        """The name results are stored under."""
-        return "structural"
+
+class StructuralGate(Gate):
+    """Score = p(retrieval needed) in [0, 1] with both classes weighed alike."""
+
+    name = "structural"
+    reads: frozenset[Reads] = frozenset({"turn"})
+    unit = "probability"
+
+    def __init__(self, card: StructuralCard) -> None:
+        self.card: StructuralCard = card
 
     @classmethod
     def fit(cls, examples: Sequence[TurnExample]) -> StructuralGate:
@@ -75,32 +79,25 @@ class StructuralGate(LogisticTurnGate):
         scaler = StandardScaler().fit([structure(example) for example in known])
         model = LogisticRegression(class_weight="balanced", max_iter=1000)
         model.fit(scaler.transform([structure(example) for example in known]), labels)
-        return cls(
+        card = StructuralCard(
             mean=scaler.mean_.tolist(),
             scale=scaler.scale_.tolist(),
             coefficients=model.coef_[0].tolist(),
             intercept=float(model.intercept_[0]),
+            run={"turns": len(known), "positive": sum(labels)},
         )
+        return cls(card)
 
-    def score(self, examples: Sequence[TurnExample]) -> list[float]:
+    def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
         return [self._score(structure(example)) for example in examples]
 
     def _score(self, values: list[float]) -> float:
-        parts = zip(values, self.mean, self.scale, self.coefficients, strict=True)
-        total = self.intercept + math.fsum(c * (value - mean) / scale for value, mean, scale, c in parts)
-        return probability(total)
+        card = self.card
+        parts = zip(values, card.mean, card.scale, card.coefficients, strict=True)
+        return logistic(card.intercept + math.fsum(c * (value - mean) / scale for value, mean, scale, c in parts))
 
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        write_atomically(path, json.dumps(self.model_dump(), indent=1) + "\n")
-
-    @staticmethod
-    def load(path: Path) -> StructuralGate:
-        """Raises :class:`UserError` for a missing or broken file."""
-        try:
-            return StructuralGate.model_validate_json(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{at(path)}: no such file") from None
-        except ValidationError as error:
-            raise UserError(f"{at(path)}: {one_line(error)}") from None
+    @classmethod
+    def load(cls, folder: Path | str) -> StructuralGate:
+        """Open a folder. Raises :class:`UserError`."""
+        return cls(StructuralCard.read(folder))

@@ -19,7 +19,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.gates.seakr.engine import Thought
-from kbtrain.gates.seakr.gate import read_seakr_card
+from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
@@ -123,7 +123,7 @@ class SeakrRun:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
         self._dev = chosen(everything, "dev", config.threshold_questions)
         self._key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
-        self._key |= read_seakr_card(config.gate).model_dump(mode="json", include={"base_model", "settings"})
+        self._key |= SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
         self._key |= {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
@@ -161,7 +161,7 @@ class SeakrRun:
 
     def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
         """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
-        settings = read_seakr_card(self.config.gate).settings
+        settings = SeakrCard.read(self.config.gate).settings
         if thoughts and (self.config.signal or settings.signal) == "seakr":
             Scale.of([thought.squared_norm for thought in thoughts], settings.k, settings.alpha).check(threshold)
 
@@ -173,7 +173,7 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     from kbtrain.models.load import load_model
     from kbtrain.rag.seakr.self_aware import PromptEngine
 
-    card = read_seakr_card(config.gate)
+    card = SeakrCard.read(config.gate)
     changes: dict[str, Any] = {"max_new_tokens": config.max_new_tokens}
     if config.signal is not None:
         changes["signal"] = config.signal
