@@ -104,7 +104,7 @@ def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="the whole chain on a real model of 135 M weights, about 10 minutes")
     size = demo.add_mutually_exclusive_group()
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: about an hour")
-    size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="24 questions: does it run here?")
+    size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="32 questions: does it run here?")
     demo.set_defaults(run=_demo, size="demo")
 
 

@@ -7,6 +7,7 @@ an impossible pair is one line: file, line, key, and the nearest valid name.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -202,6 +203,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
     try:
         main(parse_args(kind, sys.argv[1:], description))
         sys.stdout.flush()

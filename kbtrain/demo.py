@@ -56,8 +56,8 @@ _SCALES: dict[Size, _Scale] = {
     "tiny": _Scale(
         "_demo", 1, 0.2, 0.2, 0.1,
         {
-            "collect": ("--train", "12", "--dev", "6", "--test", "6"),
-            "sample": ("--samples", "{train: 3, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}"),
+            "collect": ("--train", "20", "--dev", "6", "--test", "6"),
+            "sample": ("--samples", "{train: 4, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}"),
         },
     ),
     "demo": _Scale("_demo", 2, 5, 3, 0.5, {}),
