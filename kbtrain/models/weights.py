@@ -103,9 +103,10 @@ def _listed(names: Collection[str]) -> str:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Suppress transformers' table of missing tensors; the loader reports it in one line."""
+    """Suppress transformers' table of missing tensors, which the loader reports in one line, and for good its bars."""
     from transformers.utils import logging
 
+    logging.disable_progress_bar()  # a stage has one of its own
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
