@@ -25,7 +25,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, answers, has_expected, sum
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import note_thresholds, result_meta
 from kbtrain.evaluation.results import Results, save
-from kbtrain.evaluation.run_folder import read_labels, read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_meta
@@ -33,15 +33,13 @@ from kbtrain.report.summary import text_summary
 from kbtrain.report.tables import pipelines_text
 
 
-class EndToEndConfig(ThresholdConfig):
+class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
-    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")
     accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
-    allow_missing: bool = Field(False, description="evaluate although stored answers are missing, and say how many")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
     seed: int = Field(0, description="of the resamples and the random gates")

@@ -21,14 +21,14 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
 from kbtrain.metrics.thresholds import Rule, ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.kbm_tables import Layout, Options, lay_out
 from kbtrain.report.tables import as_markdown, as_text
 
 
-class TablesConfig(ThresholdConfig):
+class TablesConfig(ThresholdConfig, StoredAnswersConfig):
     """Settings of this script."""
 
     layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
@@ -41,8 +41,6 @@ class TablesConfig(ThresholdConfig):
         None, description="figure6: passages in which gold answers are counted; else popularity"
     )
     bins: int = Field(5, ge=2, description="figure6: groups of about equal size, low to high")
-    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
     out: Path = Field(Path("runs/tables"), description="folder of the tables")
 
 

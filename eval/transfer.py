@@ -19,22 +19,20 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
 
 
-class TransferConfig(ThresholdConfig):
+class TransferConfig(ThresholdConfig, StoredAnswersConfig):
     """Settings of this script."""
 
     runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders")
     by: By = Field("dataset", description="dataset or model")
     gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
-    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
     out: Path = Field(Path("runs/transfer"), description="name of the two files, without their ends")
 
 

@@ -75,15 +75,21 @@ def write_result(
     write_meta(path, stage=stage, config=config.model_dump(mode="json"), inputs=inputs, started=started)
 
 
+def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
+    """The content of a JSON file. Raises :class:`UserError` ending in one of the two remedies."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{at(path)}: no such file; {if_missing}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(f"{at(path)}: broken JSON; {if_broken}") from None
+
+
 def read_meta(path: Path) -> dict[str, Any]:
     """The meta data beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
     source = meta_path(path)
-    try:
-        meta = json.loads(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{at(source)}: no such file; run the stage that writes {Path(path).name} again") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{at(source)}: broken JSON; run the stage that writes {Path(path).name} again") from None
+    again = f"run the stage that writes {Path(path).name} again"
+    meta = read_document(source, again, again)
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
         raise UserError(f"{at(source)}: expected an object with schema {SCHEMA}; run the stage that writes it again")
     return meta

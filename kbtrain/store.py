@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
@@ -131,7 +131,7 @@ def writing(path: Path, run: str) -> Iterator[None]:
         lock.release()
 
 
-class SampleStore:
+class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     """The samples of one or more runs in one file; a context manager.
 
     Writers wait up to 30 s for each other; a reader never blocks a writer. Raises :class:`UserError` for a file that
@@ -235,9 +235,6 @@ class SampleStore:
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it."""
         self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()

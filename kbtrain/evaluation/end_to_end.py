@@ -154,14 +154,8 @@ def _cost(decision: GateDecisions, answers: Correctness, test: Sequence[Outcome]
 
 
 def _rule_point(threshold: ThresholdChoice, point: Point) -> RulePoint:
-    return RulePoint(
-        rule=threshold.rule,
-        threshold=threshold.value,
-        accuracy=point.accuracy,
-        retrieval_ratio=point.retrieval_ratio,
-        random_accuracy=point.random_accuracy,
-        delta_vs_random=point.delta_vs_random,
-    )
+    figures = point.accuracy, point.retrieval_ratio, point.random_accuracy, point.delta_vs_random
+    return RulePoint(threshold.rule, threshold.value, *figures)
 
 
 def _comparisons(

@@ -21,7 +21,7 @@ from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
 from kbtrain.metrics.significance import Delta, McNemar
 from kbtrain.metrics.thresholds import Rule
-from kbtrain.provenance import write_atomically
+from kbtrain.provenance import read_document, write_atomically
 from kbtrain.records import Condition
 
 
@@ -193,12 +193,7 @@ def save(path: Path, results: Results) -> None:
 
 def load(path: Path) -> Results:
     """Read and check. Raises :class:`UserError`: missing, broken, another schema version, not following the schema."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file; run eval/end_to_end.py first") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{at(path)}: broken JSON; run eval/end_to_end.py again") from None
+    document = read_document(path, "run eval/end_to_end.py first", "run eval/end_to_end.py again")
     version = document.get("schema") if isinstance(document, dict) else None
     if version != SCHEMA:
         raise UserError(f"{at(path)}: schema is {version!r}, expected {SCHEMA}; run eval/end_to_end.py again")

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import Verdicts
+from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import ConditionOutcome, grade, outcome
@@ -213,6 +215,13 @@ class RunFolder:
     def model(self) -> str:
         """Name of the model that gave the answers (a folder's last part)."""
         return str(self.sampling.get("model", self.path.name)).rstrip("/").rsplit("/", 1)[-1]
+
+
+class StoredAnswersConfig(Config):
+    """Keys of every script that evaluates the stored answers of run folders."""
+
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+    allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
 
 
 def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False, scores: bool = True) -> RunFolder:

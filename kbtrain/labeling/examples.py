@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kbtrain.errors import UserError
 from kbtrain.labeling.label_stage import quantile
@@ -99,21 +99,18 @@ def example(question: Question, label: Label | None, target: BenefitTarget = PLA
 
     ``target`` says how its benefit becomes a hard and a soft target; without a label all targets are None.
     """
-    gain = None if label is None else label.benefit
-    return GateExample(
-        id=question.id,
-        question_id=question.id,
-        split=question.split,
-        question=query_text(question),
-        language=question.language,
-        reference=None,
-        mastery=None if label is None else label.known,
-        certainty=None if label is None else label.certain,
+    plain = _unlabelled(question, question.id, None)
+    if label is None:
+        return plain
+    gain = label.benefit
+    return replace(
+        plain,
+        mastery=label.known,
+        certainty=label.certain,
         benefit=None if gain is None else target.hard(gain),
-        soft_mastery=None if label is None else label.llm.mastery,
-        soft_certainty=None if label is None else label.llm.certainty,
+        soft_mastery=label.llm.mastery,
+        soft_certainty=label.llm.certainty,
         soft_benefit=None if gain is None else target.soft(gain),
-        relation=question.relation,
     )
 
 
@@ -122,17 +119,21 @@ def reference_example(question: Question, label: Label | None, reference: str) -
 
     There is no target for benefit: the reference is already there.
     """
-    rag = None if label is None else label.rag
+    plain = _unlabelled(question, f"{question.id}#reference", reference)
+    if label is None:
+        return plain
+    targets = replace(plain, mastery=label.known_rag, certainty=label.certain_rag)
+    rag = label.rag
+    return targets if rag is None else replace(targets, soft_mastery=rag.mastery, soft_certainty=rag.certainty)
+
+
+def _unlabelled(question: Question, name: str, reference: str | None) -> GateExample:
     return GateExample(
-        id=f"{question.id}#reference",
+        id=name,
         question_id=question.id,
         split=question.split,
         question=query_text(question),
         language=question.language,
         reference=reference,
-        mastery=None if label is None else label.known_rag,
-        certainty=None if label is None else label.certain_rag,
-        soft_mastery=None if rag is None else rag.mastery,
-        soft_certainty=None if rag is None else rag.certainty,
         relation=question.relation,
     )

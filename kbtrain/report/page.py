@@ -74,7 +74,7 @@ SCRIPT = _HERE / "page.js"
 
 
 def render(template: str, autoescape: bool, **values: Any) -> str:
-    """Fill a template of this folder; a name that it uses and nobody gave is an error."""
+    """Fill a template of this folder; a missing value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.report.page import render
 
-_HERE = Path(__file__).parent
 SHOWN = 200  # characters of a document that are not folded away
 
 
@@ -60,17 +59,9 @@ def summarise(traces: Sequence[Trace]) -> Summary:
 
 def render_traces(traces: Sequence[Trace], title: str, limit: int = 200) -> str:
     """The page; questions beyond ``limit`` are only counted in the summary, which the page states."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
+    return render(
+        "traces.html.j2",
         autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    text: str = environment.get_template("traces.html.j2").render(
         title=title,
         traces=traces[:limit],
         left_out=max(0, len(traces) - limit),
@@ -79,4 +70,3 @@ def render_traces(traces: Sequence[Trace], title: str, limit: int = 200) -> str:
         method=traces[0].method,
         shown=SHOWN,
     )
-    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -208,39 +209,39 @@ def test_an_interrupted_run_goes_on_with_either_engine(cluster, tmp_path):
         assert scored_by(RayScoring(), source, tmp_path / "many") == []
 
 
-def test_what_a_worker_refuses_is_one_line(cluster, tmp_path):
+def failure(do, output):
+    """The error of a scoring whose workers all do this."""
     source, worker = scripted()
 
-    class Refusing(worker):
+    class Failing(worker):
         def do(self, row):
-            raise UserError("example 'dev3' (and 2 more): the model gives no number; try dtype fp32")
+            do()
 
     with pytest.raises(UserError) as caught:
-        scored_by(RayScoring(worker=Refusing), source, tmp_path / "many")
-    assert str(caught.value) == "example 'dev3' (and 2 more): the model gives no number; try dtype fp32"
+        scored_by(RayScoring(worker=Failing), source, output)
+    return str(caught.value)
+
+
+def test_what_a_worker_refuses_is_one_line(cluster, tmp_path):
+    def refuse():
+        raise UserError("example 'dev3' (and 2 more): the model gives no number; try dtype fp32")
+
+    assert (
+        failure(refuse, tmp_path / "many") == "example 'dev3' (and 2 more): the model gives no number; try dtype fp32"
+    )
 
 
 def test_a_worker_that_breaks_is_one_line_with_its_cause(cluster, tmp_path):
-    source, worker = scripted()
+    def run_out():
+        raise RuntimeError("CUDA error: out of room")
 
-    class Breaking(worker):
-        def do(self, row):
-            raise RuntimeError("CUDA error: out of room")
-
-    with pytest.raises(UserError) as caught:
-        scored_by(RayScoring(worker=Breaking), source, tmp_path / "many")
-    assert str(caught.value) == "ray: no chunk could be finished (RuntimeError: CUDA error: out of room); see ray's log"
+    cause = "RuntimeError: CUDA error: out of room"
+    assert failure(run_out, tmp_path / "many") == f"ray: no chunk could be finished ({cause}); see ray's log"
 
 
 def test_a_process_that_always_dies_is_one_line_and_not_tried_for_ever(cluster, tmp_path):
-    source, worker = scripted()
-
-    class Dying(worker):
-        def do(self, row):
-            os._exit(1)
-
-    with pytest.raises(UserError, match=r"^ray: no chunk could be finished \(.+\); see ray's log$"):
-        scored_by(RayScoring(worker=Dying), source, tmp_path / "many")
+    message = failure(lambda: os._exit(1), tmp_path / "many")
+    assert re.fullmatch(r"ray: no chunk could be finished \(.+\); see ray's log", message)
 
 
 def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):

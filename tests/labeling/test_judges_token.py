@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from tiny_kbm import make_byte_model
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from kbtrain.errors import UserError
 from kbtrain.labeling.judges import judgement
@@ -22,19 +22,7 @@ Tiny = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 @pytest.fixture(scope="module")
 def tiny() -> Tiny:
     """A random Llama over bytes, with a chat template."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator([], trainers.BpeTrainer(special_tokens=["<eos>"], initial_alphabet=alphabet))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=None, eos_token_id=0, initializer_range=0.3,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval(), tokenizer
+    return make_byte_model(initializer_range=0.3)
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}[{{ m['content'] }}]{% endfor %}>"])

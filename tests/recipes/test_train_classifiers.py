@@ -239,15 +239,21 @@ def test_a_pair_killed_between_its_members_trains_none_of_them_twice(recipe, dat
         recipe("encoder", [*given, "--seed", "5"])
 
 
-def test_a_pair_is_a_question_gate_too(recipe, data, tmp_path):
-    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "probe": "{}"}
-    given = arguments(data, tmp_path / "q", "encoder", **changes)
+def scores_questions(recipe, data, output, name, **changes):
+    """Train on questions, score two of them from the folder, and return its source."""
+    changes |= {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft"}
+    given = arguments(data, output, "encoder", **changes)
     at = given.index("--test")
     recipe("encoder", given[:at] + given[at + 2 :])
     asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
-    source = handle(tmp_path / "q", name="encoder")
-    assert source.names == ("average",)
-    assert source.scores(source.open(), asked) == {"average": kbtrain.load_gate(tmp_path / "q").score(asked)}
+    source = handle(output, name="encoder")
+    assert source.names == (name,)
+    assert source.scores(source.open(), asked) == {name: kbtrain.load_gate(output).score(asked)}
+    return source
+
+
+def test_a_pair_is_a_question_gate_too(recipe, data, tmp_path):
+    source = scores_questions(recipe, data, tmp_path / "q", "average", probe="{}")
     card = json.loads((tmp_path / "q" / "gate.json").read_text())
     (tmp_path / "q" / "gate.json").write_text(json.dumps(card | {"thresholds": {}}))
     assert handle(tmp_path / "q").depends == source.depends  # a threshold changes no score
@@ -280,14 +286,7 @@ def stopped(*args, **kwargs):
 
 
 def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
-    changes = {"train": data / "train.jsonl", "dev": data / "dev.jsonl", "labels": "soft", "method": "probe"}
-    given = arguments(data, tmp_path / "q", "encoder", **changes)
-    at = given.index("--test")
-    recipe("encoder", given[:at] + given[at + 2 :])
-    asked = [GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")]
-    source = handle(tmp_path / "q", name="encoder")
-    assert source.names == ("encoder_probe",)
-    assert source.scores(source.open(), asked) == {"encoder_probe": kbtrain.load_gate(tmp_path / "q").score(asked)}
+    scores_questions(recipe, data, tmp_path / "q", "encoder_probe", method="probe")
 
 
 def logit(p):

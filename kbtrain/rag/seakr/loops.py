@@ -8,17 +8,16 @@ rationale, one sentence for each step. A query is built from the words of the un
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from kbtrain.prompts.seakr import final_answer, first_sentence
 from kbtrain.rag.seakr.self_aware import (
+    Exchange,
     GenerationRequest,
     PipelineOutcome,
     QuestionCoroutine,
     Reply,
-    Request,
-    Response,
     SelfAwareSettings,
     choose,
     rank,
@@ -154,7 +153,7 @@ def multi_hop(question: Question, settings: SelfAwareSettings) -> QuestionCorout
     return PipelineOutcome(answer, stopped, buffers.steps, weighed)
 
 
-def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Request, Response, str | None]:
+def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None]:
     """One sentence; returns why the loop ends, or None."""
     (reply,) = cast(list[Reply], (yield [buffers.request("sentence")]))
     sentence, u = first_sentence(reply.thought.text), reply.thought.uncertainty
@@ -176,7 +175,7 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Request, 
 
 def _aided(
     buffers: _Buffers, settings: SelfAwareSettings, dropped: tuple[str, float, str], new: tuple[Hit, ...]
-) -> Generator[Request, Response, str | None]:
+) -> Exchange[str | None]:
     """The sentence that the best new document leads to; the document is kept."""
     tried = new if settings.rerank else new[:1]
     replies = cast(list[Reply], (yield [buffers.request(hit.passage_id, (hit,)) for hit in tried]))
@@ -193,7 +192,7 @@ def _aided(
     return f"{settings.max_documents} documents" if len(buffers.kept) >= settings.max_documents else None
 
 
-def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Generator[Request, Response, list[Strategy]]:
+def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[list[Strategy]]:
     """The ways to the answer: A from the rationales, B from the kept documents, or the loop's own final sentence."""
     name, text = buffers.question.id, buffers.question.text
     if not settings.reason and buffers.final is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError
@@ -99,7 +99,9 @@ class PromptEngine:
 Search = tuple[str, int]  # query, k
 Request = list[GenerationRequest] | Search
 Response = list[Reply] | tuple[Hit, ...]
-QuestionCoroutine = Generator[Request, Response, "PipelineOutcome"]
+T = TypeVar("T")
+Exchange = Generator[Request, Response, T]
+QuestionCoroutine = Exchange["PipelineOutcome"]
 """A question in work: yields generation requests or a search, is sent replies or hits, returns its outcome."""
 
 _UNKNOWN = {

@@ -5,13 +5,14 @@ A killed run goes on at the next question, and no question is stored twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
@@ -104,7 +105,7 @@ class Trace:
         return self.spent.searches > 0
 
 
-class TraceFile:
+class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
     """Append-only file of traces, with ``key`` (settings, hashes of inputs) in its meta data. A context manager.
 
     Raises :class:`UserError` if the file was begun with another key: its traces cost much and are not thrown away.
@@ -137,9 +138,6 @@ class TraceFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
