@@ -141,7 +141,7 @@ def _cp(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    launch, arguments = _launch_of(args.launch, args.arguments)
+    launch, arguments = launch_of(args.launch, args.arguments)
     script = scripts.find(args.name, "stages", "recipes", what="stage or recipe")
     if launch is None:
         scripts.run(script, arguments)
@@ -149,7 +149,7 @@ def _run(args: argparse.Namespace) -> None:
         scripts.launch(script, scripts.find(launch, "launch", what="launch file"), arguments)
 
 
-def _launch_of(launch: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
+def launch_of(launch: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The launch file and the script's own arguments; ``--launch`` may stand before or after the script's name."""
     rest = list(words)
     for i, word in enumerate(rest):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain import cli
 from kbtrain.config import Config, parse_args
+from kbtrain.scripts import find
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -55,6 +57,14 @@ def test_the_page_shows_the_commands_it_should():
 def test_a_script_takes_the_arguments_that_are_shown(command, monkeypatch):
     monkeypatch.chdir(ROOT)
     parse_args(config_of(command[0]), command[1:])
+
+
+@pytest.mark.parametrize("command", [c[2:] for c in commands() if c[:2] == ["kbtrain", "run"]], ids=lambda c: c[0])
+def test_a_script_that_is_run_by_name_takes_the_arguments_that_are_shown(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    launch, arguments = cli.launch_of(None, command[1:])
+    assert launch is None or find(launch, "launch", what="launch file").is_file()
+    parse_args(config_of(str(find(command[0], "stages", "recipes", what="script"))), arguments)
 
 
 def test_launch_files_that_are_shown_exist():
