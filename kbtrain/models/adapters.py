@@ -1,10 +1,7 @@
-"""Which base model an adapter belongs to, told from the base's files before any weights are loaded.
+"""Base models as recipes train them and adapters beside them: full, low-rank, or low-rank on 4-bit weights (NF4).
 
-A model with its linear layers in NF4 (4 bits, scales quantised again): the frozen base that QLoRA trains beside.
-
-Source: Dettmers et al. 2023, as RAGate uses it; computed by bitsandbytes, on GPUs and CPUs.
-
-Opens the model that a recipe trains: all of its weights, or frozen ones with adapters beside them.
+NF4 (4 bits, scales quantised again) is the frozen base of QLoRA (Dettmers et al. 2023), as RAGate uses it; bitsandbytes
+computes it, on GPUs and CPUs. An adapter belongs to one base, known by a fingerprint of the base's files.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
+from kbtrain.models.weights import open_adapter, open_weights
 
 if TYPE_CHECKING:
     import torch
@@ -119,8 +117,8 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
     if place == "cuda":
         place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # each process its own GPU
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            where, quantization_config=settings, dtype=compute, device_map={"": place}
+        loaded: Any = open_weights(
+            AutoModelForCausalLM, where, model, quantization_config=settings, dtype=compute, device_map={"": place}
         )
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
@@ -151,13 +149,11 @@ def open_beside(base: str, adapter: Path, method: str, device: str, dtype: str) 
 
     ``dtype`` auto, fp32, bf16 or fp16: what is computed in.
     """
-    from peft import PeftModel
-
     from kbtrain.models.load import choose_device
 
     place = choose_device(device)
     model, _ = open_base(base, method, place, compute_of(base, dtype, place))
-    return cast("PreTrainedModel", PeftModel.from_pretrained(model, str(adapter)).eval())
+    return cast("PreTrainedModel", open_adapter(model, adapter).eval())
 
 
 def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
@@ -166,7 +162,6 @@ def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch
     qlora: NF4 weights are written out first; merging into the 4-bit weights would round the adapter away.
     """
     import torch
-    from peft import PeftModel
 
     from kbtrain.models.load import load_model
 
@@ -176,7 +171,7 @@ def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch
         plain = quantised.dequantize()
     else:
         plain, _ = load_model(base, "fp32", device)
-    merged: Any = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload()
+    merged: Any = open_adapter(plain, adapter).merge_and_unload()
     cast_weights(merged, dtype)
     merged.config.dtype = dtype
     return cast("PreTrainedModel", merged.eval())

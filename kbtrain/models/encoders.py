@@ -21,14 +21,14 @@ def open_encoder(
 
     given = {"num_labels": n_logits, "classifier_dropout": dropout}
     changes = {key: value for key, value in given.items() if value is not None}
-    return _open(AutoModelForSequenceClassification, name, dtype, device, **changes)
+    return _open(AutoModelForSequenceClassification, name, dtype, device, n_logits is not None, **changes)
 
 
 def open_body(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model without a classifier, and tokenizer; otherwise as :func:`open_encoder`."""
     from transformers import AutoModel
 
-    return _open(AutoModel, name, dtype, device)
+    return _open(AutoModel, name, dtype, device, new_head=True)
 
 
 def has_segments(model: PreTrainedModel) -> bool:
@@ -37,12 +37,13 @@ def has_segments(model: PreTrainedModel) -> bool:
 
 
 def _open(
-    auto_class: Any, name: str, dtype: str, device: str, **changes: Any
+    auto_class: Any, name: str, dtype: str, device: str, new_head: bool, **changes: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """``changes`` are of the model's config."""
+    """``changes`` are of the model's config; ``new_head`` as in :func:`~kbtrain.models.weights.open_weights`."""
     from transformers import AutoConfig, AutoTokenizer
 
     from kbtrain.models.load import choose_device, choose_dtype, resolve
+    from kbtrain.models.weights import open_weights
 
     where, place = resolve(name), choose_device(device)
     try:
@@ -50,7 +51,7 @@ def _open(
         for key, value in changes.items():
             setattr(config, key, value)
         chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
-        model: Any = auto_class.from_pretrained(where, config=config, dtype=chosen)
+        model: Any = open_weights(auto_class, where, name, new_head, config=config, dtype=chosen)
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         raise UserError(f"model '{name}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None

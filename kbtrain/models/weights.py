@@ -23,12 +23,11 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _NAMED = 3  # tensors that an error names
 
 
-def open_weights(kind: Any, where: str, model: str, may_lack: Collection[str] = (), **options: Any) -> PreTrainedModel:
+def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **options: Any) -> PreTrainedModel:
     """``kind.from_pretrained(where)`` (an Auto class or a model's own), every tensor read from safetensors.
 
-    ``model`` is the name that errors say; ``may_lack`` names prefixes of tensors that are new in this model (a
-    classifier on a pretrained body). Tensors of the files that the model has no place for are refused unless
-    ``may_lack`` is given: another head than the one asked for is then expected. Raises :class:`UserError`.
+    ``model`` is the name that errors say. ``new_head``: a head is put on a pretrained body, so that only the body's
+    tensors must be there, and those of the head it was pretrained with are left out. Raises :class:`UserError`.
     """
     _refuse_pickles(where, model)
     with _quiet_transformers():
@@ -38,13 +37,22 @@ def open_weights(kind: Any, where: str, model: str, may_lack: Collection[str] = 
             if "mismatched" not in str(error):
                 raise
             raise UserError(f"model '{model}': tensors of other shapes than its config.json says") from None
-    missing = {name for name in found["missing_keys"] if not name.startswith(tuple(may_lack))}
-    unexpected = set() if may_lack else set(found["unexpected_keys"])
+    missing, unexpected = set(found["missing_keys"]), set(found["unexpected_keys"])
+    if new_head:
+        missing, unexpected = {name for name in missing if _of_body(name, loaded)}, set()
     for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
         if names:
             raise UserError(f"model '{model}': {problem} {_listed(names)}; is the file whole, and of this model?")
     opened: PreTrainedModel = loaded
     return opened
+
+
+def _of_body(name: str, model: PreTrainedModel) -> bool:
+    """True for a tensor that pretraining gives; poolers are heads in this (a masked language model has none)."""
+    prefix = model.base_model_prefix + "."
+    own = name.removeprefix(prefix)
+    headless = model.base_model is model  # an encoder alone: all of its tensors are its body's
+    return (headless or name.startswith(prefix)) and not own.startswith("pooler.")
 
 
 def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:

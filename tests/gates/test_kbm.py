@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
 from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -223,6 +224,15 @@ def folder(tmp_path, tokenizer):
     )  # fmt: skip
     card.write(tmp_path)
     return tmp_path
+
+
+def test_a_gate_whose_layers_are_gone_is_refused_instead_of_scoring_with_noise(folder):
+    weights = load_file(folder / "model.safetensors")
+    half = {name: tensor for name, tensor in weights.items() if ".layers.1." not in name}
+    assert 0 < len(half) < len(weights)
+    save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lacks \d+ tensors \(model\.layers\.1\."):
+        kbtrain.load_gate(folder)
 
 
 def test_load_gate_opens_a_folder_and_scores_the_same(folder, tokenizer):

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    BertForMaskedLM,
     BertModel,
     LlamaConfig,
     LlamaForCausalLM,
@@ -76,12 +78,21 @@ def test_a_new_classifier_may_be_missing_but_the_body_may_not(tmp_path: Path) ->
     tiny = BertConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
     BertModel(tiny).save_pretrained(tmp_path)
     kind = AutoModelForSequenceClassification
-    open_weights(kind, str(tmp_path), "tiny", may_lack=("classifier",))
+    open_weights(kind, str(tmp_path), "tiny", new_head=True)
     with pytest.raises(UserError, match=r"lacks 2 tensors \(classifier\.bias, classifier\.weight\)"):
         open_weights(kind, str(tmp_path), "tiny")
     changed(tmp_path, lambda tensors: tensors.pop("encoder.layer.0.output.dense.weight"))
-    with pytest.raises(UserError, match=r"lacks 1 tensor \(bert\.encoder\.layer\.0\.output\.dense\.weight\)"):
-        open_weights(kind, str(tmp_path), "tiny", may_lack=("classifier",))
+    for auto_class, name in ((kind, r"bert\.encoder"), (AutoModel, "encoder")):
+        with pytest.raises(UserError, match=rf"lacks 1 tensor \({name}\.layer\.0\.output\.dense\.weight\)"):
+            open_weights(auto_class, str(tmp_path), "tiny", new_head=True)
+
+
+def test_a_body_is_taken_from_under_another_head_and_needs_no_pooler(tmp_path: Path) -> None:
+    tiny = BertConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
+    BertForMaskedLM(tiny).save_pretrained(tmp_path)
+    open_weights(AutoModel, str(tmp_path), "tiny", new_head=True)
+    with pytest.raises(UserError, match=r"lacks 2 tensors \(pooler\.dense\.bias"):
+        open_weights(AutoModel, str(tmp_path), "tiny")
 
 
 @pytest.fixture

@@ -176,10 +176,11 @@ class RagateMHA(Gate):
 
         from kbtrain.gates.ragate.mha_model import RagateMHAModel
         from kbtrain.models.load import choose_device
+        from kbtrain.models.weights import open_weights
 
         card = ClassifierCard.read(folder, "ragate_mha")
         try:
-            model: Any = RagateMHAModel.from_pretrained(folder)
+            model: Any = open_weights(RagateMHAModel, str(folder), str(folder))
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except (OSError, ValueError) as error:
             raise UserError(f"{at(folder)}: cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
