@@ -36,7 +36,7 @@ def load(folder: str, dtype: str, rows: str, prompt_tokens: str) -> Callable[[Jo
             for line, text in zip(job["questions"], job["evidence"], strict=True)
         ]
         for sampler in (opened[kind]._sampler, *opened[kind]._replicas):
-            sampler._head = None  # else a second round would find what its prompts begin with
+            sampler._prefix = None  # else a second round would find what its prompts begin with
         start = time.perf_counter()
         sets = [made for group in opened[kind].answer(requests) for made in group]
         seconds = time.perf_counter() - start

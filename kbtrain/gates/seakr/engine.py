@@ -98,7 +98,7 @@ class Uncertainty:
         """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
         from kbtrain.llm.sampler.prefill import SharedPrefixCache
 
-        self._sampler.head = SharedPrefixCache(self.model, ids, self._sampler.shared) if ids else None
+        self._sampler.prefix = SharedPrefixCache(self.model, ids, self._sampler.shared) if ids else None
 
     def think(self, prompts: Sequence[tuple[str, Sequence[int]]]) -> list[Thought]:
         """One thought for each (id, token ids), in their order; an id names the random numbers of its samples.

@@ -48,7 +48,7 @@ def filtered(logits: torch.Tensor, temperature: float, top_k: int, top_p: float)
 
 @dataclass(frozen=True)
 class Drawn:
-    """Chosen tokens (rows,) and their natural log-probabilities (rows,)."""
+    """Chosen tokens (rows,) and their natural log-probabilities (rows,), NaN where logits are not numbers."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
@@ -85,13 +85,13 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
     total = sums[:, -1]
     # strictly under the total: a product that rounds up would fall off the end
     target = torch.minimum(uniforms * total[which], torch.nextafter(total, torch.zeros_like(total))[which])
-    at = torch.searchsorted(sums[which], target.unsqueeze(-1), right=True).squeeze(-1)
+    at = torch.searchsorted(sums[which], target.unsqueeze(-1), right=True).squeeze(-1).clamp_(max=sums.shape[-1] - 1)
     before = torch.where(at > 0, sums[which, (at - 1).clamp(min=0)], 0.0)
     inside = blocks[which, at].double().cumsum(-1)
     # the block's own sum may differ in the last digit from the float32 one that chose it: stay inside, on mass
     rest = torch.minimum(target - before, torch.nextafter(inside[:, -1], torch.zeros_like(before)))
     offset = torch.searchsorted(inside, rest.unsqueeze(-1), right=True).squeeze(-1)
-    tokens = at * _BLOCK + offset
+    tokens = (at * _BLOCK + offset).clamp_(max=scores.shape[-1] - 1)  # past the end only where nothing is a number
     if bool(greedy.any()):
         tokens[greedy] = scores.argmax(dim=-1)[which[greedy]]
     return Drawn(tokens, weights[which, tokens].double().log() - total[which].log())
@@ -190,7 +190,7 @@ def draw_top(
     sums = weights.cumsum(-1)
     total = sums[:, -1]
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    at = torch.searchsorted(sums, target.unsqueeze(-1), right=True)
+    at = torch.searchsorted(sums, target.unsqueeze(-1), right=True).clamp_(max=sums.shape[-1] - 1)
     at = torch.where(greedy.unsqueeze(-1), (ids == best[lines].unsqueeze(-1)).long().argmax(-1, keepdim=True), at)
     chosen = weights.gather(-1, at).squeeze(-1)
     return Drawn(ids.gather(-1, at).squeeze(-1), chosen.log() - total.log())

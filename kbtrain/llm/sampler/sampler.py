@@ -1,87 +1,90 @@
-"""Draws the answers of one batch of prompts: prefill once, then all in lockstep until each has ended.
+"""The decode loop: a batch of prompts is prefilled once, then all answers are drawn in lockstep until each has ended.
 
-Answers that begin alike are computed once: rows with the same tokens so far share one line of the model's batch.
+Rows whose tokens are equal so far are one sequence of the model's batch, computed once: the next token's distribution
+depends on the tokens alone, so such rows draw from one distribution, each with its own uniform number. A model that
+knows the answer gives the same one thirty times; even one that does not begins in few ways.
 
-What comes next depends on the tokens alone, so such rows draw from one distribution, each with its own uniform number.
-A model that knows the answer says the same thirty times; even one that does not begins in few ways.
-
-When an answer ends: any of the model's end tokens, or a stop string in its text.
+An answer ends with any of the model's end tokens, or with a stop string in its text.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from kbtrain.errors import UserError
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.draw import UniformRow, draw, filtered
+from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 
-LEAVE = 0.9  # lines that no row follows leave the batch once they are a tenth of it: leaving copies the others
+LEAVE = 0.9  # sequences that no row has any more leave the batch once they are a tenth of it: leaving copies the others
 
 
-class Follower(Protocol):
-    """A row: its tokens so far, the newest of which was drawn from the logits of ``line``."""
+class SequenceRow(Protocol):
+    """A row of the batch: ``sequence`` is the one that its tokens form so far; ``feed[0]`` comes next behind it."""
 
-    tokens: list[int]
-    line: int
+    feed: list[int]
+    sequence: int
 
 
-class Lines:
-    """Which lines there are; each row knows its own. ``newest`` holds the token to feed for each line."""
+class DistinctSequences:
+    """The distinct token sequences of a batch. ``newest`` (sequences,): next token id of each.
 
-    def __init__(self, rows: Sequence[Follower]) -> None:
-        """From the first drawn tokens, when a row's line is still its question's prompt. Sets the rows' lines."""
-        starts = list(dict.fromkeys((row.line, row.tokens[-1]) for row in rows))
-        self.questions = [question for question, _ in starts]
-        self.newest = [token for _, token in starts]
+    Each row knows its sequence. ``merge`` False: every row is a sequence of its own from the start.
+    """
+
+    def __init__(self, rows: Sequence[SequenceRow], merge: bool = True) -> None:
+        """From the first tokens, when a row's sequence is still its question's prompt. Sets the rows' sequences."""
+        starts = [(row.sequence, row.feed[0], 0 if merge else i) for i, row in enumerate(rows)]
+        numbers = {start: number for number, start in enumerate(dict.fromkeys(starts))}
+        self.questions = [question for question, _, _ in numbers]
+        self.newest = [token for _, token, _ in numbers]
         self._most = len(rows)
-        _follow(rows, {start: line for line, start in enumerate(starts)})
+        for row, start in zip(rows, starts, strict=True):
+            row.sequence = numbers[start]
 
-    def grow(self, rows: Sequence[Follower], decoder: SharedPrefixDecoder | CopiedPrefixDecoder) -> None:
-        """Follow the tokens just drawn: the first one of a line stays in it, others go on in copies of the line."""
-        steps = list(dict.fromkeys((row.line, row.tokens[-1]) for row in rows))
+    def grow(self, rows: Sequence[SequenceRow], decoder: SharedPrefixDecoder | CopiedPrefixDecoder) -> None:
+        """Append each row's next token: the first one of a sequence extends it, others extend copies of it."""
+        steps = list(dict.fromkeys((row.sequence, row.feed[0]) for row in rows))
         place = self._places(steps, decoder)
-        first = dict(reversed(steps))  # of each line, the token that stays
-        line_of, copied = {}, []
-        for line, token in steps:
-            if first[line] == token:
-                self.newest[place[line]] = token
-                line_of[line, token] = place[line]
+        first = dict(reversed(steps))  # of each sequence, the token that extends it in place
+        sequence_of, copied = {}, []
+        for sequence, token in steps:
+            if first[sequence] == token:
+                self.newest[place[sequence]] = token
+                sequence_of[sequence, token] = place[sequence]
             else:
-                line_of[line, token] = len(self.newest)
+                sequence_of[sequence, token] = len(self.newest)
                 self.newest.append(token)
-                copied.append(place[line])
+                copied.append(place[sequence])
         if copied:
             decoder.branch(copied)
-        _follow(rows, line_of)
+        for row in rows:
+            row.sequence = sequence_of[row.sequence, row.feed[0]]
 
     def _places(
         self, steps: Sequence[tuple[int, int]], decoder: SharedPrefixDecoder | CopiedPrefixDecoder
     ) -> dict[int, int]:
-        """Where each line that goes on stands, after lines that no row follows have left if that pays or must be."""
-        live = sorted({line for line, _ in steps})
+        """New place of each sequence that goes on; those without rows leave if that pays or if room is needed."""
+        live = sorted({sequence for sequence, _ in steps})
         count = len(self.newest)
         if len(live) > LEAVE * count and count + len(steps) - len(live) <= self._most:
-            return {line: line for line in live}
+            return {sequence: sequence for sequence in live}
         decoder.keep(live)
-        self.newest = [self.newest[line] for line in live]
-        return {line: i for i, line in enumerate(live)}
-
-
-def _follow(rows: Sequence[Follower], line_of: dict[tuple[int, int], int]) -> None:
-    for row in rows:
-        row.line = line_of[row.line, row.tokens[-1]]
+        self.newest = [self.newest[sequence] for sequence in live]
+        return {sequence: i for i, sequence in enumerate(live)}
 
 
 class Stopper:
@@ -128,9 +131,6 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
     return frozenset(found)
 
 
-_HEAD = 8  # tokens with which all prompts of a batch begin, from which on they are computed once
-
-
 @dataclass(frozen=True)
 class PromptRows:
     """One prompt and the sample indices to draw for it (``GREEDY`` = -1 for the most probable tokens)."""
@@ -142,18 +142,33 @@ class PromptRows:
 
 
 @dataclass
-class _Row:
+class Row:
+    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done."""
+
     prompt: int
+    question_id: str
     index: int
     uniforms: UniformRow
-    line: int = 0  # of the logits, from which its next token is drawn: at first, its prompt's
+    sequence: int = 0  # of the logits from which its next token is drawn: at first, its prompt's
     tokens: list[int] = field(default_factory=list)
     logprob: float = 0.0
     finish: Finish | None = None
+    feed: list[int] = field(default_factory=list)
 
 
-class BatchSampler:
-    """Answers for batches of prompts. ``shared`` False copies the prefix (for models the shared one can't serve)."""
+RowT = TypeVar("RowT", bound=Row)
+AnswerT = TypeVar("AnswerT")
+
+
+class LockstepSampler(ABC, Generic[RowT, AnswerT]):
+    """The decode loop of all samplers. A sampler adds to it by overriding its methods.
+
+    ``shared`` False copies the prefix, one prompt at a time (for models that the shared prefix does not serve).
+    """
+
+    row_type: type[RowT]
+    merge = True  # equal beginnings are computed once
+    tail_tokens = 0  # that may be fed behind an answer
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool = True
@@ -164,87 +179,146 @@ class BatchSampler:
         self.shared = shared
         self.stopper = Stopper(model, tokenizer, sampling.stop)
         self._packed = PackedLinears(model)
-        self._head: SharedPrefixCache | None = None  # the newest batch's
         keep_freed_memory()
 
-    def replica(self) -> BatchSampler:
-        """Another sampler with the same weights, for another thread."""
-        model, tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
-        made = BatchSampler(model, tokenizer, self.sampling, self.shared)
-        made._packed = PackedLinears(model, self._packed.weights)
-        return made
+    def sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerT]]:
+        """Answers to each prompt, in the order of its ``indices``.
 
-    def sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
-        """Samples of each prompt, in the order of its ``indices``."""
+        Raises :class:`UserError` naming the first prompt for which the model's logits are not numbers.
+        """
         with torch.inference_mode(), self._packed:
             return self._sample(prompts)
 
-    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
+    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerT]]:
         rows = [
-            _Row(p, index, UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index))
+            self.row_type(p, prompt.question_id, index, UniformRow(self.sampling.seed, *_key(prompt), index))
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
-        if self.shared:
-            self._decode(prompts, rows, SharedPrefixDecoder)
-        else:  # one prompt at a time
-            for p, prompt in enumerate(prompts):
-                self._decode([prompt], [row for row in rows if row.prompt == p], CopiedPrefixDecoder)
-        finished: list[list[Sample]] = [[] for _ in prompts]
+        groups = [range(len(prompts))] if self.shared else [range(p, p + 1) for p in range(len(prompts))]
+        for group in groups:
+            self._decode([prompts[p] for p in group], [row for row in rows if row.prompt in group])
+        answers: list[list[AnswerT]] = [[] for _ in prompts]
         for row in rows:
-            finished[row.prompt].append(self._finished(row))
-        return finished
+            answers[row.prompt].append(self._finished(row))
+        return answers
 
-    def _decode(
-        self,
-        prompts: Sequence[PromptRows],
-        rows: list[_Row],
-        decoder_kind: Callable[..., SharedPrefixDecoder | CopiedPrefixDecoder],
-    ) -> None:
+    def _decode(self, prompts: Sequence[PromptRows], rows: list[RowT]) -> None:
+        lengths, room = [len(prompt.ids) for prompt in prompts], self.sampling.max_new_tokens + self.tail_tokens
+        cache, logits = self._prefill([prompt.ids for prompt in prompts], room_behind(lengths, room))
         for row in rows:
-            row.line = row.prompt - rows[0].prompt
-        cache, logits = self._prefill([prompt.ids for prompt in prompts])
-        going = self._choose(rows, logits)
+            row.sequence = row.prompt - rows[0].prompt
+        self._draw(rows, logits)
+        going = [row for row in rows if row.feed]
         if not going:
             return
-        lines = Lines(going)
-        lengths, room = [len(p.ids) for p in prompts], self.sampling.max_new_tokens
-        decoder = decoder_kind(self.model, cache, lengths, lines.questions, room, most=len(going))
+        sequences = DistinctSequences(going, self.merge)
+        kind = SharedPrefixDecoder if self.shared else CopiedPrefixDecoder
+        decoder = kind(self.model, cache, lengths, sequences.questions, room, most=len(going))
         while True:
-            newest = torch.tensor(lines.newest, device=self.model.device)
-            going = self._choose(going, decoder.step(newest))
+            logits = self._step(decoder, torch.tensor(sequences.newest, device=self.model.device))
+            for row in going:
+                del row.feed[0]
+            self.after_step(going)
+            drawing = [row for row in going if row.finish is None]
+            if drawing:
+                self._draw(drawing, logits)
+            going = [row for row in going if row.feed]
             if not going:
                 return
-            lines.grow(going, decoder)
+            sequences.grow(going, decoder)
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, torch.Tensor]:
-        """A function of these prompts alone, down to rounding: the head is what they have in common, not what others
-        had."""
-        room = room_behind([len(ids) for ids in prompts], self.sampling.max_new_tokens)
-        head = common_start(prompts) if self.shared and len(prompts) > 1 else ()
-        if len(head) < _HEAD:
+    def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
+        prefix = self.prefix_of(prompts)
+        if prefix is None:
             return prefill(self.model, prompts, self.shared, room=room)
-        if self._head is None or self._head.ids != head or not self._head.current():
-            self._head = SharedPrefixCache(self.model, head, self.shared)
-        return self._head.prefill(prompts, room)
+        return prefix.prefill(prompts, room)
 
-    def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[_Row]:
-        """Give each row its next token, drawn from its line of the logits; returns the rows that go on."""
-        s = self.sampling
-        rows = sorted(rows, key=lambda row: row.line)
+    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
+        """Feed each sequence's newest token (sequences,); logits (sequences, vocabulary) of the next one."""
+        return decoder.step(newest)
+
+    def _draw(self, rows: Sequence[RowT], logits: torch.Tensor) -> None:
+        """Give each row its next token, drawn from its sequence's logits (sequences, vocabulary)."""
+        rows = sorted(rows, key=lambda row: row.sequence)
+        sequence_of_row = [row.sequence for row in rows]
         step = len(rows[0].tokens)
         uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
         greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
-        scores = filtered(logits, s.temperature, s.top_k, s.top_p)
-        drawn = draw(scores, uniforms, greedy, [row.line for row in rows])
+        drawn = self._drawn(logits, uniforms, greedy, sequence_of_row)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
+            if math.isnan(logprob):
+                raise UserError(f"'{row.question_id}': hidden states are not numbers; try dtype fp32 (or bf16)")
             row.tokens.append(token)
             row.logprob += logprob
             row.finish = self.stopper.finish(row.tokens)
-            if row.finish is None and len(row.tokens) == s.max_new_tokens:
+            if row.finish is None and len(row.tokens) == self.sampling.max_new_tokens:
                 row.finish = "length"
-        return [row for row in rows if row.finish is None]
+            row.feed = [token] if row.finish is None else self.tail(row)
+        self.after_draw(rows, logits, drawn)
 
-    def _finished(self, row: _Row) -> Sample:
+    def _drawn(
+        self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
+    ) -> Drawn:
+        """As :func:`~kbtrain.llm.sampler.draw.draw`, of the filtered logits: tokens that tie at rank k are all kept."""
+        s = self.sampling
+        return draw(filtered(logits, s.temperature, s.top_k, s.top_p), uniforms, greedy, source)
+
+    def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
+        """Cache of a prefix common to all these prompts; None: they are prefilled whole."""
+        return None
+
+    def after_step(self, rows: Sequence[RowT]) -> None:
+        """Called when each of ``rows`` was fed a token; those with nothing left in ``feed`` are drawn or done next."""
+
+    def after_draw(self, rows: Sequence[RowT], logits: torch.Tensor, drawn: Drawn) -> None:
+        """Called when each of ``rows`` (rising by sequence) got its next token from ``logits[row.sequence]``."""
+
+    def tail(self, row: RowT) -> list[int]:
+        """Token ids to feed behind an answer that has ended."""
+        return []
+
+    @abstractmethod
+    def _finished(self, row: RowT) -> AnswerT: ...
+
+    def _as_sample(self, row: Row) -> Sample:
         text = self.stopper.text(row.tokens)
         return Sample(row.index, text, len(row.tokens), row.finish or "length", row.logprob)
+
+
+def _key(prompt: PromptRows) -> tuple[str, str]:
+    return prompt.question_id, prompt.condition
+
+
+_LEAST_PREFIX = 8  # tokens with which all prompts of a batch begin, from which on they are computed once
+
+
+class BatchSampler(LockstepSampler[Row, Sample]):
+    """Samples for batches of prompts."""
+
+    row_type = Row
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool = True
+    ) -> None:
+        super().__init__(model, tokenizer, sampling, shared)
+        self._prefix: SharedPrefixCache | None = None  # the newest batch's
+
+    def replica(self) -> BatchSampler:
+        """A sampler with the same weights, for another thread."""
+        model, tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
+        sampler = BatchSampler(model, tokenizer, self.sampling, self.shared)
+        sampler._packed = PackedLinears(model, self._packed.weights)
+        return sampler
+
+    def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
+        """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""
+        ids = common_start(prompts) if self.shared and len(prompts) > 1 else ()
+        if len(ids) < _LEAST_PREFIX:
+            return None
+        if self._prefix is None or self._prefix.ids != ids or not self._prefix.current():
+            self._prefix = SharedPrefixCache(self.model, ids, self.shared)
+        return self._prefix
+
+    def _finished(self, row: Row) -> Sample:
+        return self._as_sample(row)

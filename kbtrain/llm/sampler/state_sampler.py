@@ -1,8 +1,8 @@
-"""Samples answers and closes each with a forced end token, whose states in the model's middle are kept.
+"""Sampled answers with the hidden states at a forced end token, from one layer in the model's middle.
 
 A row that has ended is fed its end token in the next step of the others, on its own keys and values and the prompt's
-shared ones: closing all answers takes one step of one token each, and no pass over prompt or answers again. What the
-cheap signals need (entropy of each next token, probability of each drawn one) is read off the same steps.
+shared ones: closing all answers takes one step of one token each, and no further pass over prompts or answers. The
+cheap signals (entropy of each next token, probability of each drawn one) are read off the same steps.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.memory import keep_freed_memory
-from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import Reading, StateTap
-from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, UniformRow, draw, draw_top, filtered
-from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
-from kbtrain.llm.sampler.sampler import LEAVE, PromptRows, Stopper
-from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
-from kbtrain.records import GREEDY, Finish, Sample
+from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, draw_top
+from kbtrain.llm.sampler.prefill import SharedPrefixCache
+from kbtrain.llm.sampler.sampler import LockstepSampler, Row, Stopper
+from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
+from kbtrain.records import GREEDY, Sample
 
 _TAIL = 16  # tokens that may follow the drawn ones: the end token, and what a stop token held before the stop string
 
 
 @dataclass(frozen=True)
 class AnswerWithStates:
-    """One answer and what it left: states (d,) at its forced end token, and its tokens' statistics.
+    """One answer, the states (d,) at its forced end token, and the statistics of its tokens.
 
     ``entropy``: mean over its drawn tokens of the entropy of the model's next-token distribution; ``surprisal``: mean
     of -ln p of the drawn tokens (both in nats, unfiltered and at temperature 1). ``pieces``: text and p of each token
@@ -48,27 +46,23 @@ class AnswerWithStates:
 
 
 @dataclass
-class _Row:
-    prompt: int
-    name: str
-    index: int
-    uniforms: UniformRow
-    tokens: list[int] = field(default_factory=list)
-    logprob: float = 0.0
+class StateRow(Row):
+    """``entropies`` and ``surprisals``: one number a drawn token; ``states``: MLP output and residual, (d,) each."""
+
     entropies: list[float] = field(default_factory=list)
     surprisals: list[float] = field(default_factory=list)
-    finish: Finish | None = None
-    tail: list[int] = field(default_factory=list)  # still to be fed
     states: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
 
-class StateSampler:
-    """As :class:`~kbtrain.llm.sampler.sampler.BatchSampler`, with closed answers.
+class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
+    """Answers with the states that ``tap`` reads at the token ``end``, which closes all of them.
 
-    ``end`` is the one token that closes all.
-
-    ``head`` (None: nothing) is what the prompts have in common; batches that begin with it are prefilled behind it.
+    ``prefix`` (None: none): cache of what prompts begin with; batches that begin with it are prefilled from there.
     """
+
+    row_type = StateRow
+    merge = False  # a row's states come from a row of the batch of its own: merging moves their last digits
+    tail_tokens = _TAIL
 
     def __init__(
         self,
@@ -78,98 +72,50 @@ class StateSampler:
         tap: StateTap,
         shared: bool = True,
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.sampling = sampling
+        super().__init__(model, tokenizer, sampling, shared)
         self.tap = tap
-        self.shared = shared
-        self.stopper = Stopper(model, tokenizer, sampling.stop)
         self.end = end_token(self.stopper, tokenizer)
-        self.head: SharedPrefixCache | None = None
-        self._packed = PackedLinears(model)
-        keep_freed_memory()
+        self.prefix: SharedPrefixCache | None = None
+        self._reading = Reading()
 
-    def sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
-        """Closed answers of each prompt, in the order of its ``indices``."""
-        with torch.inference_mode(), self._packed:
-            return self._sample(prompts)
+    def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
+        """``prefix`` where all of these prompts begin with it."""
+        return self.prefix if self.prefix is not None and self.prefix.fits(prompts) else None
 
-    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
-        rows = [
-            _Row(
-                p,
-                prompt.question_id,
-                index,
-                UniformRow(self.sampling.seed, prompt.question_id, prompt.condition, index),
-            )
-            for p, prompt in enumerate(prompts)
-            for index in prompt.indices
-        ]
-        groups = [range(len(prompts))] if self.shared else [range(p, p + 1) for p in range(len(prompts))]
-        for group in groups:
-            self._decode([prompts[p] for p in group], [row for row in rows if row.prompt in group])
-        closed: list[list[AnswerWithStates]] = [[] for _ in prompts]
-        for row in rows:
-            closed[row.prompt].append(self._closed(row))
-        return closed
+    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
+        with self.tap.reading() as self._reading:
+            return super()._step(decoder, newest)
 
-    def _decode(self, prompts: Sequence[PromptRows], rows: list[_Row]) -> None:
-        kind = SharedPrefixDecoder if self.shared else CopiedPrefixDecoder
-        ids = [prompt.ids for prompt in prompts]
-        headed = self.head is not None and self.head.fits(ids)
-        lengths, most = [len(p.ids) for p in prompts], self.sampling.max_new_tokens + _TAIL
-        room = room_behind(lengths, most)
-        if self.head and headed:
-            cache, logits = self.head.prefill(ids, room)
-        else:
-            cache, logits = prefill(self.model, ids, self.shared, room=room)
-        source = [row.prompt - rows[0].prompt for row in rows]
-        self._choose(rows, logits, source)
-        decoder = kind(self.model, cache, lengths, source, most)
-        alive = rows
-        with self.tap.reading() as reading:
-            while True:
-                fed = torch.tensor([_feed(row, self.end) for row in alive], device=self.model.device)
-                logits = decoder.step(fed)
-                _take_states(alive, reading)
-                drawing = [i for i, row in enumerate(alive) if row.finish is None]
-                if drawing:
-                    self._choose([alive[i] for i in drawing], logits, drawing)
-                going = [i for i, row in enumerate(alive) if row.states is None]
-                if not going:
-                    return
-                if len(going) <= LEAVE * len(alive):
-                    decoder.keep(going)
-                    alive = [alive[i] for i in going]
-
-    def _choose(self, rows: list[_Row], logits: torch.Tensor, source: Sequence[int]) -> None:
-        """Draw the next token of each row; row i's logits are line ``source[i]`` (rising)."""
-        _check_numbers(rows, logits, source)
-        step = len(rows[0].tokens)
-        uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
-        greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
-        drawn = self._draw(logits, uniforms, greedy, source)
-        told = TokenStatistics.of(logits, drawn.tokens, source)
-        columns = (drawn.tokens, drawn.logprobs, told.entropies, told.surprisals)
-        for row, token, logprob, entropy, surprisal in zip(rows, *(c.tolist() for c in columns), strict=True):
-            row.tokens.append(token)
-            row.logprob += logprob
-            row.entropies.append(entropy)
-            row.surprisals.append(surprisal)
-            row.finish = self.stopper.finish(row.tokens)
-            if row.finish is None and len(row.tokens) == self.sampling.max_new_tokens:
-                row.finish = "length"
-            if row.finish is not None:
-                row.tail = self._tail(row)
-
-    def _draw(self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]) -> Drawn:
+    def _drawn(
+        self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
+    ) -> Drawn:
+        """Faster with a top-k filter. Of tokens that tie at rank k it keeps k, so its samples are its own in bf16."""
         s = self.sampling
         if 0 < s.top_k < logits.shape[-1]:
             return draw_top(logits, s.temperature, s.top_k, s.top_p, uniforms, greedy, source)
-        return draw(filtered(logits, s.temperature, s.top_k, s.top_p), uniforms, greedy, source)
+        return super()._drawn(logits, uniforms, greedy, source)
 
-    def _tail(self, row: _Row) -> list[int]:
-        """What closes the answer's text: equal texts end in equal tokens, whichever way they ended."""
+    def after_step(self, rows: Sequence[StateRow]) -> None:
+        """Keep the states of rows whose end token was just fed."""
+        mlp, residual = self._reading.mlp, self._reading.residual
+        closed = [row for row in rows if row.finish is not None and not row.feed]
+        if not closed or mlp is None or residual is None:
+            return
+        places = [row.sequence for row in closed]
+        columns = (states[places].float().cpu().numpy() for states in (mlp, residual))
+        for row, of_mlp, of_residual in zip(closed, *columns, strict=True):
+            row.states = (of_mlp, of_residual)
+
+    def after_draw(self, rows: Sequence[StateRow], logits: torch.Tensor, drawn: Drawn) -> None:
+        """Note the entropy of each row's next-token distribution, and the surprisal of the drawn token (nats)."""
+        statistics = TokenStatistics.of(logits, drawn.tokens, [row.sequence for row in rows])
+        columns = (statistics.entropies.tolist(), statistics.surprisals.tolist())
+        for row, entropy, surprisal in zip(rows, *columns, strict=True):
+            row.entropies.append(entropy)
+            row.surprisals.append(surprisal)
+
+    def tail(self, row: StateRow) -> list[int]:
+        """Token ids that close the answer's text: equal texts end in equal tokens, whichever way they ended."""
         if row.finish == "length":
             return [row.tokens[-1], self.end]
         if row.finish == "eos":
@@ -179,14 +125,12 @@ class StateSampler:
         ids: list[int] = self.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         return [*(ids if len(ids) < _TAIL else row.tokens[-1:]), self.end]
 
-    def _closed(self, row: _Row) -> AnswerWithStates:
+    def _finished(self, row: StateRow) -> AnswerWithStates:
         if row.states is None:
             raise ValueError("an answer was not closed")
-        text = self.stopper.text(row.tokens)
-        sample = Sample(row.index, text, len(row.tokens), row.finish or "length", row.logprob)
         pieces = _pieces(self.tokenizer, row.tokens) if row.index == GREEDY else []
         return AnswerWithStates(
-            sample,
+            self._as_sample(row),
             *row.states,
             entropy=float(np.mean(row.entropies)),
             surprisal=float(np.mean(row.surprisals)),
@@ -207,31 +151,6 @@ def end_token(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> list[str]:
-    """What each token adds to the text (alone, some tokenizers decode it without its space)."""
+    """Text that each token adds (alone, some tokenizers decode it without its space)."""
     texts = ["", *(str(tokenizer.decode(list(tokens[: i + 1]), skip_special_tokens=True)) for i in range(len(tokens)))]
     return [text[len(before) :] for before, text in itertools.pairwise(texts)]
-
-
-def _check_numbers(rows: Sequence[_Row], logits: torch.Tensor, source: Sequence[int]) -> None:
-    """Raises :class:`UserError` naming the first prompt whose logits are not numbers: then its states are none."""
-    bad = logits.amax(dim=-1).isnan()
-    if bool(bad.any()):
-        name = next(row.name for row, line in zip(rows, source, strict=True) if bad[line])
-        raise UserError(f"'{name}': hidden states are not numbers; try dtype fp32 (or bf16)")
-
-
-def _feed(row: _Row, end: int) -> int:
-    """The newest token while drawing, then the tail; a row that is done repeats its end until it leaves."""
-    if row.finish is None:
-        return row.tokens[-1]
-    return row.tail.pop(0) if row.tail else end
-
-
-def _take_states(rows: Sequence[_Row], reading: Reading) -> None:
-    """Keep the states of rows whose end token was just fed."""
-    ended = [i for i, row in enumerate(rows) if row.finish is not None and not row.tail and row.states is None]
-    if not ended or reading.mlp is None or reading.residual is None:
-        return
-    mlp, residual = (states[ended].float().cpu().numpy() for states in (reading.mlp, reading.residual))
-    for i, of_mlp, of_residual in zip(ended, mlp, residual, strict=True):
-        rows[i].states = (of_mlp, of_residual)

@@ -1,4 +1,4 @@
-"""Closed answers: the same samples as the sampler's, states as one plain pass gives them, on every kind of block."""
+"""Answers with states: the sampler's own samples, states as one plain pass gives them, on every kind of block."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_states_are_those_of_a_plain_pass_over_prompt_answer_and_end_token(kind,
 
 def recorded(sampler):
     """The tokens that each row was fed behind its prompt, noted when it is closed."""
-    found, original = {}, sampler._closed
+    found, original = {}, sampler._finished
     names = [p.question_id for p in prompts(sampler.tokenizer)]
 
     def closed(row):
@@ -56,7 +56,7 @@ def recorded(sampler):
         found[names[row.prompt], row.index] = [*drawn, sampler.end]
         return original(row)
 
-    sampler._closed = closed
+    sampler._finished = closed
     return found
 
 
@@ -121,12 +121,12 @@ def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokeni
     newline = tokenizer("\n")["input_ids"]
     answer = tokenizer("question")["input_ids"]
     from kbtrain.llm.sampler.draw import UniformRow
-    from kbtrain.llm.sampler.state_sampler import _Row
+    from kbtrain.llm.sampler.state_sampler import StateRow
 
-    stopped = _Row(0, "q", 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
-    assert sampler._tail(stopped) == [sampler.end]
-    cut = _Row(0, "q", 0, UniformRow("", "", "", 0), tokens=answer, finish="length")
-    assert sampler._tail(cut) == [answer[-1], sampler.end]
+    stopped = StateRow(0, "q", 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
+    assert sampler.tail(stopped) == [sampler.end]
+    cut = StateRow(0, "q", 0, UniformRow("", "", "", 0), tokens=answer, finish="length")
+    assert sampler.tail(cut) == [answer[-1], sampler.end]
 
 
 def test_the_middle_layer_is_the_paper_s():
@@ -196,3 +196,23 @@ def test_entropy_and_surprisal_worked_by_hand():
     told = TokenStatistics.of(logits, torch.tensor([0, 1, 0]), [0, 0, 1])
     assert told.entropies.tolist() == pytest.approx([1.5 * math.log(2)] * 2 + [0.0], abs=1e-6)
     assert told.surprisals.tolist() == pytest.approx([math.log(2), math.log(4), 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_logits_that_are_no_numbers_name_the_question_in_one_line(top_k, make_model, tokenizer):
+    """Both samplers refuse them, whichever way they draw; the first question of the batch is well."""
+    model, sampling = make_model("llama"), Sampling(seed="7", top_k=top_k, max_new_tokens=6)
+    rows = prompts(tokenizer)
+
+    def broken(module, args, output):
+        output.logits[1:] = torch.nan
+        return output
+
+    for sampler in (
+        BatchSampler(model, tokenizer, sampling),
+        StateSampler(model, tokenizer, sampling, StateTap(model)),
+    ):
+        handle = model.register_forward_hook(broken)
+        with pytest.raises(UserError, match=r"^'q1': hidden states are not numbers; try dtype fp32[^\n]*$"):
+            sampler.sample(rows)
+        handle.remove()
