@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -61,3 +62,13 @@ def test_a_clone_names_scripts_by_their_path(text):
 def test_help_names_the_command_that_was_typed(installed):
     assert program(installed / "eval" / "score.py") == "kbtrain run score"
     assert program(Path("my/score.py")) == "score.py"
+
+
+def test_every_script_and_configuration_that_a_text_names_exists():
+    """Nothing else would notice a script that was renamed and is still named in a message, a docstring or a page."""
+    sources = [path for folder in ("kbtrain", *installation.FOLDERS, "docs") for path in (ROOT / folder).rglob("*.*")]
+    texts = {path: path.read_text(encoding="utf-8") for path in sources if path.suffix in {".py", ".yaml", ".md"}}
+    pattern = re.compile(r"(?<![\w/.-])(?:(?:data_gen|recipes|eval)/[\w/]+\.(?:py|yaml)|ds_configs/\w+\.(?:yaml|json))")
+    named = {(path, name) for path, text in texts.items() for name in pattern.findall(text)}
+    assert len(named) > 200
+    assert sorted(f"{path}: {name}" for path, name in named if not (ROOT / name).is_file()) == []

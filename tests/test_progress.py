@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,10 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     assert list(progress.progress_bar(range(3), desc="build", unit="splits")) == [0, 1, 2]
     assert "build: 100%" in sys.stderr.getvalue() and "3/3" in sys.stderr.getvalue()
+
+
+def test_every_stage_shows_this_bar_and_no_other():
+    root = Path(__file__).resolve().parent.parent
+    stages = [path for folder in ("data_gen", "eval") for path in (root / folder).glob("*.py")]
+    assert len(stages) >= 28
+    assert [path.name for path in stages if "tqdm" in path.read_text(encoding="utf-8")] == []
