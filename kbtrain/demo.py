@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class _Scale:
-    """What differs between the sizes; ``more``: script -> further arguments."""
+    """Differences between the sizes; ``more``: script -> further arguments."""
 
     suffix: str
     epochs: int
@@ -66,7 +66,7 @@ _SCALES: dict[Size, _Scale] = {
 
 
 def run_folder(size: Size) -> Path:
-    """Where the chain writes, relative to the current folder."""
+    """Run folder of the chain, relative to the current folder."""
     return Path("runs") / ("demo" if size == "demo" else f"demo-{size}")
 
 

@@ -1,4 +1,4 @@
-"""Sampling on a Ray cluster: actors on many machines draw the answers, this process alone writes them.
+"""Sampling on a Ray cluster: actors on many machines draw the answers, the calling process alone writes.
 
 A row of the job is one window of requests, so the answers are those of a run on one machine.
 """

@@ -1,8 +1,7 @@
-"""Gate scores on a Ray cluster: actors on many machines score, this process alone writes them.
+"""Gate scores on a Ray cluster: actors on many machines score, the calling process alone writes.
 
-A row of the job is one chunk of examples, so its batches, and therefore its scores, are those of one machine.
-
-The keys of every script that scores a run folder's questions with gates that run a model.
+A row of the job is one chunk of examples, so its batches, and therefore its scores, are those of one machine. Here are
+also the keys of every script that scores a run folder's questions with gates that run a model.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _with_dtype(opening: Opening) -> Opening:
 
 
 class ScoringConfig(Config):
-    """Which questions, in what pieces, and who scores them. A script's own config is a child of it."""
+    """Splits, chunk size and engine of a scoring; base class of the scripts' configs."""
 
     splits: tuple[Split, ...] = Field(("dev", "test"), description="which questions to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
@@ -91,7 +90,7 @@ class ScoringConfig(Config):
     ray_cpus: float = Field(0, ge=0, description="ray: CPUs of each; 0: those of a node (with GPUs: 1)")
 
     def scoring(self) -> Engine:
-        """Who scores the chunks."""
+        """The engine that scores the chunks."""
         if self.engine == "ray":
             return RayScoring(self.ray_address, self.ray_actors, self.ray_cpus)
         from kbtrain.gates.score_stage import local

@@ -1,4 +1,4 @@
-"""Several gates as one: the mean of their log odds. Gates that err in different places do better together."""
+"""Mean of several gates' log odds: gates with different errors are better together."""
 
 from __future__ import annotations
 

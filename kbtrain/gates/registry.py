@@ -1,4 +1,4 @@
-"""The one list of gate kinds: how a gate's folder is opened, what it reads, and the names its scores stand under.
+"""The registry of gate kinds: opener of a gate's folder, its input, and the names of its scores.
 
 A kind of gate from another package is found through the entry point group ``kbtrain.gates``: its name is the kind, its
 value a :class:`Kind`.
@@ -164,7 +164,7 @@ def load_gate(folder: Path | str, key: str | None = None, dtype: str = "auto", d
 
 @dataclass(frozen=True)
 class Opening:
-    """What opens a gate, as plain values: another process makes the same handle of them (:func:`reopened`)."""
+    """Arguments to open a gate, as plain values: another process makes the same handle of them (:func:`reopened`)."""
 
     model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
     dtype: str = "auto"
@@ -224,7 +224,7 @@ def _renamed(name: str, kind: str, folder: str) -> str:
 
 
 def _depends(folder: Path, card: GateCard) -> str:
-    """Card and weights' hashes; of a gate made of others: theirs."""
+    """Hashes of card and weights; of a gate made of others: theirs."""
     if card.parts():
         return ":".join(_depends(folder / part, read_card(folder / part)) for part in card.parts())
     weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]

@@ -95,7 +95,7 @@ class ScoreFile:
         return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
 
     def device(self) -> str:
-        """What the scores were made on; this process's device if that was not noted."""
+        """Device on which the scores were computed; this process's device if that was not noted."""
         return ", ".join(sorted({t.device for t in self._timings() if t.device})) or provenance.device()
 
     def finish(self) -> None:
@@ -127,7 +127,7 @@ def _progress(path: Path) -> Path:
 
 
 def _inputs(path: Path) -> dict[str, str] | None:
-    """What stored scores depend on; None where that is not noted."""
+    """Inputs that stored scores depend on; None if they were not noted."""
     try:
         with open(_progress(path), encoding="utf-8") as file:
             found = json.loads(file.readline() or "null")
@@ -150,7 +150,7 @@ def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off what stands after the last line end: the process was killed while writing it."""
+    """Cut off the text after the last line end: the process was killed while writing it."""
     text = path.read_bytes()
     kept = text.rfind(b"\n") + 1
     if kept < len(text):
@@ -229,12 +229,12 @@ SCORES = "scores"
 
 
 def score_path(run: Path, name: str) -> Path:
-    """Where a run folder keeps the scores of a gate, by its :class:`GateHandle`'s name."""
+    """File of a gate's scores in a run folder, by its :class:`GateHandle`'s name."""
     return run / SCORES / f"{name}.jsonl"
 
 
 def found_gates(run: Path, dtype: str = "auto", device: str = "auto") -> list[GateHandle]:
-    """The gates whose folders lie in a run folder (or in its ``gates/``, as in version 0.1), by kind, then name."""
+    """Gates with folders in a run folder (or in its ``gates/``, as in version 0.1), by kind, then name."""
     folders = {path.parent.name: path.parent for pattern in ("gates/*", "*") for path in run.glob(f"{pattern}/{CARD}")}
     order = list(kinds())
     ordered = sorted(folders.values(), key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))
@@ -242,7 +242,7 @@ def found_gates(run: Path, dtype: str = "auto", device: str = "auto") -> list[Ga
 
 
 def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
-    """Put scores of this gate and these inputs that lie elsewhere into ``RUN/scores``; returns how many.
+    """Copy stored scores of this gate and these inputs from elsewhere into ``RUN/scores``; returns their number.
 
     Version 0.1 kept the scores of all question gates in ``RUN/scores.jsonl`` and those of turn gates in
     ``RUN/gates/NAME/scores.jsonl``. Recipes leave dev and test scores of turns in the gate's folder.

@@ -1,10 +1,7 @@
-"""The two gates that look at nothing: All-RAG and LLM-only.
+"""Gates without a model: All-RAG, LLM-only, random, the oracle, and one by the relation alone.
 
-The gate that knows nothing: the baseline ``Rnd`` of KBM, table 1.
-
-The gate that knows the outcome: an upper bound, never a method.
-
-The gate that reads only which relation is asked for: what a learnt gate has to beat.
+Random is the baseline ``Rnd`` of KBM, table 1; the oracle uses the outcome: an upper bound, never a method; the
+relation is the baseline that a learnt gate has to beat.
 """
 
 from __future__ import annotations

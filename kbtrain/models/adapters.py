@@ -1,7 +1,8 @@
-"""Base models as recipes train them and adapters beside them: full, low-rank, or low-rank on 4-bit weights (NF4).
+"""Base models with low-rank adapters: find the base, open it for a recipe, quantise it to NF4, merge.
 
-NF4 (4 bits, scales quantised again) is the frozen base of QLoRA (Dettmers et al. 2023), as RAGate uses it; bitsandbytes
-computes it, on GPUs and CPUs. An adapter belongs to one base, known by a fingerprint of the base's files.
+The base of an adapter is identified from its files before any weights are loaded. NF4 (4 bits, scales quantised again;
+Dettmers et al. 2023, as RAGate uses it) holds the frozen base that QLoRA trains beside; bitsandbytes computes it, on
+GPUs and CPUs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def check_base_of_adapter(model: str, expected: str | None, where: str) -> None:
 
 
 def folder_of(model: str) -> Path | None:
-    """Where a model's files are: its folder, or the hub's cache; None if they are not here."""
+    """Folder of a model's files: its own, or the hub's cache; None if they are not here."""
     from huggingface_hub import try_to_load_from_cache
 
     from kbtrain.models.load import resolve
@@ -127,7 +128,7 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
 
 
 def _never_packed(model: Any) -> Any:
-    """Keeps bitsandbytes from packing weights anew at the first evaluation on a CPU with AVX-512 BF16.
+    """Keep bitsandbytes from packing weights again at the first evaluation on a CPU with AVX-512 BF16.
 
     The packed form has other scales (rounded to bf16) and its product passes no gradient back: after the first dev
     scores a training would go on without saying that the layers below no longer learn.
@@ -198,7 +199,7 @@ def open_base(model: str, method: str, device: str, compute: str) -> tuple[Any, 
 
 
 def under_deepspeed() -> bool:
-    """True if ``accelerate launch`` was told to use DeepSpeed."""
+    """True if ``accelerate launch`` uses DeepSpeed."""
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
@@ -236,12 +237,14 @@ def trainable(base: Any, adapter: Adapter | None, checkpointing: bool) -> Any:
 
 
 def checkpointed(model: Any) -> bool:
-    """Whether parts of it are computed again for the gradients (gradient checkpointing)."""
+    """True if activations are recomputed for the gradients (gradient checkpointing)."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def adapters_in_fp32(model: Any) -> Any:
-    """What peft does when it opens an adapter; DeepSpeed rounds them to 16 bits, and the two would differ."""
+    """Cast adapters to fp32, as peft does when it opens one; DeepSpeed rounds them to 16 bits, and the two would
+    differ.
+    """
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.float()

@@ -1,8 +1,6 @@
-"""A cross-encoder that reads question (or dialogue) and snippet together and scores how well they fit.
+"""Cross-encoder that scores how well a snippet fits a question or dialogue, its training data, and its recall.
 
 The snippet is never cut: what is too long loses its oldest turns, or the query's beginning.
-
-Which snippets a turn's ranker chooses from, what it is trained on, and how often it finds the right ones.
 """
 
 from __future__ import annotations

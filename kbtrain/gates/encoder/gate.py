@@ -1,7 +1,7 @@
-"""A pretrained encoder (BERT, DeBERTa, MiniLM, ...) fine-tuned to say whether a turn or question needs retrieval.
+"""Encoder gate: a pretrained encoder (BERT, DeBERTa, MiniLM, ...) fine-tuned to classify turns or questions.
 
-Its logits are the decision's, then those of auxiliary targets (what the turn will do), which only training reads.
-It may start from another gate's log odds (:mod:`kbtrain.gates.encoder.offset`), to which the decision's logit is added.
+Its logits are the decision's, then those of auxiliary targets (acts of the turn to come), used in training only. It may
+start from another gate's log odds (:mod:`kbtrain.gates.encoder.offset`), to which the decision's logit is added.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an encoder reads of an example: two segments of tokens, first what is asked now, then what came before.
+"""Encoder input of an example: two segments of tokens, first the current question or turn, then its context.
 
-Turns: a line of structure and the user's last utterance; then the earlier turns, the oldest cut away whole.
-Questions: the question; then the reference, its tail cut away.
+Turns: a line of structure and the user's last utterance; then the earlier turns, the oldest cut away whole. Questions:
+the question; then the reference, its tail cut away.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class EncoderInput:
 
     @property
     def pad_id(self) -> int:
-        """What fills a batch's shorter rows; masked, so any token will do."""
+        """Token id that fills a batch's shorter rows; masked, so any token will do."""
         pad = self.tokenizer.pad_token_id
         return pad if isinstance(pad, int) else 0
 
     @property
     def settings(self) -> dict[str, object]:
-        """What a gate must keep to read examples the same way."""
+        """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "features": list(self.features)}
 
     def encode(self, example: Example) -> Segments:
-        """Raises :class:`UserError` if a feature that is asked for was never made for the example."""
+        """Token ids and segments of an example. Raises :class:`UserError` if it lacks a feature of the settings."""
         if isinstance(example, GateExample):
             return self._question(example)
         return self._turn(example)
@@ -73,7 +73,7 @@ class EncoderInput:
         return self._assembled(asked, [token for ids in earlier[kept:] for token in ids], kept)
 
     def _known(self, text: str) -> list[int]:
-        """A turn stands in the context of all later ones: tokenise it once."""
+        """Token ids of a text, cached: a turn is in the context of all later ones."""
         if text not in self._turns:
             self._turns[text] = self._ids(text)
         return self._turns[text]
@@ -96,18 +96,18 @@ class EncoderInput:
 
 
 def feature_text(example: TurnExample, features: Sequence[Feature]) -> str:
-    """The features as one line before the last utterance, in the order asked for."""
+    """The features as one line before the last utterance, in the order of the settings."""
     return " ".join(f"{_TEXTS[feature](example)} ." for feature in features)
 
 
 def _structure(example: TurnExample) -> str:
-    """How far the dialogue is, and its domains so far, the latest first."""
+    """Progress of the dialogue, and its domains so far, the latest first."""
     domains = dict.fromkeys(domain_of(service) for service in reversed(example.services))
     return f"turn {example.turn} {' '.join(domains)}"
 
 
 def _acts(example: TurnExample) -> str:
-    """What the last two turns did, as the data set annotates them; "inform intent" for INFORM_INTENT."""
+    """Acts of the last two turns, as the data set annotates them; "inform intent" for INFORM_INTENT."""
     latest = [act for utterance in example.context[-2:] for act in utterance.acts]
     return " , ".join(act.lower().replace("_", " ") for act in latest)
 

@@ -1,4 +1,4 @@
-"""What an encoder may start from: the log odds of the dialogue-state gate, so that it learns only what that one misses.
+"""Offset of an encoder's logit: log odds of the dialogue-state gate, so that the encoder learns only the remainder.
 
 The encoder's logit is added to ``intercept + slope x log odds`` in training and in scoring, as boosting adds a model to
 the one before it. A gate is too sure of the turns it was fitted to: training turns are given the log odds of a gate
@@ -58,7 +58,7 @@ class OffsetGate(BaseModel):
         return base, [intercept + slope * value for value in held_out]
 
     def offsets(self, examples: Sequence[Example]) -> list[float]:
-        """What is added to each example's logit. Raises :class:`UserError` for questions."""
+        """Term added to each example's logit. Raises :class:`UserError` for questions."""
         gate = DialogueStateGate(self.gate)
         return [self.intercept + self.slope * gate.log_odds(turn) for turn in turns_only(examples)]
 

@@ -1,4 +1,4 @@
-"""An encoder gate of two, one fine-tuned and a probe: the folder that averages their log odds, and its card."""
+"""Pair of a fine-tuned encoder and a probe as one gate: the folder that averages their log odds, and its card."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A pretrained encoder left as it is, and a logistic regression on its embedding of what is asked now.
+"""Probe: a logistic regression on a frozen pretrained encoder's embedding of the current question or turn.
 
-For turns the regression may read what a dialogue system tracks beside it (:mod:`kbtrain.gates.turns.features`). With
-few labels its F1 is above that of fine-tuning (KETOD: docs/evaluation.md); it is fitted in a minute, and has no seed.
+For turns the regression may also read a dialogue system's state (:mod:`kbtrain.gates.turns.features`). With few labels
+its F1 is above that of fine-tuning (KETOD: docs/evaluation.md); it is fitted in a minute, and has no seed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProbeInput:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What a gate must keep to read examples the same way."""
+        """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "dialogue_state": self.dialogue_state}
 
     def encode(self, examples: Sequence[Example]) -> list[list[int]]:

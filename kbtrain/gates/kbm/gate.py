@@ -1,4 +1,4 @@
-"""The knowledge-boundary model (KBM paper): a language model fine-tuned to say what it masters and is certain of."""
+"""The knowledge-boundary model (KBM paper): a language model fine-tuned to predict its own mastery and certainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompting baseline (KBM, section 4.2): the untrained model is asked whether it needs more information."""
+"""The prompting baseline (KBM, section 4.2): p(True) that the untrained model needs more information."""
 
 from __future__ import annotations
 

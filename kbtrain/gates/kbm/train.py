@@ -1,10 +1,7 @@
-"""transformers' Trainer for a KBM: loss on the answer only, dev scored as the gate scores.
+"""Training of a KBM: transformers' Trainer with loss on the answer only, dev metrics, dry run, and the end of a run.
 
-The end of every training: weights to disk, opened again, and the scores must be the same.
-
-What a training would do, told without loading weights: rendered examples, lengths, steps, estimates.
-
-How good a KBM's probabilities are on dev examples: log loss and AUROC per key.
+Dev is scored as the gate scores: log loss and AUROC per key. A dry run shows rendered examples, lengths, steps and
+estimates without loading weights. At the end the weights are saved, opened again, and must give the same scores.
 """
 
 from __future__ import annotations
@@ -133,7 +130,7 @@ def make_row(encoded: Encoded, targets: Sequence[float | None]) -> Row:
 
 
 class KBMTrainer(AnswerTrainer):
-    """``kbm`` scores with the very model that is trained; ``watch`` is told every step's loss.
+    """Trainer whose ``kbm`` scores with the very model being trained; ``watch`` is called with every step's loss.
 
     Losses are means over all answer tokens of a step.
     """

@@ -1,7 +1,4 @@
-"""RAGate-MHA as a gate: its folder holds network, tokenizer and what it reads.
-
-RAGate-MHA's own tokenizer, and its four inputs (table 2 of the paper).
-"""
+"""RAGate-MHA as a gate: its folder with network, tokenizer and input settings; its tokenizer and inputs (table 2)."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class MHAInput:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What a gate must keep to read examples the same way."""
+        """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "inputs": self.inputs}
 
     def encode(self, example: Example) -> Read:
@@ -80,7 +77,7 @@ class MHAInput:
 
 
 def context_turns(example: Example) -> list[str]:
-    """What was said before, oldest first; of a question: itself."""
+    """Earlier utterances, oldest first; of a question: itself."""
     if isinstance(example, GateExample):
         return [example.question]
     return [turn_text(utterance) for utterance in example.context]
@@ -140,7 +137,7 @@ def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> 
 
 
 def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
-    """Each utterance of a dialogue once: it stands in the context of all later turns."""
+    """Each utterance of a dialogue once, although it is in the context of all later turns."""
     seen: set[tuple[str, int]] = set()
     for example in examples:
         dialogue = example.dialogue_id if isinstance(example, TurnExample) else example.id

@@ -1,7 +1,7 @@
-"""RAGate-MHA's network (section 3.2): a small transformer encoder over the context, trained from nothing.
+"""RAGate-MHA's network (section 3.2): a small transformer encoder over the context, trained from scratch.
 
-Token embedding x sqrt(d) + sinusoidal positions; layers of multi-head attention and a feed-forward network of width
-d, each followed by residual connection and layer normalisation; mean over the real tokens; two classes.
+Token embedding x sqrt(d) + sinusoidal positions; layers of multi-head attention and a feed-forward network of width d,
+each followed by residual connection and layer normalisation; mean over the real tokens; two classes.
 """
 
 from __future__ import annotations

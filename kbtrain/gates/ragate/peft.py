@@ -1,8 +1,6 @@
-"""RAGate-PEFT (section 3.2): a language model with a low-rank adapter, trained to say whether a turn needs knowledge.
+"""RAGate-PEFT (section 3.2): a language model with a low-rank adapter, trained to classify turns; and its card.
 
-The score is p(True) against p(False) where the answer says it: one forward pass, nothing generated or parsed.
-
-``gate.json`` of RAGate-PEFT: which base and adapter, which features it reads, and what it was trained from.
+The score is p(True) against p(False) at the answer's position: one forward pass, nothing generated or parsed.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ class TurnPrompts:
 
 
 class TurnScorer(Scorer):
-    """A :class:`~kbtrain.gates.true_false.scorer.Scorer` that is asked about turns."""
+    """A :class:`~kbtrain.gates.true_false.scorer.Scorer` of dialogue turns."""
 
     def __init__(self, model: PreTrainedModel, prompts: TurnPrompts, tokens_per_batch: int) -> None:
         super().__init__(model, prompts.encoder, tokens_per_batch)

@@ -1,6 +1,6 @@
-"""RAGate-Prompt (section 3.2): an untrained language model is asked whether knowledge would help the next turn.
+"""RAGate-Prompt (section 3.2): an untrained language model, prompted if knowledge would help the next turn.
 
-The score is read off the probabilities of the two answers' tokens, so that it has an order and not two values only.
+The score comes from the probabilities of the two answers' tokens, so that it has an order and not two values only.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class RagatePrompt(Gate):
         return self.scorer.probabilities([self.asked(example) for example in examples])["need"]
 
     def asked(self, example: TurnExample) -> GateExample:
-        """All that the prompt is made of: the context that fits and, if wanted, the snippets. Labels, the response and
-        whatever else lies in the future are not copied, so that no prompt can show them."""
+        """Content of the prompt: the context that fits and, if wanted, the snippets. Labels, the response and anything
+        else in the future are not copied, so that no prompt can show them.
+        """
         knowledge = None
         if self.needs_evidence:
             hits = example.knowledge

@@ -1,10 +1,8 @@
-"""Labelled turns for RAGate-PEFT, and their rows: loss at the one token that says True or False.
+"""Training of RAGate-PEFT: rows of labelled turns, the trainer, and the end of a run.
 
-The KBM's trainer for turns: same loss and checkpoints, dev measured as RAGate's table 2 measures it.
-
-RAGate-PEFT's run, told and filed: threshold on dev, the gate's folder, scores of dev and test, the model card.
-
-The end of RAGate-PEFT's training: the adapter to disk, opened again, and the scores must be the same.
+The loss is at the one token that is True or False; loss and checkpoints are the KBM's, dev is measured as in RAGate's
+table 2. At the end the threshold is chosen on dev, the adapter is saved, opened again, and must give the same scores;
+then dev and test are scored and the model card is written.
 """
 
 from __future__ import annotations

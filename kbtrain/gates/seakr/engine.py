@@ -1,4 +1,4 @@
-"""What SeaKR asks a model: the greedy answer to a prompt, how uncertain it is, and what that cost."""
+"""SeaKR's engine: the greedy answer to a prompt, its uncertainty, and the cost of both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SeakrSettings(BaseModel):
-    """How uncertainty is measured. Defaults are the paper's; ``layer`` None: the middle one; ``mlp`` None: found."""
+    """Settings of the uncertainty. Defaults are the paper's; ``layer`` None: the middle one; ``mlp`` None: found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     signal: str = "seakr"  # the one that decides, see signals.SIGNALS
@@ -67,7 +67,9 @@ class Thought:
 
 
 class Uncertainty:
-    """Thinks prompts through on one model, many at a time; ``settings.layer`` and ``mlp`` say where states are read."""
+    """Answers with their uncertainty from one model, many prompts at a time; states are read at ``settings.layer``,
+    ``mlp``.
+    """
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class SeakrCard(GateCard):
 
     @property
     def scale(self) -> Scale | None:
-        """What U can be here, if it was measured and U is what decides."""
+        """Attainable range of U, if it was measured and U is the signal."""
         if self.measured is None:
             return None
         m = self.measured
@@ -76,7 +76,7 @@ def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Meas
 
 
 def scale_of(folder: Path | str, gate: str) -> Scale | None:
-    """What U can be in a SeaKR gate's folder; None for other kinds and for its other signals."""
+    """Attainable range of U in a SeaKR gate's folder; None for other kinds and for its other signals."""
     if gate != "seakr" or read_gate_json(folder)["kind"] != "seakr":
         return None
     return SeakrCard.read(folder).scale
@@ -154,7 +154,7 @@ class SeaKR(Gate):
 
 
 def prompt_text(example: GateExample, reference: str | None) -> str:
-    """The prompt that asks for an answer. An example's options stand in its question, one line each."""
+    """Prompt for an answer. An example's options are in its question, one line each."""
     choice = "\nA. " in example.question and "\nB. " in example.question
     question = Question(
         example.id, example.question, (), example.split, "", example.language, "choice" if choice else "open"

@@ -1,8 +1,7 @@
-"""Every uncertainty that the same samples give, by name, so that SeaKR stands beside what costs nothing more.
+"""Uncertainty signals from the same samples, by name: SeaKR's beside those that need the sampled texts alone.
 
-All are turned so that higher = more uncertain = retrieval more needed; :data:`SIGNALS` says each one's unit and source.
-
-Uncertainty from the sampled texts alone: how many different answers, and how unlike each other.
+All are turned so that higher = more uncertain = retrieval more needed; :data:`SIGNALS` holds each one's unit and
+source.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def answer_groups(texts: Sequence[str]) -> int:
-    """How many different answers there are, after the normalisation by which answers are graded."""
+    """Number of distinct answers, after the normalisation by which answers are graded."""
     return len({normalise(text) for text in texts})
 
 
@@ -160,5 +159,5 @@ def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
 
 
 def n_empty(samples: Answers) -> int:
-    """Samples that say nothing: they count as samples, all alike, and are reported."""
+    """Number of empty samples: they count as samples, all alike, and are reported."""
     return sum(is_empty(answer.sample.text) for answer in samples)

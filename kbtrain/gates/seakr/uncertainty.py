@@ -1,8 +1,8 @@
-"""SeaKR's uncertainty: how far apart a model's own states are at the end of sampled answers (SeaKR, section 3.1).
+"""SeaKR's uncertainty: dispersion of a model's own states at the end of sampled answers (SeaKR, section 3.1).
 
-Z holds one state per sample (k x d). Rows are centred over features, G = Z Zt, and U = ln det(G + alpha I) / k.
-Higher = the answers differ more within the model = retrieval more needed. The unit is nats per sample, but its scale
-belongs to one model, layer, k and alpha: :func:`floor` and :func:`ceiling` say what is attainable there.
+Z holds one state per sample (k x d). Rows are centred over features, G = Z Zt, and U = ln det(G + alpha I) / k. Higher
+= the answers differ more within the model = retrieval more needed. The unit is nats per sample, but its scale belongs
+to one model, layer, k and alpha: :func:`floor` and :func:`ceiling` give its attainable range.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def uncertainty(states: ArrayLike, alpha: float = ALPHA) -> float:
 
 
 def log_det(g: Floats, alpha: float = ALPHA) -> float:
-    """ln det(G + alpha I) / k. Equal states leave G with one eigenvalue, and alpha stands for the others."""
+    """ln det(G + alpha I) / k. Equal states leave G with one eigenvalue; the others are alpha."""
     sign, value = np.linalg.slogdet(g + alpha * np.eye(len(g)))
     if sign <= 0:  # rounding of a G whose entries dwarf alpha: its eigenvalues are not negative in truth
         value = float(np.log(np.maximum(np.linalg.eigvalsh(g), 0.0) + alpha).sum())
@@ -60,7 +60,8 @@ def ceiling(squared_norm: float, alpha: float = ALPHA) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """What U can be for one model, layer, k and alpha: measured squared norms of its states over ``n`` questions.
+    """Attainable range of U for one model, layer, k and alpha: measured squared norms of its states over ``n``
+    questions.
 
     Each question's norm is the mean over its samples. ``low``, ``mean``, ``high``: smallest, mean and largest of them.
     """

@@ -1,6 +1,6 @@
 """p(True) at every value position of every answer in one forward pass over the prompt.
 
-The tree of answers stands behind the prompt in the same row. Each tree token sees the prompt and its own ancestors
+The tree of answers follows the prompt in the same row. Each tree token attends to the prompt and its own ancestors
 only, and its position id is its depth, so every branch computes what it would compute alone.
 """
 

@@ -1,6 +1,6 @@
-"""Examples to probabilities: encode, sort into batches of like length, one forward pass each, sum over the branches.
+"""Probabilities of examples: encode, sort into batches of like length, one forward pass each, sum over the branches.
 
-What every prompt of a form begins with (system turn, instruction, demonstrations), computed once for all.
+The constant beginning of all prompts (system turn, instruction, demonstrations) is computed once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Scorer:
         return found
 
     def n_batches(self, examples: Sequence[GateExample]) -> int:
-        """How many forward passes these examples take (more where memory runs out)."""
+        """Number of forward passes for these examples (more where memory runs out)."""
         return len(like_lengths([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
 
     def _batch(self, rows: list[Encoded], head: SharedPrefixCache | None) -> list[dict[Values, float]]:
@@ -117,7 +117,7 @@ class PrefixCache:
         self._head: SharedPrefixCache | None = None
 
     def of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
-        """The head, computed anew where weights have changed; None if too short or if a prompt begins otherwise."""
+        """Cache of the prefix, recomputed after a change of weights; None if too short or a prompt begins otherwise."""
         if len(self._ids) < _LEAST:
             return None
         from kbtrain.llm.sampler.prefill import SharedPrefixCache

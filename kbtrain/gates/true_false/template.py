@@ -1,9 +1,8 @@
 """Prompt and answers as tokens: one renderer for training and scoring, so the two can never differ.
 
-Where an answer says True or False, found in its tokens: the first token at which the two renderings differ.
-
-Every combination of values is tokenised as whole text, so that it does not matter how a tokenizer splits
-``"True"``, or whether it merges the quote with it. No token id is written down anywhere.
+The position of True or False in an answer is the first token at which the two renderings differ. Every combination of
+values is tokenised as whole text, so that it does not matter how a tokenizer splits ``"True"``, or whether it merges
+the quote with it. No token id is written down anywhere.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def combinations(n_keys: int) -> Iterator[Values]:
 
 
 def build_tree(keys: Sequence[str], answers: Mapping[Values, Sequence[int]]) -> AnswerTree:
-    """The tree of tokenised answers. Raises :class:`UserError` if the tokens do not tell the values apart."""
+    """The tree of tokenised answers. Raises :class:`UserError` if two values have the same tokens."""
     whole = {values: tuple(ids) for values, ids in answers.items()}
     tokens: list[int] = []
     parents: list[int] = []
@@ -180,7 +179,7 @@ class Encoder:
         return replace(encoded, cut=cut)
 
     def _encode(self, example: GateExample) -> Encoded:
-        """The tail of a tokenised text is that of an earlier one with the same prompt ending, or is worked out anew."""
+        """Encoding of a prompt; its tail is that of an earlier one with the same ending, or is computed."""
         prompt = self.template.render(example)
         first = next(combinations(len(self.template.keys)))
         whole = self._whole(prompt, first)
@@ -211,7 +210,7 @@ class Encoder:
 
 
 def closing(tokenizer: PreTrainedTokenizerBase, answer: str) -> str:
-    """What ends an assistant's turn in the chat template, up to EOS; EOS is added where the template has none."""
+    """End of an assistant's turn in the chat template, up to EOS; EOS is added where the template has none."""
     eos = str(tokenizer.eos_token)
     if not tokenizer.eos_token:
         raise UserError("tokenizer: it has no EOS token, so that a model could not learn to stop")
@@ -224,5 +223,5 @@ def closing(tokenizer: PreTrainedTokenizerBase, answer: str) -> str:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two texts share."""
+    """Number of leading tokens that two texts share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,7 +1,7 @@
-"""A small gate of what a dialogue system tracks anyway: logistic regression on acts, services and slots of the past.
+"""Dialogue-state gate: logistic regression on acts, services and slots of the past turns.
 
-It reads the data set's annotation of the turns before (:mod:`kbtrain.gates.turns.features`), no word and nothing of
-the turn to come. Where turns are not annotated, little is left of it: use the structural gate or an encoder there.
+It reads the data set's annotation of the turns before (:mod:`kbtrain.gates.turns.features`), no word and nothing of the
+turn to come. Where turns are not annotated, little is left of it: use the structural gate or an encoder there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DialogueStateGate(Gate):
         return [logistic(self.log_odds(example)) for example in examples]
 
     def log_odds(self, example: TurnExample) -> float:
-        """What the score is the logistic function of."""
+        """Log odds of the score."""
         weights, features = self.card.weights, dialogue_features(example)
         return self.card.intercept + math.fsum(weights.get(name, 0.0) * value for name, value in features.items())
 

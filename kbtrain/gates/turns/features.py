@@ -1,7 +1,7 @@
-"""What is known of a dialogue before its next turn, as named numbers: acts, services, slots and progress so far.
+"""Features of a dialogue before its next turn, as named numbers: acts, services, slots and progress.
 
-Read from the context alone; names are ``group=value``, so that a gate can keep those it saw often enough. What a data
-set does not annotate gives no feature.
+Read from the context alone; names are ``group=value``, so that a gate can keep those that are frequent enough. Whatever
+a data set does not annotate gives no feature.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def dialogue_features(example: TurnExample) -> dict[str, float]:
 
 
 def _progress(example: TurnExample, service: str, ours: Sequence[Utterance]) -> dict[str, float]:
-    """How far the dialogue is, and how far with the service that it is about now."""
+    """Progress of the dialogue, and of the service that it is currently about."""
     said = example.context
     offers = [i for i, utterance in enumerate(said) if OFFER in utterance.acts]
     run = next((i for i, u in enumerate(reversed(said)) if service and service not in u.services), len(said))
@@ -66,7 +66,7 @@ def _acts(said: Sequence[Utterance], last: Utterance, before: Utterance) -> dict
 
 
 def _services(said: Sequence[Utterance], last: Utterance, service: str, ours: Sequence[Utterance]) -> dict[str, float]:
-    """What it is about, whether that is new, and the domain together with what the user does and what was offered."""
+    """Current services, new or not, and the domain together with the user's acts and the offers made."""
     earlier = {name for utterance in said[:-1] for name in utterance.services}
     domain = domain_of(service)
     offered = any(OFFER in utterance.acts for utterance in ours)

@@ -1,4 +1,4 @@
-"""A gate that reads no words: logistic regression on ten numbers about what was said so far, none about the future."""
+"""Structural gate: logistic regression on ten numbers about the context, no words and nothing about the future."""
 
 from __future__ import annotations
 
