@@ -1,16 +1,22 @@
-"""The promise of the demo on a handful of questions: from the atlas to a report, with the real SmolLM2."""
+"""The promise of the demo on a handful of questions: from the atlas to a report, in ten stages.
+
+The model is a small random one of SmolLM2's class with its tokenizer; the real weights are sampled and scored in
+``tests/models/test_smollm2.py``, and go through the whole chain in ``make demo``.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+from support import scripts
+from support.small_smollm2 import make_small_smollm2
+
+from kbtrain import jsonl
+from kbtrain.records import Question
 
 ROOT = Path(__file__).parent.parent
 GATES = [
@@ -24,12 +30,10 @@ GATES = [
     "kbm_certainty",
     "kbm_benefit",
 ]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)}
 
 
 def stage(script: str, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, check=False)
+    done = scripts.run(script, *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -39,31 +43,23 @@ def run(tmp_path_factory) -> Path:
     """The demo's own stages and configs, with fewer questions and answers."""
     folder = tmp_path_factory.mktemp("chain")
     here = ("--run", str(folder))
-    stage(
-        "data_gen/collect.py",
-        "--config",
-        "data_gen/configs/collect_demo.yaml",
-        *here,
-        "--train",
-        "40",
-        "--dev",
-        "16",
-        "--test",
-        "24",
-    )
+    sizes = ("--train", "40", "--dev", "16", "--test", "24")
+    stage("data_gen/collect.py", "--config", "data_gen/configs/collect_demo.yaml", *here, *sizes)
+    asked = jsonl.read(Question, folder / "questions.jsonl")
+    model = ("--model", str(make_small_smollm2(folder / "model", (word for q in asked for word in q.answers))))
     stage("data_gen/retrieve.py", "--config", "data_gen/configs/retrieve_demo.yaml", *here)
     stage(
-        "data_gen/sample.py", "--config", "data_gen/configs/sample_demo.yaml", *here, "--max-new-tokens", "12",
+        "data_gen/sample.py", "--config", "data_gen/configs/sample_demo.yaml", *here, *model, "--max-new-tokens", "4",
         "--samples", "{train: 6, dev: 6, test: 0}", "--mask-questions", "{train: 4, dev: 0, test: 4}",
     )  # fmt: skip
     stage("data_gen/label.py", "--config", "data_gen/configs/label_demo.yaml", *here)
     stage("data_gen/build.py", "--config", "data_gen/configs/build_demo.yaml", *here)
     stage(
-        "recipes/train_kbm.py", "--config", "recipes/configs/kbm_smollm2.yaml", "--epochs", "1",
+        "recipes/train_kbm.py", "--config", "recipes/configs/kbm_smollm2.yaml", *model, "--epochs", "1",
         "--train", f"{folder}/examples/train.jsonl", "--dev", f"{folder}/examples/dev.jsonl",
         "--output", f"{folder}/kbm",
     )  # fmt: skip
-    stage("eval/score.py", "--config", "eval/configs/score_demo.yaml", *here)
+    stage("eval/score.py", "--config", "eval/configs/score_demo.yaml", *here, *model)
     return folder
 
 
@@ -72,7 +68,7 @@ def test_the_chain_ends_in_results_for_every_gate_and_a_report(run):
     stage("eval/classify.py", "--run", str(run))
     said = stage("eval/write_report.py", "--run", str(run))
     results = json.loads((run / "results.json").read_text())
-    schema = json.loads((ROOT / "kbtrain/report/results.schema.json").read_text())
+    schema = json.loads((ROOT / "kbtrain/evaluation/results.schema.json").read_text())
     jsonschema.validate(results, schema)
     assert [g["gate"] for g in results["gates"]] == GATES
     assert all(g["n"] == 24 for g in results["gates"])
