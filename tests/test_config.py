@@ -157,3 +157,43 @@ def test_help_shows_examples_descriptions_and_defaults(tmp_path: Path) -> None:
     path.write_text(SCRIPT)
     shown = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, check=True).stdout
     assert "  python script.py --n 3\n" in shown and "how many, in % (default: 1)" in shown
+
+
+def test_help_shows_choices_and_no_default_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(TrainConfig, ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--mode full|lora what is trained (default: full)" in shown
+    assert "--keys [TEXT,...] targets (default: [mastery])" in shown
+    assert "--epochs N passes over the training set, 100 % of it (default: 3)" in shown
+    assert "--output PATH run folder (default: runs/x)" in shown
+    assert "--name TEXT name of the run (required)" in shown
+    assert "--rank N rank of LoRA" in shown
+    assert "None" not in shown and "VALUE" not in shown
+
+
+def test_pairs_are_flags_without_dashes() -> None:
+    config = parse_args(TrainConfig, ["name=a=b", "learning_rate=0.5", "mode=lora", "--rank", "8", "keys=[x, y]"])
+    assert (config.name, config.learning_rate, config.rank, config.keys) == ("a=b", 0.5, 8, ("x", "y"))
+    assert parse_args(TrainConfig, ["--name", "epochs=2"]).name == "epochs=2"
+
+
+def test_a_pair_with_an_unknown_key_gets_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"^command line: unknown argument '--epoch'; did you mean '--epochs'\?$"):
+        parse_args(TrainConfig, ["name=a", "epoch=2"])
+
+
+def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AnyConfig(Config):
+        run: Path
+        dataset: str
+        train: int
+        dev: int
+        test: int
+
+    monkeypatch.chdir(tmp_path)
+    by_name = parse_args(AnyConfig, ["--config", "collect_demo", "train=5"])
+    assert by_name == parse_args(AnyConfig, ["--config", "data_gen/configs/collect_demo.yaml", "train=5"])
+    assert (by_name.train, by_name.test) == (5, 340)
+    with pytest.raises(UserError, match=r"^unknown config 'colect_demo'; did you mean 'collect_demo'\?$"):
+        parse_args(AnyConfig, ["--config", "colect_demo"])
