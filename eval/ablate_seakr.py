@@ -1,6 +1,7 @@
-"""SeaKR's three ablations: which uncertainty decides, how many documents are tried, and what re-ranking and reasoning
-add. Each variant is a method of its own under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
-them all. The variant "full" stands in each of the three.
+"""Run SeaKR's three ablations: the deciding uncertainty, the number of documents, and re-ranking and reasoning.
+
+Each variant is a pipeline of its own under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
+them all. The variant "full" is in each of the three.
 
 Examples:
   python eval/ablate_seakr.py --run runs/hotpotqa --limit 50

@@ -1,6 +1,6 @@
-"""Write one page that compares finished evaluations: all gates in one table, curves, each run against the first.
+"""Compare finished evaluations: as text each run against the first, and as one page with all gates and curves.
 
-`kbtrain compare A B` says the same of two runs in the terminal.
+`kbtrain compare A B` prints the text for two runs.
 
 Examples:
   python eval/compare.py --runs "[runs/demo, runs/demo-full]" --out runs/compare.html
@@ -16,7 +16,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.report.compare import read_finished, render_comparison
+from kbtrain.report.compare import read_finished, render_comparison, text_comparison
 
 
 class CompareConfig(Config):
@@ -40,6 +40,7 @@ def main(config: CompareConfig) -> None:
     write_atomically(config.out, render_comparison(runs, config.title))
     inputs = [path / "results.json" for path in config.runs]
     write_meta(config.out, stage="compare", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    print("\n\n".join(text_comparison(runs[0], run) for run in runs[1:]))
     print(f"compared {len(runs)} runs in {time.time() - started:.0f} s -> {config.out}")
 
 

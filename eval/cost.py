@@ -1,4 +1,4 @@
-"""What each gate costs and saves by your prices: money and seconds a question, the gate's own cost always in.
+"""Bill each gate by your prices: money and seconds a question, with the gate's own cost, and break-even ratios.
 
 Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and the gates' scores of the run
 folder; writes cost.json. The break-even ratio is the share of questions a gate may retrieve for before retrieving

@@ -1,4 +1,4 @@
-"""RAGate's tables 1 to 4 and figures 3 and 4 from stored responses and scores: no model generates here.
+"""Lay out RAGate's tables 1 to 4 and figures 3 and 4 from stored responses and scores: no model generates here.
 
 Reads turns.jsonl, the responses of data_gen/respond.py and the gates' scores; writes dialogue.json,
 .md and .html. Table 1: Recall@1 and @3 of the rankers; 2: precision, recall, F1, AUC, AP, FDR of the gates (several

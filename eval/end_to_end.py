@@ -1,4 +1,4 @@
-"""Evaluate all gates end to end from what is stored: no model runs here.
+"""Evaluate all gates end to end from stored answers and scores: no model runs here.
 
 Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and
 results.json. Thresholds are chosen on dev questions only, and noted in the KBM's gate.json. Whole methods that were run

@@ -1,4 +1,4 @@
-"""Answer questions with SeaKR as a whole method: the single-hop rule or the multi-hop loop, every step traced.
+"""Answer questions with SeaKR as a whole pipeline: the single-hop rule or the multi-hop loop, every step traced.
 
 Reads questions.jsonl and passages.jsonl of the run folder and a SeaKR gate's folder (recipes/make_seakr.py); writes
 RUN/methods/NAME.jsonl (a trace a question) and NAME.html, which a person can read. Without --threshold it is chosen on

@@ -1,4 +1,4 @@
-"""Several finished evaluations of one gate recipe with different seeds: how much of a result is the seed?
+"""Summarise finished evaluations of one gate recipe over seeds: means, spread over seeds, and intervals with both.
 
 Reads results.json, outcomes.jsonl and scores/ of each run folder (the same test questions in all); writes OUT: each
 gate's accuracy and its gain over random by seed, their spread, and 95 % intervals that draw anew the questions alone,

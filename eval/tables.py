@@ -1,4 +1,4 @@
-"""The KBM paper's tables and figures from stored answers: no model runs here.
+"""Lay out the KBM paper's tables and figures from stored answers: no model runs here.
 
 Reads questions.jsonl, samples.db and scores/ of one or more run folders (one for each model and data set, or all
 in one); writes OUT/<layout>.json and .md. Thresholds are chosen on the dev questions of all runs together.

@@ -1,4 +1,4 @@
-"""Transfer matrix: each gate's threshold from where it was chosen to where it is used, with a test for shifted scores.
+"""Transfer matrix: each gate's threshold chosen on one set and used on another, with a test for shifted scores.
 
 --by dataset: from the dev questions of one data set to the test questions of another, within the runs. --by model: from
 one run's model to the answers of another run's, on the same questions. A row marked "shifted" (Kolmogorov-Smirnov,

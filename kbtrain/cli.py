@@ -181,9 +181,10 @@ def _demo(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from kbtrain.report.compare import text_comparison
+    from kbtrain.report.compare import read_finished, text_comparison
 
-    sys.stdout.write(text_comparison(Path(args.first), Path(args.second)) + "\n")
+    first, second = read_finished(Path(args.first)), read_finished(Path(args.second))
+    sys.stdout.write(text_comparison(first, second) + "\n")
 
 
 def _env(args: argparse.Namespace) -> None:

@@ -75,17 +75,18 @@ def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]
     return text + (f"; in one only: {', '.join(only)}" if only else "") + "; p after Holm's correction over the gates"
 
 
-def text_comparison(first: Path, second: Path) -> str:
+def text_comparison(first: FinishedRun, second: FinishedRun) -> str:
     """The comparison for a terminal. Raises :class:`UserError` for runs without a question in common."""
-    a, b = read_finished(first), read_finished(second)
-    found = compare_runs(a.decided, b.decided)
+    found = compare_runs(first.decided, second.decided)
     if not found:
-        raise UserError(f"{first} and {second} have no evaluated question in common: nothing can be compared")
+        raise UserError(f"{first.name} and {second.name} have no evaluated question in common: nothing can be compared")
     better = [d.gate for d in found if d.accuracy.above_zero]
     worse = [d.gate for d in found if d.accuracy.high < -1e-12]
     said = [f"{what}: {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
     verdict = "; ".join(said) or "no gate's accuracy differs by more than chance"
-    return "\n".join([aligned(HEAD, [row(d) for d in found]), caption(a, b, found), f"second against first, {verdict}"])
+    return "\n".join(
+        [aligned(HEAD, [row(d) for d in found]), caption(first, second, found), f"second against first, {verdict}"]
+    )
 
 
 def render_comparison(runs: Sequence[FinishedRun], title: str) -> str:
