@@ -9,6 +9,7 @@ Examples:
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
+  kbtrain decide runs/demo/kbm "What is the capital of France?"
   kbtrain env                                  versions and devices, for a report of a fault
 """
 
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_scripts(commands)
     _add_demo(commands)
     _add_models(commands)
+    _add_decide(commands)
     compare = commands.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
     compare.add_argument("first", metavar="A", help="run folder with results.json")
     compare.add_argument("second", metavar="B", help="another one")
@@ -116,6 +118,18 @@ def _add_models(commands: Any) -> None:
         sub = actions.add_parser(action, help=text)
         sub.add_argument("name", metavar="NAME", help="as in kbtrain models list")
         sub.set_defaults(run=run)
+
+
+def _add_decide(commands: Any) -> None:
+    decide = commands.add_parser("decide", help="a gate's decisions about texts, one JSON line each")
+    decide.add_argument("folder", metavar="FOLDER", help="the gate's folder")
+    decide.add_argument("texts", metavar="TEXT", nargs="*", help="questions; without any, lines of standard input")
+    decide.add_argument("--file", metavar="FILE", help="a question a line, as text or JSON (field question or text)")
+    decide.add_argument("--key", help="of a KBM: mastery, certainty or benefit (without it: the best on dev)")
+    decide.add_argument("--threshold", type=float, help="in place of the one in the folder")
+    decide.add_argument("--dtype", default="auto", help="auto (as saved), fp32, bf16 or fp16")
+    decide.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    decide.set_defaults(run=_decide)
 
 
 def _add_plan(commands: Any) -> None:
@@ -178,6 +192,28 @@ def _demo(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_demo
 
     run_demo(args.size, _step)
+
+
+def _decide(args: argparse.Namespace) -> None:
+    import json
+
+    from kbtrain.gates.decide import decisions, read_inputs
+    from kbtrain.gates.registry import load_gate
+
+    if args.texts and args.file:
+        raise UserError("command line: give texts or --file, not both")
+    inputs: Any = args.texts
+    if args.file:
+        try:
+            inputs = read_inputs(Path(args.file).read_text(encoding="utf-8").splitlines(), args.file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{args.file}: cannot be read ({error})") from None
+    elif not args.texts:
+        inputs = read_inputs(sys.stdin, "standard input")
+    gate = load_gate(args.folder, args.key, args.dtype, args.device)
+    for decided in decisions(gate, inputs, args.threshold):
+        sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
 
 
 def _compare(args: argparse.Namespace) -> None:

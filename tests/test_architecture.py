@@ -8,6 +8,10 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
+from kbtrain.gates.registry import GATES
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kbtrain"
 
@@ -103,6 +107,16 @@ def test_no_circle_among_files_or_folders():
     for module, targets in files.items():
         folders[room(module)] |= {room(target) for target in targets} - {room(module)}
     assert circle(folders) == []
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_kind_of_gate_has_a_room_a_recipe_a_test_and_a_section(name):
+    kind = GATES[name]
+    module = kind.open.__module__ if kind.open.__module__ != "kbtrain.gates.registry" else kind.card.__module__
+    assert module.startswith("kbtrain.gates.")
+    assert (ROOT / kind.made_by).is_file()
+    assert list((ROOT / "tests").rglob(f"test_*{name}*.py"))
+    assert f"\n## `{name}`" in (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
 
 
 def test_a_circle_would_be_found():

@@ -86,12 +86,15 @@ def test_files_of_the_map_exist():
     assert missing == []
 
 
-def test_the_code_block_uses_names_that_exist():
-    (code,) = blocks("python")
-    compile(code, "README.md", "exec")
+def test_the_code_blocks_use_names_that_exist():
+    for code in blocks("python"):
+        compile(code, "README.md", "exec")
     import kbtrain
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.records import GateExample
 
+    assert len(blocks("python")) == 2
+    used = {name for code in blocks("python") for name in re.findall(r"\b(?:gate|kbm)\.(\w+)\(", code)}
+    assert {"needs_retrieval", "decide", "score_all"} <= used and all(callable(getattr(KBM, name)) for name in used)
     assert callable(kbtrain.load_gate) and callable(KBM.gate)
     assert GateExample.ask("Where?").reference is None

@@ -86,7 +86,7 @@ GATES: dict[str, Kind] = {
     "ragate_peft": Kind(RagatePeftCard, RagatePeft.load, TURN, _named("ragate_peft"), "recipes/train_ragate_peft.py"),
     "dialogue_state": Kind(
         DialogueStateCard,
-        lambda folder, dtype, device: DialogueStateGate.load(folder),
+        DialogueStateGate.load,
         TURN,
         _named("dialogue_state"),
         "eval/score.py",
@@ -94,7 +94,7 @@ GATES: dict[str, Kind] = {
     ),
     "structural": Kind(
         StructuralCard,
-        lambda folder, dtype, device: StructuralGate.load(folder),
+        StructuralGate.load,
         TURN,
         _named("structural"),
         "eval/score.py",

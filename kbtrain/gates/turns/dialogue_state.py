@@ -95,6 +95,6 @@ class DialogueStateGate(Gate):
         return self.card.intercept + math.fsum(weights.get(name, 0.0) * value for name, value in features.items())
 
     @classmethod
-    def load(cls, folder: Path | str) -> DialogueStateGate:
-        """Open a folder. Raises :class:`UserError`."""
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> DialogueStateGate:
+        """Open a folder; ``dtype`` and ``device`` are for gates with a model. Raises :class:`UserError`."""
         return cls(DialogueStateCard.read(folder))

@@ -98,6 +98,6 @@ class StructuralGate(Gate):
         return logistic(card.intercept + math.fsum(c * (value - mean) / scale for value, mean, scale, c in parts))
 
     @classmethod
-    def load(cls, folder: Path | str) -> StructuralGate:
-        """Open a folder. Raises :class:`UserError`."""
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> StructuralGate:
+        """Open a folder; ``dtype`` and ``device`` are for gates with a model. Raises :class:`UserError`."""
         return cls(StructuralCard.read(folder))

@@ -1,0 +1,136 @@
+"""A gate decides: texts or examples in, decisions out; a wrong argument is one line."""
+
+import json
+
+import pytest
+from tiny_kbm import make_folder, make_tokenizer
+from tiny_turns import turn
+
+import kbtrain
+from kbtrain import cli
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gates.average import AverageGate
+from kbtrain.gates.decide import read_inputs
+from kbtrain.gates.kbm.gate import KBMCard
+from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.prompts.kbm import kbm_fingerprint
+from kbtrain.records import Decision, GateExample
+
+TEXTS = ["Who wrote it?", "When was the tower built?", "中国的首都是哪里?"]
+KEYS = ("mastery", "certainty", "benefit")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = make_folder(tmp_path_factory.mktemp("gate") / "kbm")
+    KBMCard(
+        base_model="tiny", keys=KEYS, prompt_fingerprint=kbm_fingerprint(make_tokenizer(), KEYS), max_length=512,
+        dtype="fp32", method="full", labels="soft",
+    ).write(folder)  # fmt: skip
+    return folder
+
+
+def noted(value, accuracy=None):
+    evidence = {} if accuracy is None else {"accuracy": accuracy}
+    return Threshold(threshold=value, rule="given", dev_file_sha256="0", n_dev=9, evidence=evidence)
+
+
+def test_texts_score_as_their_examples_in_their_language(folder):
+    gate = kbtrain.load_gate(folder)
+    examples = [GateExample.ask(text, language="zh" if "中" in text else "en") for text in TEXTS]
+    assert gate.score(TEXTS) == gate.score(examples)
+    assert gate.score_all(TEXTS)["kbm_benefit"] == gate.gate("benefit").score(TEXTS)
+    assert set(gate.score_all(TEXTS)) == {"kbm_mastery", "kbm_certainty", "kbm_benefit"}
+
+
+def test_a_decision_holds_score_probability_and_threshold(folder):
+    gate = kbtrain.load_gate(folder, "certainty")
+    scores = gate.score(TEXTS)
+    cut = sorted(scores)[1]
+    assert gate.decide(TEXTS, cut) == [Decision(score, score, cut, score > cut) for score in scores]
+    assert gate.needs_retrieval(TEXTS[0], -1.0) is True and gate.needs_retrieval(TEXTS[0], 2.0) is False
+
+
+def test_the_key_that_was_most_accurate_on_dev_decides(folder, tmp_path):
+    copy = tmp_path / "kbm"
+    copy.symlink_to(folder)
+    original = (folder / "gate.json").read_text()
+    assert kbtrain.load_gate(copy).name == "kbm_mastery"  # nothing was calibrated: the first
+    for key, accuracy in (("mastery", 0.2), ("certainty", 0.4), ("benefit", 0.3)):
+        set_threshold(copy, f"kbm_{key}", noted(0.5, accuracy))
+    gate = kbtrain.load_gate(copy)
+    assert (gate.name, gate.threshold, gate.card.kind) == ("kbm_certainty", 0.5, "kbm")
+    assert kbtrain.load_gate(copy, key="benefit").name == "kbm_benefit"
+    (folder / "gate.json").write_text(original)
+
+
+def test_wrong_arguments_are_one_line(folder, tmp_path):
+    gate = kbtrain.load_gate(folder)
+    for wrong, says in (
+        ("Who wrote it?", r"expected a list of questions, found 'Who wrote it\?'; put it in a list"),
+        ([turn(0)], "reads texts or records GateExample .kbtrain.records., found TurnExample at place 0"),
+        ([3], "found int at place 0"),
+        (["  "], "text 0 is empty"),
+        (None, "expected a list of questions, found None"),
+    ):
+        with pytest.raises(UserError, match=says):
+            gate.score(wrong)
+    with pytest.raises(UserError, match=r"gate 'kbm_mastery': no threshold in its gate.json; choose one on dev"):
+        gate.needs_retrieval("Who wrote it?")
+    with pytest.raises(UserError, match="this KBM has no key 'masteri'; did you mean 'mastery'"):
+        kbtrain.load_gate(folder, key="masteri")
+    state = DialogueStateGate.fit([turn(i) for i in range(40)])
+    state.card.write(tmp_path / "dialogue_state")
+    with pytest.raises(UserError, match="key 'mastery': a gate of kind 'dialogue_state' has no keys"):
+        kbtrain.load_gate(tmp_path / "dialogue_state", "mastery")
+    with pytest.raises(UserError, match=r"reads records TurnExample .kbtrain.records., found str at place 0"):
+        state.score(["Who wrote it?"])
+    with pytest.raises(UserError, match=r"gate 'all'.* needs samples or retrieved text"):
+        AllKnowing().decide(["Who wrote it?"], 0.5)
+
+
+class AllKnowing(Gate):
+    name = "all"
+    needs_evidence = True
+
+    def score_examples(self, examples):
+        return [0.5 for _ in examples]
+
+
+def test_log_odds_are_stated_as_probabilities_and_other_units_not(folder):
+    class LogOdds(AllKnowing):
+        needs_evidence = False
+        unit = "log odds"
+
+    assert LogOdds().decide(["Why?"], 0.0)[0].probability == pytest.approx(0.622459, abs=1e-6)
+    assert AllKnowing().decide([GateExample.ask("Why?", "Because.")], 0.5)[0] == Decision(0.5, None, 0.5, False)
+    average = AverageGate([kbtrain.load_gate(folder), kbtrain.load_gate(folder)])
+    (decided,) = average.decide(["Why?"], 0.5)
+    assert decided.probability == decided.score
+
+
+def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "asked.jsonl"
+    path.write_text('{"question": "Who wrote it?"}\nWhen was the tower built?\n\n')
+    given = ["decide", "--key", "benefit", "--threshold", "0.5", str(folder)]
+    assert cli.main([*given, *TEXTS[:2]]) == 0
+    by_arguments = capsys.readouterr().out
+    assert cli.main([*given, "--file", str(path)]) == 0
+    assert capsys.readouterr().out == by_arguments
+    with open(path, encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert cli.main(given) == 0
+    assert capsys.readouterr().out == by_arguments
+    rows = [json.loads(line) for line in by_arguments.splitlines()]
+    assert [row["text"] for row in rows] == TEXTS[:2]
+    assert set(rows[0]) == {"text", "gate", "score", "probability", "threshold", "retrieve"}
+    assert cli.main(["decide", str(folder), "Who?"]) == 2
+    assert "no threshold in its gate.json" in capsys.readouterr().err
+
+
+def test_a_bad_line_is_named():
+    with pytest.raises(UserError, match="in:2: no field 'question' or 'text'"):
+        list(read_inputs(["Who?", '{"answer": "me"}'], "in"))
+    with pytest.raises(UserError, match="in:1: broken JSON"):
+        list(read_inputs(['{"question": '], "in"))

@@ -1,0 +1,179 @@
+"""The one list of gates: cards of 0.1 are read, handles name what scores depend on, other packages add kinds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_turns import turn
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gates.registry import GATES, TABLE_ORDER, handle, headline_names, kinds, read_card
+from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+
+ROOT = Path(__file__).parents[2]
+
+# gate.json as version 0.1 wrote it, to the byte
+OLD = {
+    "seakr": {
+        "schema_version": 1, "kind": "seakr", "base_model": "m", "dtype": "bf16", "prompt_fingerprint": "0",
+        "settings": {
+            "signal": "seakr", "k": 20, "alpha": 0.001, "layer": 3, "mlp": "mlp", "temperature": 1.0, "top_k": 50,
+            "top_p": 0.9, "max_new_tokens": 24, "stop": ["\n"], "max_prompt_tokens": 2048, "seed": "seakr",
+        },
+        "measured": None, "thresholds": {}, "run": {"n": 1}, "versions": {"torch": "2"},
+    },
+    "kbm": {
+        "schema_version": 1, "kind": "kbm", "base_model": "m", "keys": ["mastery", "benefit"],
+        "prompt_fingerprint": "0", "max_length": 512, "dtype": "bf16", "method": "full", "labels": "soft",
+        "merged": True, "base_fingerprint": None, "thresholds": {}, "label_rule": {}, "run": {}, "versions": {},
+    },
+    "ragate_mha": {
+        "schema_version": 1, "kind": "ragate_mha", "base_model": None, "reads": {"max_length": 9}, "labels": "hard",
+        "key": "mastery", "base": None, "seed": 0, "thresholds": {}, "label_rule": {}, "run": {}, "versions": {},
+    },
+    "ragate_peft": {
+        "schema_version": 1, "kind": "ragate_peft", "base_model": "m", "base_fingerprint": "a-b", "method": "qlora",
+        "features": ["know"], "prompt_fingerprint": "0", "max_length": 512, "dtype": "bf16", "seed": 0,
+        "merged": False, "thresholds": {}, "label_rule": {}, "run": {}, "versions": {},
+    },
+    "dialogue_state": {
+        "schema_version": 1, "kind": "dialogue_state", "intercept": 0.5, "weights": {"turn": 0.25}, "thresholds": {},
+        "run": {"turns": 9},
+    },
+    "average": {"schema_version": 1, "kind": "average", "members": ["../a", "../b"], "thresholds": {}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_a_card_of_0_1_is_read_and_written_back_to_the_byte(kind, tmp_path):
+    text = json.dumps(OLD[kind], ensure_ascii=False, indent=1) + "\n"
+    (tmp_path / "gate.json").write_text(text, encoding="utf-8")
+    card = read_card(tmp_path)
+    assert type(card) is GATES[kind].card and card.kind == kind
+    card.write(tmp_path)
+    assert (tmp_path / "gate.json").read_text(encoding="utf-8") == text
+
+
+def test_names_come_from_kind_and_folder(tmp_path):
+    for folder in ("kbm", "lora", "mha", "other"):
+        kind = {"lora": "kbm", "mha": "ragate_mha", "other": "ragate_mha"}.get(folder, folder)
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "gate.json").write_text(json.dumps(OLD[kind]))
+    assert handle(tmp_path / "kbm").names == ("kbm_mastery", "kbm_benefit")
+    assert handle(tmp_path / "lora").names == ("lora_mastery", "lora_benefit")
+    assert handle(tmp_path / "lora", name="kbm").names == ("kbm_mastery", "kbm_benefit")
+    assert (handle(tmp_path / "mha").name, handle(tmp_path / "mha").names) == ("ragate_mha", ("ragate_mha",))
+    assert handle(tmp_path / "other").names == ("other",)
+
+
+def test_scores_depend_on_card_and_weights_but_not_on_thresholds(tmp_path):
+    DialogueStateGate.fit([turn(i) for i in range(40)]).card.write(tmp_path / "a")
+    before = handle(tmp_path / "a").depends
+    set_threshold(tmp_path / "a", "dialogue_state", Threshold(threshold=0, rule="x", dev_file_sha256="0", n_dev=1))
+    assert handle(tmp_path / "a").depends == before
+    (tmp_path / "a" / "model.safetensors").write_bytes(b"other")
+    assert handle(tmp_path / "a").depends != before
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "gate.json").write_text('{"kind": "average", "members": ["../a", "../a"]}')
+    assert handle(tmp_path / "c").depends == ":".join([handle(tmp_path / "a").depends] * 2)
+
+
+def test_the_order_of_tables_and_of_the_headline_is_as_ever():
+    assert TABLE_ORDER[-4:] == ("relation_only", "kbm_mastery", "kbm_certainty", "kbm_benefit")
+    assert headline_names() == (
+        "kbm_benefit", "kbm_certainty", "kbm_mastery", "encoder", "encoder_probe", "seakr"
+    )  # fmt: skip
+
+
+def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
+    (tmp_path / "gate.json").write_text('{"kind": "ragate_mh"}')
+    with pytest.raises(UserError, match="unknown kind 'ragate_mh'; did you mean 'ragate_mha'"):
+        kbtrain.load_gate(tmp_path)
+    for text, says in (("[]", "expected a JSON object"), ("{}", "field 'kind'"), ("{", "broken JSON")):
+        (tmp_path / "gate.json").write_text(text)
+        with pytest.raises(UserError, match=says):
+            kbtrain.load_gate(tmp_path)
+
+
+PACKAGE = {
+    "pyproject.toml": """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "question-marks"
+version = "1.0"
+[project.entry-points."kbtrain.gates"]
+question_marks = "question_marks:KIND"
+[tool.setuptools]
+py-modules = ["question_marks"]
+""",
+    "question_marks.py": '''
+from kbtrain.gate_folder import Gate, GateCard
+from kbtrain.gates.registry import Kind
+
+class Card(GateCard):
+    kind: str = "question_marks"
+    weight: float
+
+class QuestionMarks(Gate):
+    """Score = question marks times the card's weight."""
+    name = "question_marks"
+    def __init__(self, card):
+        self.card = card
+    def score_examples(self, examples):
+        return [self.card.weight * example.question.count("?") for example in examples]
+
+KIND = Kind(Card, lambda folder, dtype, device: QuestionMarks(Card.read(folder)), frozenset({"question"}),
+            lambda card: ("question_marks",), "question_marks.py", ("question_marks",))
+''',
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A site folder with the package installed by pip, from its sources."""
+    source, site = tmp_path_factory.mktemp("package"), tmp_path_factory.mktemp("site")
+    for name, text in PACKAGE.items():
+        (source / name).write_text(text)
+    command = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), str(source)]
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, text=True)
+    return site
+
+
+def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_path):
+    (tmp_path / "question_marks").mkdir()
+    card = {"kind": "question_marks", "weight": 2.0}
+    (tmp_path / "question_marks" / "gate.json").write_text(json.dumps(card))
+    code = f"""
+import kbtrain
+from pathlib import Path
+from kbtrain.gates.registry import handle, headline_names
+gate = kbtrain.load_gate({str(tmp_path / "question_marks")!r})
+print(gate.score(["Who?", "Really??"]), gate.needs_retrieval("Who?", 1.0))
+print(handle(Path({str(tmp_path / "question_marks")!r})).names, headline_names()[-1])
+"""
+    path = os.pathsep.join([str(installed), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[2.0, 4.0] True", "('question_marks',) question_marks"]
+
+
+def test_a_broken_entry_point_is_one_line(monkeypatch):
+    from importlib.metadata import EntryPoint
+
+    for point, says in (
+        (EntryPoint("kbm", "json:dumps", "kbtrain.gates"), "kbtrain has a gate of that name"),
+        (EntryPoint("mine", "json:nothing", "kbtrain.gates"), "cannot be loaded"),
+        (EntryPoint("mine", "json:dumps", "kbtrain.gates"), "expected a kbtrain.gates.registry.Kind, found function"),
+    ):
+        monkeypatch.setattr("kbtrain.gates.registry.entry_points", lambda group, point=point: [point])
+        with pytest.raises(UserError, match=says):
+            kinds()
