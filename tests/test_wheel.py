@@ -38,7 +38,7 @@ class Installed:
 
     def env(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
-        return kept | {"PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
+        return kept | {"PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         program = str(self.bin / command[0])
