@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.gate_folder import Gate, Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
@@ -166,3 +168,85 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     module.main(config)
     assert "replaced" in capsys.readouterr().out
+
+
+def test_scores_of_other_inputs_stay_until_all_new_ones_are_there(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = run_folder / "scores" / "kbm.jsonl"
+    run(script, run_folder, Scripted(), monkeypatch)
+    finished = scores.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        run(script, run_folder, Scripted(stop_after=4, depends="weights-2"), monkeypatch)
+    assert scores.read_bytes() == finished
+    idle = Scripted()
+    run(script, run_folder, idle, monkeypatch)  # the first gate again: its scores are there
+    assert (idle.opened, scores.read_bytes()) == (0, finished)
+    again = Scripted(depends="weights-2")
+    run(script, run_folder, again, monkeypatch)
+    assert again.calls == 10 - 4 and scores.read_bytes() == finished  # this gate's scores are the same numbers
+    assert not list(scores.parent.glob("*.new*"))
+
+
+def test_a_run_over_one_split_keeps_the_scores_of_the_other(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = run_folder / "scores" / "kbm.jsonl"
+    run(script, run_folder, Scripted(), monkeypatch, splits=("dev",))
+    alone = scores.read_bytes()
+    run(script, run_folder, Scripted(), monkeypatch)
+    both = scores.read_bytes()
+    assert both.startswith(alone) and len(both) > len(alone)
+    run(script, run_folder, Scripted(), monkeypatch, splits=("dev",))
+    assert scores.read_bytes() == both
+
+
+def test_a_wrong_key_leaves_finished_scores_alone(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(script, run_folder, Scripted(), monkeypatch)
+    finished = (run_folder / "scores" / "kbm.jsonl").read_bytes()
+    module = script("score")
+    for settings in ({}, {"only": ("kbm",)}, {"gates": {"kbm": run_folder / "nowhere"}}):
+        with pytest.raises(UserError):
+            module.main(build(module.ScoreConfig, None, {"run": run_folder, **settings}))
+    assert (run_folder / "scores" / "kbm.jsonl").read_bytes() == finished
+
+
+def test_another_gate_is_scored_alone(script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(script, run_folder, Scripted(), monkeypatch)
+    first, other = Scripted(), Scripted()
+    module = script("score")
+    second = GateHandle(("kbm_mastery2",), "w", other._open, name="other", stored={"kbm_mastery": "kbm_mastery2"})
+    monkeypatch.setattr(module, "chosen", lambda config, asked: [first.handle(), second])
+    module.main(build(module.ScoreConfig, None, {"run": run_folder, "chunk": 32}))
+    assert (first.calls, other.calls) == (0, 10)
+    assert {row.gate for row in jsonl.read(GateScore, run_folder / "scores" / "other.jsonl")} == {"kbm_mastery2"}
+
+
+def test_scores_of_0_1_are_taken_over_where_their_inputs_are_the_same(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file for all gates, ``scores.jsonl``, and what it was made from in one line beside it."""
+    run(script, run_folder, Scripted(), monkeypatch)
+    new, old = run_folder / "scores" / "kbm.jsonl", run_folder / "scores.jsonl"
+    inputs = json.loads((run_folder / "scores" / "kbm.jsonl.progress").read_text().splitlines()[0])
+    first = {name: value for name, value in inputs.items() if name != "gate"} | {"kbm_mastery": "weights-1"}
+    timing = {"gates": ["kbm_mastery", "kbm_benefit"], "split": "test", "n": 10, "seconds": 5.0, "spent": {}}
+    finished = new.read_bytes()
+    for path in new.parent.iterdir():
+        path.unlink()
+    prompt = jsonl.dump(GateScore("dev-0", "prompt", 0.5)) + "\n"
+    old.write_bytes(prompt.encode() + finished)
+    old.with_name("scores.jsonl.progress").write_text(f"{json.dumps(first)}\n{json.dumps(timing)}\n")
+    idle = Scripted()
+    run(script, run_folder, idle, monkeypatch)
+    assert (idle.opened, new.read_bytes()) == (0, finished)
+    assert read_meta(new)["seconds_per_question"]["kbm_mastery"]["test"] == 0.5
+    found = stored_scores(run_folder)
+    assert found.by_gate["prompt"] == {"dev-0": 0.5} and len(found.by_gate["kbm_benefit"]) == 280
+    for path in new.parent.iterdir():
+        path.unlink()
+    other = Scripted(depends="weights-2")
+    run(script, run_folder, other, monkeypatch)
+    assert other.calls == 10
