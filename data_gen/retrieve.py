@@ -89,7 +89,7 @@ def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[Search, WebS
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
-    """What the evidence depends on; the batch size is not among it."""
+    """Settings that the evidence depends on, without the batch size."""
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     return {**config.model_dump(mode="json", exclude={"run", "corpus", "batch"}), **hashes}
 

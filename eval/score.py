@@ -65,7 +65,7 @@ class ScoreConfig(ScoringConfig):
 
 @dataclass(frozen=True)
 class Asked:
-    """What is scored: questions or turns by split, and the files they stand in by the name their hash is kept under."""
+    """Questions or turns to score by split, and their files by the name under which the hash is stored."""
 
     reads: Reads
     examples: Mapping[Split, Sequence[Example]]

@@ -31,7 +31,7 @@ class Correctness:
 
 @dataclass(frozen=True)
 class ConditionOutcome:
-    """One question under one condition: is the greedy answer right, and which share of the sampled ones (mastery)?
+    """One question under one condition: the greedy answer's correctness, and the share of right samples (mastery).
 
     None where there is no such answer, or a judge abstained from it. ``empty`` and ``cut_off`` (token limit) are of
     the greedy answer; ``prompt_tokens`` is what the model reads for it.

@@ -76,7 +76,7 @@ def find_evidence(
 
 
 def evidence_of(question: Question, query: str, hits: tuple[Hit, ...], name: str) -> Evidence:
-    """The record. ``gold_found``: is a gold passage, or a chunk of one, among the hits?"""
+    """The record. ``gold_found``: True if a gold passage, or a chunk of one, is among the hits."""
     gold = set(question.gold_passages)
     leak = mask_leak(mask_answers(evidence_text(hits), question), question)
     found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None

@@ -88,7 +88,7 @@ def tree_positions(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.
 
 
 def tree_mask(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.Tensor:
-    """(rows, 1, width, width) booleans: may this token (third axis) see that one (fourth)?
+    """(rows, 1, width, width) booleans: True where a token (third axis) attends to another (fourth).
 
     Padding sees itself, since a softmax over nothing would be NaN; nothing sees padding.
     """
