@@ -15,11 +15,8 @@ Examples:
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,13 +24,14 @@ from kbtrain.config import run_script
 from kbtrain.dialogue.responder import CARD, Reads
 from kbtrain.provenance import file_sha256
 from kbtrain.training.config import TrainingConfig, training_arguments
-from kbtrain.training.run import claim, finished, identity, settled
+from kbtrain.training.recipe import Recipe
 
-NOT_PART_OF_A_RUN = frozenset({"output", "snippets", "dry_run", "keep_checkpoints", "report_to"})
+if TYPE_CHECKING:
+    from kbtrain.dialogue.train_responder import DialogueData, DialogueTrainer
 
 
 class TrainDialogueConfig(TrainingConfig):
-    """Settings of this recipe."""
+    not_part_of_a_run = TrainingConfig.not_part_of_a_run | {"snippets"}  # their content is
 
     snippets: Path | None = Field(None, description="the dialogues' knowledge (snippets.jsonl): gold snippets go first")
     know: Literal["none", "enriched", "all"] = Field("enriched", description="turns that read knowledge in training")
@@ -57,108 +55,62 @@ class TrainDialogueConfig(TrainingConfig):
         return Reads(**{name: getattr(self, name) for name in names})
 
 
-def say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-
 def main(config: TrainDialogueConfig) -> None:
-    started = time.time()
     from kbtrain.dialogue.train_responder import read_dialogue_data
 
+    recipe = Recipe("train_dialogue", config)
     data = read_dialogue_data(config.train, config.dev, config.snippets, config.know, config.k)
-    for what, count in data.lacking.items():
-        say(f"train_dialogue: {what}: {count}")
+    for lack, count in data.lacking.items():
+        recipe.say(f"{lack}: {count}")
     if config.dry_run:
-        return say(dry_run(config, data))
-
-    from kbtrain.models.load import choose_device
-    from kbtrain.training.processes import main_first, start_processes
-
-    device = choose_device(config.device)
-    processes = start_processes(device)
-    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
-    run["snippets_sha256"] = file_sha256(config.snippets) if config.snippets else None
-    main_first(lambda: claim(config.output, run))
-    if finished(config.output, CARD):
-        return say(f"train_dialogue: {config.output} is finished already; nothing to do")
-    trainer, tokenizer, facts = train(config, data, device, processes)
+        return recipe.show(dry_run(config, data))
+    if not recipe.claim(CARD, snippets_sha256=file_sha256(config.snippets) if config.snippets else None):
+        return None
+    trainer, tokenizer, facts = train(recipe, config, data)
     from kbtrain.models.adapters import open_base
 
-    model = trainer.plain_model(lambda: open_base(config.model, "full", device, facts["compute"])[0])
-    if trainer.args.should_save:
+    model = trainer.plain_model(lambda: open_base(config.model, "full", recipe.device, facts["compute"])[0])
+    if recipe.first:
         from kbtrain.dialogue.responder import Responder
         from kbtrain.dialogue.train_responder import finish_dialogue
 
         responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
-        run |= {**facts, "device": device, "processes": processes, "seconds": round(time.time() - started)}
-        say(f"train_dialogue: {finish_dialogue(config, responder, data, rows, trainer.state, run)}")
-    trainer.accelerator.wait_for_everyone()
+        recipe.say(finish_dialogue(config, responder, data, rows, trainer.state, recipe.facts(**facts)))
+    return recipe.wait()
 
 
-def train(config: TrainDialogueConfig, data: Any, device: str, processes: int) -> tuple[Any, Any, dict[str, Any]]:
+def train(
+    recipe: Recipe, config: TrainDialogueConfig, data: DialogueData
+) -> tuple[DialogueTrainer, Any, dict[str, Any]]:
     from dataclasses import asdict
-
-    from transformers.utils.logging import disable_progress_bar
 
     from kbtrain.dialogue.responder import ResponsePrompts
     from kbtrain.dialogue.train_responder import DialogueTrainer, lesson_rows
     from kbtrain.models.adapters import compute_of, open_base, trainable
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
-    from kbtrain.training.processes import main_first
 
-    disable_progress_bar()  # transformers' own, of loading and writing
-    prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, device), config.reads())
+    prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, recipe.device), config.reads())
     rows, cut = lesson_rows(prompts, [*data.train, *data.dev])
     check_rows(rows, [lesson.turn.id for lesson in (*data.train, *data.dev)])
-    compute = main_first(
-        lambda: settled(config.output, "compute", lambda: compute_of(config.model, config.dtype, device))
-    )
-    check_fits(planned(config), device, max(len(row.ids) for row in rows), processes)
-    base, tokenizer = open_base(config.model, "full", device, compute)
-    arguments = training_arguments(config, compute, device, has_dev=bool(data.dev))
+    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
+    check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
+    base, tokenizer = open_base(config.model, "full", recipe.device, compute)
+    arguments = training_arguments(config, compute, recipe.device, has_dev=bool(data.dev))
     model, n = trainable(base, None, config.gradient_checkpointing), len(data.train)
-    trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:], progress_bar())
-    from kbtrain.training.finish import train_to_end
-
-    train_to_end(trainer, config.output, say)
+    trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:], recipe.bar())
+    recipe.train_to_end(trainer)
     return trainer, tokenizer, {"compute": compute, **asdict(cut)}
 
 
-def dry_run(config: TrainDialogueConfig, data: Any) -> str:
+def dry_run(config: TrainDialogueConfig, data: DialogueData) -> str:
     from kbtrain.dialogue.responder import ResponsePrompts
-    from kbtrain.dialogue.train_responder import answer_tokens, lesson_rows
-    from kbtrain.training.checks import check_base, count_steps
+    from kbtrain.dialogue.train_responder import dry_run
+    from kbtrain.training.checks import check_base
 
     tokenizer = check_base(config.model, "full", config.dtype, "cpu" if config.device == "cpu" else "auto")
-    rows, cut = lesson_rows(ResponsePrompts(tokenizer, config.reads()), data.train)
-    shown = next((i for i, lesson in enumerate(data.train) if lesson.hits), 0)
-    n = answer_tokens(rows[shown])
-    text = f"{tokenizer.decode(rows[shown].ids[:-n])}[[{tokenizer.decode(rows[shown].ids[-n:])}]]"
-    lengths = sorted(len(row.ids) for row in rows)
-    group = config.device_batch_size * config.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
-    return (
-        f"{text}\ndry run: {len(rows)} turns, {sum(bool(lesson.hits) for lesson in data.train)} with knowledge, of "
-        f"{lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}, {sum(lengths)} in all); cut: "
-        f"{cut.turns_cut} old turns, {cut.knowledge_cut} tokens of knowledge, {cut.responses_cut} of responses; "
-        f"{count_steps(len(rows), group, config.epochs)} steps of {group} rows"
-    )
-
-
-def progress_bar() -> Any:
-    from tqdm import tqdm
-
-    bar = tqdm(unit="step", disable=int(os.environ.get("RANK", "0")) > 0)
-
-    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
-        bar.total = steps
-        bar.update(step - bar.n)
-        if "eval_loss" in logs:
-            bar.write(f"step {step}: dev loss {logs['eval_loss']:.3f}")
-
-    return show
+    rows_a_step = config.device_batch_size * config.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
+    return dry_run(ResponsePrompts(tokenizer, config.reads()), data, rows_a_step, config.epochs)
 
 
 if __name__ == "__main__":

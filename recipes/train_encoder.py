@@ -21,34 +21,27 @@ Examples:
 
 from __future__ import annotations
 
-import math
-import os
-import sys
-import time
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
-from kbtrain.gates.encoder.offset import OffsetGate, turns_only
-from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
-from kbtrain.training.data import read_classifier_data as read_data
-from kbtrain.training.finish import (
-    NOT_PART_OF_A_RUN,
-    SCORES,
-    ClassifierConfig,
-    classifier_arguments,
-    held_out_examples,
-    train_to_end,
-)
-from kbtrain.training.run import claim, finished, identity, settled
+from kbtrain.gates.encoder.offset import turns_only
+from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, fit_probe, with_adapter
+from kbtrain.training.config import ClassifierConfig, classifier_arguments
+from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
+from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
+from kbtrain.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from kbtrain.gates.encoder.gate import EncoderGate
+    from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
 class ProbeSettings(BaseModel):
-    """What the probe beside a fine-tuned encoder does otherwise."""
+    """Settings in which the probe beside a fine-tuned encoder differs from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -104,167 +97,83 @@ class TrainEncoderConfig(ClassifierConfig):
         return [self.model_copy(update=changes) for changes in (tuned, settings | only_tuned)]
 
 
-def say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-
 def main(config: TrainEncoderConfig) -> None:
-    started = time.time()
-    data = read_data(config.train, config.dev, config.key, config.labels)
-    test = held_out_examples(config.test)  # a wrong file is told before the training, not after it
+    data = read_classifier_data(config.train, config.dev, config.key, config.labels)
+    test = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     if config.base or (config.probe and config.probe.base):
         turns_only([*(row.example for row in (*data.train, *data.dev)), *test])
-    if config.dry_run:
-        return say("\n".join(dry_run(member, data) for member in config.members() or [config]))
-    if not config.probe:
-        return train_one(config, data, started)
-
-    from kbtrain.gates.encoder.pair import finish_pair
-    from kbtrain.models.load import choose_device
-    from kbtrain.training.processes import main_first, start_processes
-
-    device = choose_device(config.device)
-    start_processes(device)
-    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
-    main_first(lambda: claim(config.output, run))
-    if finished(config.output, CARD, SCORES):
-        return say(f"train_encoder: {config.output} is finished already; nothing to do")
-    for member in config.members():
-        train_one(member, data, time.time())
-    if int(os.environ.get("RANK", "0")) == 0:
-        folders = [member.output for member in config.members()]
-        say(f"train_encoder: {finish_pair(config, folders, data, device, run)}")
-
-
-def train_one(config: TrainEncoderConfig, data: ClassifierData, started: float) -> None:
-    from kbtrain.models.load import choose_device
-    from kbtrain.training.processes import main_first, start_processes
-
-    device = choose_device(config.device)
-    processes = start_processes(device)
-    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
-    main_first(lambda: claim(config.output, run))
-    if finished(config.output, CARD, SCORES):
-        return say(f"train_encoder: {config.output} is finished already; nothing to do")
-
-    from kbtrain.training.finish import finish
-
-    if config.method == "probe":
-        if int(os.environ.get("RANK", "0")) == 0:  # nothing to share among processes
-            probe = fitted_probe(config, data, device)
-            facts = {"device": device, "seconds": round(time.time() - started)}
-            say(f"train_encoder: {finish(config, config.output, 'encoder_probe', probe, data, None, run | facts)}")
+    if config.dry_run or not config.probe:
+        for one in config.members() or [config]:
+            train_one(one, data)
         return
-    gate, trainer, facts = train(config, data, device)
-    if trainer.args.should_save:
-        model = trainer.plain_model()
+    recipe = Recipe("train_encoder", config)
+    if not recipe.claim(CARD, SCORES):
+        return
+    for member in config.members():
+        train_one(member, data)
+    if recipe.first:
+        from kbtrain.gates.encoder.pair import finish_pair
+
+        folders = [member.output for member in config.members()]
+        recipe.say(finish_pair(config, folders, data, recipe.device, recipe.facts()))
+
+
+def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
+    recipe = Recipe("train_encoder", config)
+    if config.dry_run:
+        rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
+        shape = (config.class_weight, config.base, config.act_weight, config.method, rows_a_step)
+        return recipe.say(describe(data, *shape))
+    if not recipe.claim(CARD, SCORES):
+        return None
+    if config.method == "probe":
+        if recipe.first:  # nothing to share among processes
+            body = (config.model, config.dtype, recipe.device, config.max_length)
+            probe = fit_probe(*body, config.base, data, config.class_weight)
+            recipe.say(finish_classifier(config, "encoder_probe", probe, data, None, recipe.facts()))
+        return None
+    gate, trainer, facts = train(recipe, config, data)
+    if recipe.first:
+        model: Any = trainer.plain_model()
         gate.model = (model.merge_and_unload() if config.method == "lora" else model).float()
-        facts |= {"device": device, "processes": processes, "seconds": round(time.time() - started)}
-        say(f"train_encoder: {finish(config, config.output, 'encoder', gate, data, trainer.state, run | facts)}")
-    trainer.accelerator.wait_for_everyone()
+        recipe.say(finish_classifier(config, "encoder", gate, data, trainer.state, recipe.facts(**facts)))
+    recipe.wait()
 
 
-def train(config: TrainEncoderConfig, data: ClassifierData, device: str) -> tuple[Any, Any, dict[str, Any]]:
+def train(
+    recipe: Recipe, config: TrainEncoderConfig, data: ClassifierData
+) -> tuple[EncoderGate, ClassifierTrainer, dict[str, Any]]:
     from transformers import set_seed
 
     from kbtrain.gates.encoder.gate import EncoderGate
-    from kbtrain.metrics.dev import classifier_metrics
     from kbtrain.models.encoders import has_segments, open_encoder
-    from kbtrain.training.classifier_trainer import (
-        ClassifierCollator,
-        ClassifierRow,
-        ClassifierTrainer,
-        Objective,
-        Rates,
-        freeze,
-    )
-    from kbtrain.training.processes import compute_dtype, main_first
+    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
+    from kbtrain.training.finish import dev_metrics
+    from kbtrain.training.processes import compute_dtype
 
     acts = common_acts(data.train) if config.act_weight else ()
     weights = class_weights(data.train, config.class_weight)
-    base, offsets = fitted_base(config, data)
+    base, offsets = fit_base(config.base, data, weights)
     set_seed(config.seed)  # the new classifier's first weights
-    model, tokenizer = open_encoder(config.model, "fp32", device, n_logits=1 + len(acts))
+    model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1 + len(acts))
     if config.frozen_layers is not None:
         freeze(model, config.frozen_layers)
-    compute = main_first(lambda: settled(config.output, "compute", lambda: compute_dtype(config.dtype, device, model)))
+    compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
     reader = EncoderInput(tokenizer, config.max_length, config.features)
     gate = EncoderGate(model, reader, base=base)
-    rows = []
-    for row, offset in zip(data.train, offsets, strict=True):
-        read = reader.encode(row.example)
-        rows.append(ClassifierRow(read.ids, read.segments, (), row.need, act_targets(row.example, acts), offset))
-    asked, need = [row.example for row in data.dev], [row.need for row in data.dev]
     trainer = ClassifierTrainer(
-        with_adapter(model, config) if config.method == "lora" else model,
-        classifier_arguments(config, compute, device),
-        rows,
+        with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
+        classifier_arguments(config, compute, recipe.device),
+        encoder_rows(reader, data, acts, offsets),
         ClassifierCollator(reader.pad_id, has_segments(model), len(acts)),
         Objective(weights, 1, config.label_smoothing, config.act_weight),
-        lambda: classifier_metrics(need, gate.score(asked)),
+        dev_metrics(gate, data),
         Rates(config.learning_rate, config.layer_decay, config.head_learning_rate),
-        progress_bar(),
+        recipe.bar(),
     )
-    train_to_end(trainer, config.output, say)
+    recipe.train_to_end(trainer)
     facts = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
     return gate, trainer, facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
-
-
-def fitted_probe(config: TrainEncoderConfig, data: ClassifierData, device: str) -> Any:
-    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
-    from kbtrain.models.encoders import open_body
-
-    model, tokenizer = open_body(config.model, config.dtype, device)
-    reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")
-    examples, need = [row.example for row in data.train], [row.need for row in data.train]
-    return EncoderProbe.fit(model, reader, examples, need, class_weights(data.train, config.class_weight))
-
-
-def fitted_base(config: TrainEncoderConfig, data: ClassifierData) -> tuple[OffsetGate | None, list[float]]:
-    """The base, if there shall be one, and what the training rows' logits are added to."""
-    if not config.base or config.method == "probe":
-        return None, [0.0] * len(data.train)
-    turns = turns_only([row.example for row in data.train])
-    return OffsetGate.fit(turns, class_weights(data.train, config.class_weight))
-
-
-def dry_run(config: TrainEncoderConfig, data: ClassifierData) -> str:
-    no, yes = class_weights(data.train, config.class_weight)
-    base, _ = fitted_base(config, data)
-    acts = common_acts(data.train) if config.act_weight else ()
-    start = f"adds to {config.base}, slope {base.slope:.2f}" if base else f"base: {config.base or 'none'}"
-    counts = (f"{sum(r.need > 0.5 for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
-    steps = math.ceil(len(data.train) / (config.device_batch_size * config.gradient_accumulation_steps))
-    return (
-        f"train_encoder: {' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; "
-        + ("" if config.method == "probe" else f"{steps} steps an epoch and process; ")
-        + f"acts foreseen: {', '.join(acts) or 'none'}; {start}"
-    )
-
-
-def with_adapter(model: Any, config: TrainEncoderConfig) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    lora = LoraConfig(
-        r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="SEQ_CLS"
-    )
-    return get_peft_model(model, lora)
-
-
-def progress_bar() -> Any:
-    from tqdm import tqdm
-
-    bar = tqdm(unit="step", disable=int(os.environ.get("RANK", "0")) > 0)
-
-    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
-        bar.total = steps
-        bar.update(step - bar.n)
-        if "eval_loss" in logs:
-            bar.write(f"step {step}: dev " + ", ".join(f"{k[5:]} {v:.3f}" for k, v in logs.items() if k[:4] == "eval"))
-
-    return show
 
 
 if __name__ == "__main__":

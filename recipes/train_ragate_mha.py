@@ -17,12 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
@@ -31,19 +27,19 @@ from kbtrain.gate_folder import CARD, ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs, MHAInput, kept_tokenizer, train_tokenizer
 from kbtrain.provenance import write_atomically
 from kbtrain.report.mha_sweep import Shape, SweptNetwork, best, grid, sweep_figure, sweep_table
+from kbtrain.training.config import ClassifierConfig, classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
-from kbtrain.training.finish import (
-    NOT_PART_OF_A_RUN,
-    SCORES,
-    ClassifierConfig,
-    classifier_arguments,
-    held_out_examples,
-    train_to_end,
-)
-from kbtrain.training.run import claim, finished, identity
+from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
+from kbtrain.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from kbtrain.gates.ragate.mha import RagateMHA
+    from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
 class TrainRagateMHAConfig(ClassifierConfig):
+    not_part_of_a_run = ClassifierConfig.not_part_of_a_run | {"sweep", "sweep_layers", "sweep_heads", "sweep_sizes"}
+
     model: None = Field(None, description="none: the network is trained from nothing")  # type: ignore[assignment]
     inputs: Inputs = Field("contx", description="contx, contx+know, contx*know, contx+resp or contx+syn-resp")
     layers: int = Field(5, ge=1, description="layers of the encoder")
@@ -74,90 +70,80 @@ class TrainRagateMHAConfig(ClassifierConfig):
             return grid(self.sweep_layers, self.sweep_heads, self.sweep_sizes)
         return [Shape(self.layers, self.heads, self.d_model)]
 
-
-def say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+    def of(self, shape: Shape) -> TrainRagateMHAConfig:
+        """The training of one network of a sweep, in a folder of its own."""
+        changes = {**dataclasses.asdict(shape), "sweep": False, "output": self.output / shape.folder}
+        return self.model_copy(update=changes)
 
 
 def main(config: TrainRagateMHAConfig) -> None:
+    recipe = Recipe("train_ragate_mha", config)
     data = read_classifier_data(config.train, config.dev, config.key, config.labels)
-    held_out_examples(config.test)  # a wrong file is told before the training, not after it
+    held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     if config.dry_run:
         no, yes = class_weights(data.train, config.class_weight)
         names = ", ".join(shape.name for shape in config.shapes())
-        return say(f"train_ragate_mha: {len(data.train)} train and {len(data.dev)} dev examples, class weights "
-                   f"{no:.2f}, {yes:.2f}; networks: {names}")  # fmt: skip
+        counts = f"{len(data.train)} train and {len(data.dev)} dev examples"
+        return recipe.say(f"{counts}, class weights {no:.2f}, {yes:.2f}; networks: {names}")
     if not config.sweep:
-        return train_one(config, data, config.shapes()[0], config.output)
+        return train_one(config, data, config.shapes()[0])
     rows = []
     for shape in config.shapes():
-        folder = config.output / shape.folder
-        train_one(config, data, shape, folder)
-        rows.append(row_of(folder, shape))
+        train_one(config.of(shape), data, shape)
+        rows.append(row_of(config.output / shape.folder, shape))
         show_sweep(config.output, rows)
-    say(sweep_table(rows))
+    recipe.show(sweep_table(rows))
     top = best(rows)
-    say(f"train_ragate_mha: {len(rows)} networks; best dev F1 {top.f1:.3f}: {config.output / top.shape.folder}")
+    return recipe.say(f"{len(rows)} networks; best dev F1 {top.f1:.3f}: {config.output / top.shape.folder}")
 
 
-def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, output: Path) -> None:
-    started = time.time()
-    from kbtrain.models.load import choose_device
-    from kbtrain.training.processes import main_first, start_processes
-
-    device = choose_device(config.device)
-    processes = start_processes(device)
-    settings = config.model_dump(mode="json", exclude={"sweep", "sweep_layers", "sweep_heads", "sweep_sizes"})
-    run = identity(settings | dataclasses.asdict(shape), config.train, config.dev, NOT_PART_OF_A_RUN)
-    main_first(lambda: claim(output, run))
-    if finished(output, CARD, SCORES):
-        return say(f"train_ragate_mha: {output} is finished already; nothing to do")
-    gate, trainer = train(config, data, shape, output, device)
-    if trainer.args.should_save:
-        from kbtrain.training.finish import finish
-
+def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape) -> None:
+    recipe = Recipe("train_ragate_mha", config, shape.name)
+    if not recipe.claim(CARD, SCORES):
+        return
+    gate, trainer = train(recipe, config, data)
+    if recipe.first:
         gate.model = trainer.plain_model()
-        facts = {"device": device, "processes": processes, "seconds": round(time.time() - started)}
-        done = finish(config, output, "ragate_mha", gate, data, trainer.state, run | facts)
-        say(f"train_ragate_mha: {shape.name}: {done}")
-    trainer.accelerator.wait_for_everyone()
+        recipe.say(finish_classifier(config, "ragate_mha", gate, data, trainer.state, recipe.facts()))
+    recipe.wait()
 
 
-def train(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, output: Path, device: str) -> Any:
+def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> tuple[RagateMHA, ClassifierTrainer]:
     from transformers import set_seed
 
     from kbtrain.gates.ragate.mha import RagateMHA
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
-    from kbtrain.metrics.dev import classifier_metrics
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, ClassifierTrainer, Objective
+    from kbtrain.training.finish import dev_metrics
     from kbtrain.training.processes import main_first
 
     examples = [row.example for row in data.train]
-    kept = output / "checkpoints" / "tokenizer.json"
+    kept = config.output / "checkpoints" / "tokenizer.json"
     tokenizer = main_first(
         lambda: kept_tokenizer(kept, lambda: train_tokenizer(examples, config.inputs, config.vocabulary))
     )
     reader = MHAInput(tokenizer, config.max_length, config.inputs)
     set_seed(config.seed)
     network = RagateMHAConfig(
-        vocab_size=len(tokenizer), d_model=shape.d_model, n_layers=shape.layers, n_heads=shape.heads,
+        vocab_size=len(tokenizer), d_model=config.d_model, n_layers=config.layers, n_heads=config.heads,
         dropout=config.dropout, attends_to="knowledge" if "*" in config.inputs else "self",
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    gate = RagateMHA(RagateMHAModel(network).to(device), reader)
+    gate = RagateMHA(RagateMHAModel(network).to(recipe.device), reader)
     rows = []
     for row in data.train:
         read = reader.encode(row.example)
         rows.append(ClassifierRow(read.ids, other=read.other, need=row.need))
-    asked, need = [row.example for row in data.dev], [row.need for row in data.dev]
     trainer = ClassifierTrainer(
-        gate.model, classifier_arguments(config.model_copy(update={"output": output}), "fp32", device), rows,
-        ClassifierCollator(network.pad_token_id), Objective(class_weights(data.train, config.class_weight), 2),
-        lambda: classifier_metrics(need, gate.score(asked)), watch=progress_bar(shape.name),
-    )  # fmt: skip
-    train_to_end(trainer, output, say)
+        gate.model,
+        classifier_arguments(config, "fp32", recipe.device),
+        rows,
+        ClassifierCollator(network.pad_token_id),
+        Objective(class_weights(data.train, config.class_weight), 2),
+        dev_metrics(gate, data),
+        on_log=recipe.bar(dev_lines=False),
+    )
+    recipe.train_to_end(trainer)
     return gate, trainer
 
 
@@ -173,20 +159,6 @@ def show_sweep(output: Path, rows: list[SweptNetwork]) -> None:
     write_atomically(output / "sweep.json", json.dumps(document, indent=1) + "\n")
     write_atomically(output / "sweep.md", "```\n" + sweep_table(rows) + "\n```\n")
     write_atomically(output / "sweep.svg", sweep_figure(rows))
-
-
-def progress_bar(name: str) -> Any:
-    from tqdm import tqdm
-
-    bar = tqdm(unit="step", desc=name, disable=int(os.environ.get("RANK", "0")) > 0)
-
-    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
-        bar.total = steps
-        bar.update(step - bar.n)
-        if "eval_f1" in logs:
-            bar.set_postfix(dev_f1=f"{logs['eval_f1']:.3f}", dev_auc=f"{logs['eval_auroc']:.3f}")
-
-    return show
 
 
 if __name__ == "__main__":

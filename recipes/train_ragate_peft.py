@@ -17,30 +17,27 @@ Examples:
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.models.adapters import Adapter
-from kbtrain.prompts.ragate import PeftFeature
+from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.records import TurnExample
-from kbtrain.training.config import TrainingConfig, training_arguments
-from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import SCORES, held_out_examples, train_to_end
-from kbtrain.training.run import claim, finished, identity, settled
+from kbtrain.training.config import HeldOutConfig, training_arguments
+from kbtrain.training.data import ClassifierData, label_rule
+from kbtrain.training.finish import SCORES, held_out_examples
+from kbtrain.training.recipe import Recipe
 
-NOT_PART_OF_A_RUN = frozenset({"output", "test", "dry_run", "keep_checkpoints", "report_to"})
+if TYPE_CHECKING:
+    from kbtrain.gates.ragate.peft import RagatePeftCard
+    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer
 
 
-class TrainRagatePeftConfig(TrainingConfig):
-    dev: Path = Field(description="dev turns (JSONL); they choose checkpoint and threshold")
-    test: Path | None = Field(None, description="scored after the training; chooses nothing")
+class TrainRagatePeftConfig(HeldOutConfig):
     features: tuple[PeftFeature, ...] = Field(
         (), description="what is read beside the context: resp, syn-resp, ner, know, source"
     )
@@ -50,9 +47,6 @@ class TrainRagatePeftConfig(TrainingConfig):
     lora_alpha: int = Field(64, ge=1, description="scale of the adapters")
     lora_dropout: float = Field(0.1, ge=0, lt=1, description="dropout before the adapters")
     merge_adapter: bool = Field(False, description="also write 16-bit weights with the adapter in them")
-    select: Literal["loss", "auroc", "average_precision", "f1", "last"] = Field(  # type: ignore[assignment]
-        "f1", description="checkpoint kept, by dev: loss, auroc, average_precision, f1; or the last"
-    )
 
     @model_validator(mode="after")
     def _possible(self) -> TrainRagatePeftConfig:
@@ -64,41 +58,56 @@ class TrainRagatePeftConfig(TrainingConfig):
         return Adapter(self.lora_rank, self.lora_alpha, self.lora_dropout, self.seed)
 
 
-def say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-
 def main(config: TrainRagatePeftConfig) -> None:
-    started = time.time()
-    from kbtrain.gates.ragate.train_peft import read_turns
+    from kbtrain.gates.ragate.train_peft import check_turns, read_turns
 
+    recipe = Recipe("train_ragate_peft", config)
     data = read_turns(config.train, config.dev, config.features)
-    test = turns_of_test(config)  # a wrong file is told before the training, not after it
+    held_out = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
+    test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
-        return say(dry_run(config, data))
-
-    from kbtrain.models.load import choose_device
-    from kbtrain.training.processes import main_first, start_processes
-
-    device = choose_device(config.device)
-    processes = start_processes(device)
-    run = identity(config.model_dump(mode="json"), config.train, config.dev, NOT_PART_OF_A_RUN)
-    main_first(lambda: claim(config.output, run))
-    if finished(config.output, CARD, SCORES):
-        return say(f"train_ragate_peft: {config.output} is finished already; nothing to do")
-    trainer, compute = train(config, data, test, device, processes)
-    model = trainer.plain_model(lambda: opened(config, device, compute)[0])
-    if trainer.args.should_save:
+        return recipe.show(dry_run(config, data))
+    if not recipe.claim(CARD, SCORES):
+        return None
+    trainer, compute = train(recipe, config, data, test)
+    model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])
+    if recipe.first:
         from kbtrain.gates.ragate.peft import RagatePeft
         from kbtrain.gates.ragate.train_peft import finish_peft
 
-        gate = RagatePeft(model, trainer.kbm.prompts.encoder.tokenizer, config.features, config.max_length)
-        facts = {"compute": compute, "device": device, "processes": processes, "turns_cut": trainer.turns_cut}
-        facts["seconds"] = round(time.time() - started)
-        say(f"train_ragate_peft: {finish_peft(config, config.output, gate, data, trainer.state, run | facts)}")
-    trainer.accelerator.wait_for_everyone()
+        gate = RagatePeft(model, trainer.kbm.scorer.encoder.tokenizer, config.features, config.max_length)
+        run = recipe.facts(compute=compute, turns_cut=trainer.turns_truncated)
+        recipe.say(finish_peft(config, gate, card_of(config, compute), data, trainer.state, run))
+    return recipe.wait()
+
+
+def train(
+    recipe: Recipe, config: TrainRagatePeftConfig, data: ClassifierData, test: Sequence[TurnExample]
+) -> tuple[RagatePeftTrainer, str]:
+    from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
+    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
+    from kbtrain.models.adapters import compute_of
+    from kbtrain.training.checks import check_base, check_fits, check_rows
+    from kbtrain.training.plan.plan import planned
+
+    tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
+    prompts = peft_prompts(tokenizer, config.features, config.max_length)
+    turns = turns_of(data.train)
+    rows = [turn_row(prompts, turn) for turn in turns]
+    check_rows(rows, [turn.id for turn in turns])
+    turns_truncated = prompts.n_truncated
+    for turn in (*turns_of(data.dev), *test):
+        prompts.encode(turn)  # one that does not fit is an error now, not after an epoch
+    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
+    check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
+    model, tokenizer = opened(config, recipe.device, compute)
+    arguments = training_arguments(config, compute, recipe.device, has_dev=True)
+    gate = RagatePeft(model, tokenizer, config.features, config.max_length)
+    arguments = peft_arguments(arguments, config.select, recipe.device)
+    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", recipe.bar())
+    trainer.turns_truncated = turns_truncated
+    recipe.train_to_end(trainer)
+    return trainer, compute
 
 
 def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
@@ -108,76 +117,30 @@ def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[An
     return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
 
 
-def turns_of_test(config: TrainRagatePeftConfig) -> list[TurnExample]:
-    from kbtrain.gates.ragate.train_peft import check_turns
+def card_of(config: TrainRagatePeftConfig, compute: str) -> RagatePeftCard:
+    from kbtrain.gates.ragate.peft import RagatePeftCard
+    from kbtrain.models.adapters import base_fingerprint
 
-    return check_turns(held_out_examples(config.test), config.test, config.features) if config.test else []
-
-
-def train(
-    config: TrainRagatePeftConfig, data: ClassifierData, test: Sequence[TurnExample], device: str, processes: int
-) -> tuple[Any, str]:
-    from transformers.utils.logging import disable_progress_bar
-
-    from kbtrain.gates.ragate.peft import RagatePeft, TurnPrompts
-    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
-    from kbtrain.models.adapters import compute_of
-    from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import planned
-    from kbtrain.training.processes import main_first
-
-    disable_progress_bar()  # transformers' own, of loading and writing
-    tokenizer = check_base(config.model, config.method, config.dtype, device)
-    prompts = TurnPrompts(tokenizer, config.features, config.max_length)
-    turns = turns_of(data.train)
-    rows = [turn_row(prompts, turn) for turn in turns]
-    check_rows(rows, [turn.id for turn in turns])
-    turns_cut = prompts.cut
-    for turn in (*turns_of(data.dev), *test):
-        prompts.encode(turn)  # one that does not fit is told of now, not after an epoch
-    compute = main_first(
-        lambda: settled(config.output, "compute", lambda: compute_of(config.model, config.dtype, device))
+    return RagatePeftCard(
+        base_model=config.model,
+        base_fingerprint=base_fingerprint(config.model),
+        prompt_fingerprint=ragate_peft_fingerprint(config.features),
+        dtype=compute,
+        merged=config.merge_adapter,
+        label_rule=label_rule(config.train),
+        **config.model_dump(include={"method", "features", "max_length", "seed"}),
     )
-    check_fits(planned(config), device, max(len(row.ids) for row in rows), processes)
-    model, tokenizer = opened(config, device, compute)
-    arguments = peft_arguments(training_arguments(config, compute, device, has_dev=True), config.select, device)
-    gate = RagatePeft(model, tokenizer, config.features, config.max_length)
-    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", progress_bar())
-    trainer.turns_cut = turns_cut
-    train_to_end(trainer, config.output, say)
-    return trainer, compute
 
 
 def dry_run(config: TrainRagatePeftConfig, data: ClassifierData) -> str:
-    from kbtrain.gates.ragate.peft import TurnPrompts
-    from kbtrain.gates.ragate.train_peft import turn_row, turns_of
-    from kbtrain.training.checks import check_base, count_steps
+    from kbtrain.gates.ragate.peft import peft_prompts
+    from kbtrain.gates.ragate.train_peft import dry_run
+    from kbtrain.training.checks import check_base
 
     tokenizer = check_base(config.model, config.method, config.dtype, "cpu" if config.device == "cpu" else "auto")
-    prompts = TurnPrompts(tokenizer, config.features, config.max_length)
-    rows = [turn_row(prompts, turn) for turn in turns_of(data.train)]
-    shown = f"{tokenizer.decode(rows[0].ids[:-1])}[[{tokenizer.decode(rows[0].ids[-1:])}]]"
-    lengths = sorted(len(row.ids) for row in rows)
-    group = config.device_batch_size * config.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
-    return (
-        f"{shown}\ndry run: {len(rows)} turns, {sum(row.need > 0.5 for row in data.train)} positive, of {lengths[0]}-"
-        f"{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}), {prompts.cut} old turns left out; "
-        f"{count_steps(len(rows), group, config.epochs)} steps of {group} rows"
-    )
-
-
-def progress_bar() -> Any:
-    from tqdm import tqdm
-
-    bar = tqdm(unit="step", disable=int(os.environ.get("RANK", "0")) > 0)
-
-    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
-        bar.total = steps
-        bar.update(step - bar.n)
-        if "eval_loss" in logs:
-            bar.write(f"step {step}: dev " + ", ".join(f"{k[5:]} {v:.3f}" for k, v in logs.items() if k[:4] == "eval"))
-
-    return show
+    prompts = peft_prompts(tokenizer, config.features, config.max_length)
+    rows_a_step = config.device_batch_size * config.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
+    return dry_run(prompts, data, rows_a_step, config.epochs)
 
 
 if __name__ == "__main__":

@@ -12,29 +12,24 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import read
-from kbtrain.provenance import file_sha256, package_versions, write_atomically, write_meta
-from kbtrain.records import Snippet, TurnExample
-from kbtrain.retrieval.ranker import Candidates, TfIdfRank, read_ranker_data, recall, training_pairs
+from kbtrain.records import TurnExample
+from kbtrain.retrieval.ranker import Candidates, Pair, read_ranker_data, recall, training_pairs
+from kbtrain.retrieval.train_ranker import RANKS, finish_ranker
 from kbtrain.training.config import TrainingConfig, training_arguments
-from kbtrain.training.run import claim, finished, identity, settled
+from kbtrain.training.recipe import Recipe
 
-RANKS = "ranks.json"
-NOT_PART_OF_A_RUN = frozenset({"output", "dry_run", "keep_checkpoints", "report_to"})
+if TYPE_CHECKING:
+    from kbtrain.retrieval.ranker import Ranker
+    from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
 class TrainRankerConfig(TrainingConfig):
@@ -50,113 +45,56 @@ class TrainRankerConfig(TrainingConfig):
     )
 
 
-def say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-
 def main(config: TrainRankerConfig) -> None:
-    started = time.time()
+    recipe = Recipe("train_ranker", config)
     turns, candidates = read_ranker_data(config.train, config.snippets)
     for split in ("train", "dev"):
         if not turns[split] and (split == "train" or config.select != "last"):
             hint = "" if split == "train" else "; set select: last to keep the last checkpoint"
             raise UserError(f"{at(config.train)}: no {split} turn with a gold snippet{hint}")
     pairs = training_pairs(turns["train"], candidates, config.negatives, config.seed)
-    counts = ", ".join(f"{split} {len(found)}" for split, found in turns.items())
     if config.dry_run:
+        counts = ", ".join(f"{split} {len(found)}" for split, found in turns.items())
         steps = math.ceil(len(pairs) / (config.device_batch_size * config.gradient_accumulation_steps))
-        return say(f"train_ranker: turns with gold snippets: {counts}; {len(pairs)} pairs, {steps} steps an epoch")
-
-    from kbtrain.models.load import choose_device
-    from kbtrain.training.processes import main_first, start_processes
-
-    device = choose_device(config.device)
-    start_processes(device)
-    run = identity(config.model_dump(mode="json"), config.train, config.snippets, NOT_PART_OF_A_RUN)
-    main_first(lambda: claim(config.output, run))
-    if finished(config.output, RANKS):
-        return say(f"train_ranker: {config.output} is finished already; nothing to do")
-    ranker, trainer = train(config, turns["dev"], candidates, pairs, device)
-    if trainer.args.should_save:
-        facts = {"pairs": len(pairs), "steps": trainer.state.global_step, "seconds": round(time.time() - started)}
-        save(config, turns, candidates, ranker, trainer, run | facts)
-    trainer.accelerator.wait_for_everyone()
+        return recipe.say(f"turns with gold snippets: {counts}; {len(pairs)} pairs, {steps} steps an epoch")
+    if not recipe.claim(RANKS, dev=config.snippets):
+        return None
+    ranker, trainer = train(recipe, config, turns["dev"], candidates, pairs)
+    if recipe.first:
+        data = (config.snippets, turns, candidates)
+        for line in finish_ranker(config, *data, ranker, trainer.rows, trainer.state, recipe.facts()):
+            recipe.say(line)
+    return recipe.wait()
 
 
 def train(
-    config: TrainRankerConfig, dev: Sequence[TurnExample], candidates: Candidates, pairs: Any, device: str
-) -> Any:
+    recipe: Recipe, config: TrainRankerConfig, dev: Sequence[TurnExample], candidates: Candidates, pairs: list[Pair]
+) -> tuple[Ranker, ClassifierTrainer]:
     from transformers import set_seed
 
     from kbtrain.models.encoders import has_segments, open_encoder
     from kbtrain.retrieval.ranker import Ranker
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
-    from kbtrain.training.finish import train_to_end
-    from kbtrain.training.processes import compute_dtype, main_first
+    from kbtrain.training.processes import compute_dtype
 
     set_seed(config.seed)
-    model, tokenizer = open_encoder(config.model, "fp32", device, n_logits=1)
-    compute = main_first(lambda: settled(config.output, "compute", lambda: compute_dtype(config.dtype, device, model)))
+    model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1)
+    compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
     ranker = Ranker(model, tokenizer, config.max_length)
-    rows = [ranker.row(p.example.context, p.hit.title, p.hit.text, float(p.right)) for p in pairs]
-    arguments = training_arguments(config, compute, device, has_dev=bool(dev))
+    arguments = training_arguments(config, compute, recipe.device, has_dev=bool(dev))
     arguments.greater_is_better = True
     trainer = ClassifierTrainer(
         model,
         arguments,
-        rows,
+        [ranker.row(p.example.context, p.hit.title, p.hit.text, float(p.right)) for p in pairs],
         ClassifierCollator(tokenizer.pad_token_id, has_segments(model)),
         Objective((0.5, 0.5)),
         lambda: recall(dev, candidates, lambda example, hits, k: ranker.best(example.context, hits, k)),
-        watch=progress_bar(),
+        on_log=recipe.bar(),
     )
-    train_to_end(trainer, config.output, say)
+    recipe.train_to_end(trainer)
     ranker.model = trainer.plain_model()
     return ranker, trainer
-
-
-def save(config: TrainRankerConfig, turns: Any, candidates: Candidates, ranker: Any, trainer: Any, run: Any) -> None:
-    from kbtrain.retrieval.ranker import RANKER, Ranker
-    from kbtrain.training.run import write_run_files
-
-    output = config.output
-    ranker.model.float().save_pretrained(output)
-    ranker.tokenizer.save_pretrained(output)
-    settings = {"kind": "ranker", "base_model": config.model, "max_length": config.max_length}
-    write_atomically(output / RANKER, json.dumps({**settings, "run": run, "versions": package_versions()}) + "\n")
-    again = Ranker.load(output, device=str(ranker.model.device))
-    tfidf = TfIdfRank(list(read(Snippet, config.snippets)))
-    found: dict[str, Any] = {}
-    for split in ("dev", "test"):
-        mine = recall(turns[split], candidates, lambda example, hits, k: again.best(example.context, hits, k))
-        found[split] = {"turns": len(turns[split]), "ranker": mine, "tfidf": recall(turns[split], candidates, tfidf)}
-    found["snippets_sha256"] = file_sha256(config.snippets)
-    write_atomically(output / RANKS, json.dumps(found, indent=1) + "\n")
-    write_run_files(output, config, ("train", "snippets"), trainer.state.log_history)
-    write_meta(output / RANKS, stage="train_ranker", config=run, inputs=[config.train, config.snippets])
-    if not config.keep_checkpoints:
-        shutil.rmtree(output / "checkpoints")
-    for split in ("dev", "test"):
-        for name in ("ranker", "tfidf"):
-            figures = ", ".join(f"{key} {value:.3f}" for key, value in found[split][name].items())
-            say(f"{split} ({found[split]['turns']} turns): {name}: {figures}")
-    say(f"train_ranker: {run['pairs']} pairs, {run['steps']} steps in {run['seconds']} s -> {output}")
-
-
-def progress_bar() -> Any:
-    from tqdm import tqdm
-
-    bar = tqdm(unit="step", disable=int(os.environ.get("RANK", "0")) > 0)
-
-    def show(step: int, steps: int, logs: Mapping[str, float]) -> None:
-        bar.total = steps
-        bar.update(step - bar.n)
-        if "eval_mrr" in logs:
-            bar.write(f"step {step}: dev " + ", ".join(f"{k[5:]} {v:.3f}" for k, v in logs.items() if k[:4] == "eval"))
-
-    return show
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@ the same losses and responses; then the model card is written.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import PreTrainedTokenizerBase, TrainingArguments
@@ -23,11 +21,17 @@ from kbtrain.jsonl import read
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import dialogue_fingerprint
-from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically, write_meta
+from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, Row, answer_loss
-from kbtrain.training.base_trainer import Watch
-from kbtrain.training.run import write_run_files
+from kbtrain.training.checks import count_steps
+from kbtrain.training.config import TrainingConfig
+from kbtrain.training.finish import Ending, finish, save_checked, steps_of
+from kbtrain.training.model_card import ModelCard, table
+from kbtrain.training.recipe import OnLog
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
 
 Know = Literal["none", "enriched", "all"]  # which turns read knowledge while training
 
@@ -135,11 +139,10 @@ class DialogueTrainer(AnswerTrainer):
         args: TrainingArguments,
         rows: Sequence[Row],
         dev: Sequence[Row],
-        watch: Watch = lambda step, steps, logs: None,
+        on_log: OnLog = lambda step, steps, logs: None,
     ) -> None:
-        super().__init__(model, tokenizer, args, rows, dev)
+        super().__init__(model, tokenizer, args, rows, dev, on_log)
         self.dev = dev
-        self.watched_by(watch)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -147,7 +150,7 @@ class DialogueTrainer(AnswerTrainer):
         """Nats a response token, end token counted."""
         with self.accelerator.autocast():
             losses = row_losses(self.inner, self.dev)
-        return self.told({"loss": mean_loss(losses, self.dev)}, metric_key_prefix)
+        return self.log_dev_metrics({"loss": mean_loss(losses, self.dev)}, metric_key_prefix)
 
 
 def answer_tokens(row: Row) -> int:
@@ -176,117 +179,104 @@ def row_losses(model: Any, rows: Sequence[Row]) -> list[float]:
     return losses
 
 
+def dry_run(prompts: ResponsePrompts, data: DialogueData, rows_a_step: int, epochs: float) -> str:
+    """A row as the model reads it (the response in double brackets), then one line of figures."""
+    rows, cut = lesson_rows(prompts, data.train)
+    shown = next((i for i, lesson in enumerate(data.train) if lesson.hits), 0)
+    n, ids, decode = answer_tokens(rows[shown]), list(rows[shown].ids), prompts.tokenizer.decode
+    lengths = sorted(len(row.ids) for row in rows)
+    return (
+        f"{decode(ids[:-n])}[[{decode(ids[-n:])}]]\ndry run: {len(rows)} turns, "
+        f"{sum(bool(lesson.hits) for lesson in data.train)} with knowledge, of {lengths[0]}-{lengths[-1]} tokens "
+        f"(median {lengths[len(lengths) // 2]}, {sum(lengths)} in all); cut: {cut.turns_cut} old turns, "
+        f"{cut.knowledge_cut} tokens of knowledge, {cut.responses_cut} of responses; "
+        f"{count_steps(len(rows), rows_a_step, epochs)} steps of {rows_a_step} rows"
+    )
+
+
 TOLERANCE = 1e-5  # nats a token, between the trained model and the one opened from its folder
 _PROBE, _SHOWN = 24, 4  # rows whose loss is compared, and turns whose responses are
 
-_TEXT = """---
-library_name: transformers
-base_model: {base}
-tags: [dialogue, retrieval-augmented-generation, ragate]
----
-# Response generator on {base}
-Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after KETOD's
-SimpleTOD-plus). `data_gen/respond.py` generates with it, `eval/dialogue.py` compares gates by its responses.
-
-- Reads `<|context|> USER: ... {acts}<|knowledge|> ... <|response|>`: at most {max_length} tokens with the response, the
-  oldest turns are left out; at most {knowledge_tokens} tokens of knowledge.
-- Loss at the response's tokens and its end alone. Knowledge while training: {know}, at most {k} snippets.
-- Saved and opened again: losses of {n_probe} rows differ by at most {worst:.1e} nats a token, {n_shown} responses are
-  the same.
-- Limits: trained on the dialogues named below; other domains and languages were not tried.
-
-## What the data lacks
-{lacking}
-
-## Run
-{run}
-
-## Versions
-{versions}
-"""
-
 
 def finish_dialogue(
-    config: Any, responder: Responder, data: DialogueData, rows: Sequence[Row], state: Any, run: Any
+    config: TrainingConfig,
+    responder: Responder,
+    data: DialogueData,
+    rows: Sequence[Row],
+    state: TrainerState,
+    run: Mapping[str, Any],
 ) -> str:
-    """Save ``responder`` into ``config.output``; ``state`` is transformers' trainer state, ``rows`` those whose loss
-    is compared (dev's, or train's without dev). Returns what is to be said of it."""
-    output: Path = config.output
-    state.save_to_json(str(output / "trainer_state.json"))
+    """End a response generator's training (weights are saved in fp32); returns the sentence to be said.
+
+    ``rows`` are those whose loss is compared: dev's, or train's without dev.
+    """
     dev = [log["eval_loss"] for log in state.log_history if "eval_loss" in log]
-    facts = {**run, "lacking": data.lacking, "train_turns": len(data.train), "dev_turns": len(data.dev)}
-    facts |= {"steps": state.global_step, "best_step": state.best_global_step, "peak_rss_mb": peak_rss_mb()}
-    facts |= {"dev_loss": min(dev) if dev else None}
+    facts: dict[str, Any] = {"lacking": data.lacking, "train_turns": len(data.train), "dev_turns": len(data.dev)}
+    facts |= {**steps_of(state, config.epochs), "dev_loss": min(dev) if dev else None}
     card = ResponderCard(
         base_model=config.model,
         reads=responder.prompts.reads,
         prompt_fingerprint=dialogue_fingerprint(),
         seed=config.seed,
-        run=facts,
+        run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
         versions=package_versions(),
     )
-    worst = save_responder(output, responder, card, rows, data.dev or data.train, config)
-    write_run_files(output, config, ("train", "dev", "snippets"), state.log_history)
-    files = {path for path in (config.train, config.dev, config.snippets) if path}
-    write_meta(output / CARD, stage="train", config=facts, inputs=sorted(files))
-    if not config.keep_checkpoints:
-        shutil.rmtree(output / "checkpoints")
-    loss = f"dev loss {min(dev):.3f} nats a token; " if dev else ""
-    return (
-        f"{len(data.train)} turns, {state.global_step} steps in {run['seconds']} s ({run['compute']}); {loss}"
-        f"saved, opened again, losses equal (to {worst:.0e}) and responses the same -> {output}"
-    )
-
-
-def save_responder(
-    output: Path, responder: Responder, card: ResponderCard, rows: Sequence[Row], turns: Sequence[Lesson], config: Any
-) -> float:
-    """Weights (fp32), tokenizer, model card and ``dialogue.json``, which arrives last: a folder that has it is whole.
-
-    Returns the largest difference of a loss (nats a token); raises :class:`UserError` above 1e-5, or if a response
-    differs, and leaves the folder without a generator.
-    """
-    staging = output / "saving"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
     model = responder.model.float().eval()
-    model.save_pretrained(staging)
-    responder.tokenizer.save_pretrained(staging)
-    write_atomically(staging / CARD, card.model_dump_json(indent=1) + "\n")
-    again = Responder.load(staging, "fp32", model.device.type)
     probe = sorted(rows, key=lambda row: len(row.ids))[:_PROBE]
-    one, two = (row_losses(one.model, probe) for one in (responder, again))
-    worst = max(abs(a - b) / answer_tokens(row) for a, b, row in zip(one, two, probe, strict=True))
-    prompts = [responder.prompts.prompt(lesson.turn, lesson.hits).ids for lesson in turns[:_SHOWN]]
-    if not worst <= TOLERANCE or responder.respond(prompts) != again.respond(prompts):
-        raise UserError(
-            f"{staging}: the saved model differs from the trained one (loss by up to {worst:.2g}, or a response); "
-            "nothing was put into the output folder"
-        )
-    text = _card_text(card, config, worst, len(probe), len(prompts))
-    (staging / "README.md").write_text(text, encoding="utf-8")
-    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
-        os.replace(path, output / path.name)
-    staging.rmdir()
-    return worst
+    shown = [responder.prompts.prompt(one.turn, one.hits).ids for one in (data.dev or data.train)[:_SHOWN]]
 
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        responder.tokenizer.save_pretrained(folder)
+        write_atomically(folder / CARD, card.model_dump_json(indent=1) + "\n")
 
-def _card_text(card: ResponderCard, config: Any, worst: float, n_probe: int, n_shown: int) -> str:
-    return _TEXT.format(
-        base=card.base_model,
-        acts="<|action|> ... " if card.reads.acts else "",
-        max_length=card.reads.max_length,
-        knowledge_tokens=card.reads.knowledge_tokens,
-        know=config.know,
-        k=config.k,
-        n_probe=n_probe,
-        n_shown=n_shown,
-        worst=worst,
-        lacking="\n".join(f"- {name}: {n}" for name, n in card.run["lacking"].items()) or "Nothing.",
-        run=_table(card.run),
-        versions=_table(card.versions),
+    def difference(folder: Path) -> float:
+        again = Responder.load(folder, "fp32", model.device.type)
+        if responder.respond(shown) != again.respond(shown):
+            raise UserError(f"{folder}: what was saved responds differently from the trained model; nothing was kept")
+        losses = zip(row_losses(model, probe), row_losses(again.model, probe), probe, strict=True)
+        return max(abs(one - other) / answer_tokens(row) for one, other, row in losses)
+
+    page = _model_card(card, facts, len(probe), len(shown))
+    figures = {"loss": min(dev)} if dev else {}
+    ending = Ending(
+        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text, CARD), figures),
+        trained_on=f"{len(data.train)} turns",
+        run=card.run,
+        facts=facts,
+        data=("train", "dev", "snippets"),
+        last=CARD,
     )
+    return finish(config, state, ending)
 
 
-def _table(values: Mapping[str, object]) -> str:
-    return "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in values.items())
+def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_shown: int) -> ModelCard:
+    reads, loss = card.reads, facts["dev_loss"]
+    acts = "<|action|> ... " if reads.acts else ""
+    return ModelCard(
+        title=f"Response generator on {card.base_model}",
+        what="Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after "
+        "KETOD's SimpleTOD-plus).",
+        use="""from kbtrain.dialogue.responder import Responder
+
+responder = Responder.load("this/folder")  # `data_gen/respond.py` generates with it""",
+        points=(
+            f"Reads `<|context|> USER: ... {acts}<|knowledge|> ... <|response|>`: at most {reads.max_length} tokens "
+            f"with the response, the oldest turns are left out; at most {reads.knowledge_tokens} tokens of knowledge.",
+            "Loss at the response's tokens and its end alone. Knowledge while training: "
+            f"{card.run['know']}, at most {card.run['k']} snippets.",
+            f"{n_shown} responses of the saved model are those of the trained one.",
+        ),
+        limits="trained on the dialogues named below; other domains and languages were not tried.",
+        metrics="No dev turns were given." if loss is None else table({"loss (nats a token)": f"{loss:.4f}"}),
+        threshold="Threshold: none, it generates; `eval/dialogue.py` compares gates by its responses.",
+        sections={"What the data lacks": "\n".join(f"- {k}: {n}" for k, n in facts["lacking"].items()) or "Nothing."},
+        run=card.run,
+        versions=card.versions,
+        n_probe=n_probe,
+        unit="rows",
+        quantity="a loss (nats a token)",
+        tags=("dialogue", "retrieval-augmented-generation", "ragate"),
+        base=card.base_model,
+        library="transformers",
+    )

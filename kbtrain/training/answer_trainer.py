@@ -1,6 +1,6 @@
-"""transformers' Trainer for a language model that learns answers: loss on their tokens only, weights kept whole.
+"""transformers' Trainer for a language model that learns answers: loss on their tokens only, in fp32.
 
-Examples as training rows, and rows as batches: left padding, explicit positions, targets at the answer only.
+Rows are padded on the left, with explicit positions; targets stand at the answer only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
 from kbtrain.kernels.training_attention import attention_for_training
 from kbtrain.models.batching import padded
-from kbtrain.training.base_trainer import WatchedTrainer
+from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.processes import gathered, is_zero3, put_into
+from kbtrain.training.recipe import OnLog
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +37,7 @@ class Row:
     labels: tuple[int, ...]
     other: tuple[int, ...]
     weight: tuple[float, ...]
-    cut: int = 0
+    n_truncated: int = 0
 
 
 class Collator:
@@ -71,7 +72,7 @@ def answer_loss(logits: torch.Tensor, labels: torch.Tensor, other: torch.Tensor,
     return losses[counted].sum()
 
 
-class AnswerTrainer(WatchedTrainer):
+class AnswerTrainer(BaseTrainer):
     """``inner`` is the model itself, whatever wraps it. Losses are means over all answer tokens of a step."""
 
     def __init__(
@@ -81,9 +82,11 @@ class AnswerTrainer(WatchedTrainer):
         args: TrainingArguments,
         rows: Sequence[Row],
         dev: Sequence[Any],
+        on_log: OnLog = lambda step, steps, logs: None,
     ) -> None:
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         super().__init__(
+            on_log=on_log,
             model=model,
             args=args,
             data_collator=Collator(cast("int", pad)),
@@ -120,13 +123,6 @@ class AnswerTrainer(WatchedTrainer):
         if num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # the ranks' gradients are averaged, the count is of all
         return (loss, outputs) if return_outputs else loss
-
-    def told(self, figures: dict[str, float], prefix: str) -> dict[str, float]:
-        """Log dev figures under their names, and let the Trainer choose its checkpoint by them."""
-        metrics = {f"{prefix}_{name}": value for name, value in figures.items()}
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Weights that are stored once and used twice are not missing."""

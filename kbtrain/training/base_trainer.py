@@ -1,6 +1,6 @@
-"""What every recipe's Trainer shares: like lengths in one batch, a watched loss, checkpoints that hold.
+"""Trainer that all recipes share: batches of like length, a callback at every log, checkpoints that hold.
 
-The order of the rows: batches of like length, shuffled, a function of (seed, epoch) alone so that a run resumes.
+The order of the rows is a function of (seed, epoch) alone, so that a run resumes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import keep_freed_memory
+from kbtrain.training.recipe import OnLog
 from kbtrain.training.run import mark_complete, rotate
 
 
@@ -56,33 +57,28 @@ class LikeLengthSampler:
         return iter(epoch_order(self.lengths, self.group, self.seed, self.epoch()))
 
 
-Watch = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
-
-
-class _Watching(TrainerCallback):
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+class _OnLog(TrainerCallback):
+    def __init__(self, on_log: OnLog) -> None:
+        self.call = on_log
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
     ) -> None:
         if state.is_world_process_zero:
-            self.watch(state.global_step, state.max_steps, logs or {})
+            self.call(state.global_step, state.max_steps, logs or {})
 
 
-class WatchedTrainer(Trainer):
-    """``rows`` are the training examples, each with its token ``ids``."""
+class BaseTrainer(Trainer):
+    """``rows`` are the training examples, each with its token ``ids``; ``on_log`` is called with every step's loss
+    and with dev's figures, and nothing else is printed."""
 
     rows: Sequence[Any]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *, on_log: OnLog = lambda step, steps, logs: None, **kwargs: Any) -> None:
         if not torch.cuda.is_available():
             keep_freed_memory()  # else a step on a CPU waits longer for zeroed pages than it computes
-        super().__init__(*args, **kwargs)
-
-    def watched_by(self, watch: Watch) -> None:
-        """``watch`` is told every step's loss; nothing else is printed."""
-        self.add_callback(_Watching(watch))
+        super().__init__(**kwargs)
+        self.add_callback(_OnLog(on_log))
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
 
@@ -98,6 +94,13 @@ class WatchedTrainer(Trainer):
                 f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"
             )
         super().log(logs, start_time)
+
+    def log_dev_metrics(self, figures: Mapping[str, float], prefix: str) -> dict[str, float]:
+        """Log dev figures under their names, and let the Trainer choose its checkpoint by them."""
+        metrics = {f"{prefix}_{name}": value for name, value in figures.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Gone on from the checkpoint of the last step, it would take one more (unless an epoch ends there too)."""

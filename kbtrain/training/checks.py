@@ -1,7 +1,4 @@
-"""What can be told before any weights are loaded: number format, tokens, output layer, labels, memory.
-
-What a training will take, said before it starts: steps, tokens, operations, memory of weights and optimiser.
-"""
+"""Checks and estimates before any weights are loaded: number format, tokens, output layer, labels, steps, memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""transformers' Trainer for gates that classify: batches of like length, dev scored as the gate scores.
+"""transformers' Trainer for gates that classify: rows, batches, a loss weighed by class, a learning rate a layer.
 
-Rows, batches and losses of gates that classify: right padding, masked, weighed by class.
-
-A learning rate for each layer: the nearer to the input, the slower; new layers at a rate of their own.
+The nearer a layer is to the input, the slower it learns; new layers have a rate of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
-from kbtrain.training.base_trainer import Watch, WatchedTrainer
+from kbtrain.training.base_trainer import BaseTrainer
+from kbtrain.training.recipe import OnLog
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ClassifierCollator:
         self.n_auxiliary = n_auxiliary
 
     def inputs(self, rows: Sequence[ClassifierRow]) -> dict[str, torch.Tensor]:
-        """What the model reads."""
+        """The model's inputs, without targets."""
         ids, mask = padded([row.ids for row in rows], self.pad_id)
         batch = {"input_ids": ids, "attention_mask": mask}
         if self.with_segments:
@@ -152,7 +151,7 @@ class Objective:
     auxiliary_weight: float = 0.0
 
 
-class ClassifierTrainer(WatchedTrainer):
+class ClassifierTrainer(BaseTrainer):
     """``measure`` gives the dev figures of the model being trained; every rank measures all of dev."""
 
     def __init__(
@@ -164,10 +163,11 @@ class ClassifierTrainer(WatchedTrainer):
         objective: Objective,
         measure: Callable[[], Mapping[str, float]],
         rates: Rates | None = None,
-        watch: Watch = lambda step, steps, logs: None,
+        on_log: OnLog = lambda step, steps, logs: None,
     ) -> None:
         self.rates = rates
         super().__init__(
+            on_log=on_log,
             model=model,
             args=args,
             data_collator=collator,
@@ -178,7 +178,6 @@ class ClassifierTrainer(WatchedTrainer):
         self.objective: Objective = objective
         self.measure = measure
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
-        self.watched_by(watch)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """AdamW with a rate for each layer, where ``rates`` say so."""
@@ -208,10 +207,7 @@ class ClassifierTrainer(WatchedTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Dev figures as the gate scores; all ranks know them."""
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.measure().items()}
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return self.log_dev_metrics(self.measure(), metric_key_prefix)
 
     def plain_model(self) -> PreTrainedModel:
         """The trained model without accelerate's wrappers."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError, require
+from kbtrain.prompts.kbm import Key
+from kbtrain.training.data import Labels
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 class TrainingConfig(Config):
     """A recipe adds its own keys. Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy):
     AdamW's updates at 1e-5 are smaller than what bf16 can add to a weight."""
+
+    # keys that do not decide the result: a run may go on, or be moved, with others
+    not_part_of_a_run: ClassVar[frozenset[str]] = frozenset(
+        {"output", "test", "dry_run", "keep_checkpoints", "report_to"}
+    )
 
     model: str = Field(description="model to fine-tune: embedded name, local folder or hub id")
     train: Path = Field(description="training examples (JSONL)")
@@ -88,3 +95,29 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         **every,
         **best,
     )
+
+
+class HeldOutConfig(TrainingConfig):
+    """Settings of every gate whose dev examples choose its threshold, and that is scored at its end."""
+
+    dev: Path = Field(description="dev examples (JSONL); they choose checkpoint and threshold")
+    test: Path | None = Field(None, description="scored after the training; chooses nothing")
+    select: Literal["loss", "auroc", "average_precision", "f1", "last"] = Field(  # type: ignore[assignment]
+        "f1", description="checkpoint kept, by dev: loss, auroc, average_precision, f1; or the last"
+    )
+
+
+class ClassifierConfig(HeldOutConfig):
+    """Settings of every gate that classifies questions or turns (encoder, probe, RAGate-MHA)."""
+
+    key: Key = Field("mastery", description="questions only: which label says that retrieval is needed")
+    labels: Labels = Field("hard", description="questions only: hard, or soft (sampled shares)")
+    class_weight: float = Field(1.0, ge=0, le=1, description="0: classes as they are; 1: both have the same say")
+
+
+def classifier_arguments(config: ClassifierConfig, compute: str, device: str) -> TrainingArguments:
+    """As every recipe's, with dev's best chosen by our own figures."""
+    arguments = training_arguments(config, compute, device, has_dev=True)
+    arguments.greater_is_better = config.select != "loss"
+    arguments.label_names = ["need"]
+    return arguments

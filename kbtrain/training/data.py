@@ -1,7 +1,4 @@
-"""Training and dev examples, read and checked before any model is loaded.
-
-Labelled turns or questions for gates that classify: read, checked, and weighed by class.
-"""
+"""Training and dev examples of KBMs and of gates that classify: read, checked, and weighed by class."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ def labelled(examples: Sequence[GateExample], key: Key, labels: Labels) -> list[
 
 
 def label_rule(path: Path) -> dict[str, Any]:
-    """How the labels of a training file were made, from its ``.meta.json``; empty where it has none."""
+    """Rule by which the labels of a training file were made, from its ``.meta.json``; empty where it has none."""
     return dict(read_meta(path).get("label_rule", {})) if meta_path(path).exists() else {}
 
 
@@ -217,7 +214,7 @@ def class_weights(rows: Sequence[Labelled], strength: float = 1.0) -> tuple[floa
 
 
 def common_acts(rows: Sequence[Labelled], least: float = 0.01) -> tuple[str, ...]:
-    """What at least this share of the training turns do (OFFER, REQUEST, ...): targets beside the label.
+    """Acts of at least this share of the training turns (OFFER, REQUEST, ...): targets beside the label.
 
     An encoder that learns to foresee what the system will do next learns from every turn, not from the few enriched
     ones alone; when it scores it reads what was said before the turn, and nothing else.

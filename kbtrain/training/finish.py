@@ -1,8 +1,6 @@
-"""Settings and steps that recipes of classifying gates share: go on from a checkpoint, choose the threshold, score.
+"""The one ending of every training: saved, opened again, compared, described, and its checkpoints dropped.
 
-The end of a classifying gate's training: threshold on dev, folder saved and checked, dev and test scored.
-
-The end of a classifying gate's training: saved, opened again, and the scores must be the same.
+A method hands in its own part as an :class:`Ending`; gates that score examples get dev's figures and threshold here.
 """
 
 from __future__ import annotations
@@ -10,68 +8,171 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold
-from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
-from kbtrain.prompts.kbm import Key
+from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
 from kbtrain.records import Example, GateScore
-from kbtrain.training.config import TrainingConfig, training_arguments
-from kbtrain.training.data import ClassifierData, Labelled, Labels, label_rule, read_examples
-from kbtrain.training.run import last_good, write_run_files
+from kbtrain.training.config import ClassifierConfig, HeldOutConfig, TrainingConfig
+from kbtrain.training.data import ClassifierData, Labelled, label_rule, read_examples
+from kbtrain.training.model_card import ModelCard
+from kbtrain.training.run import write_run_files
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainingArguments
+    from transformers import TrainerState
 
 SCORES = "scores.jsonl"
-NOT_PART_OF_A_RUN = frozenset({"output", "test", "dry_run", "keep_checkpoints", "report_to"})
 
 
-class ClassifierConfig(TrainingConfig):
-    """What both recipes ask for beside the usual settings."""
+def save_checked(
+    output: Path,
+    write: Callable[[Path], None],
+    difference: Callable[[Path], float],
+    tolerance: float,
+    readme: Callable[[float], str],
+    last: str = CARD,
+) -> float:
+    """Put a trained model into ``output``, if the folder opened again scores as the model in memory.
 
-    dev: Path = Field(description="dev examples (JSONL); they choose checkpoint and threshold")
-    test: Path | None = Field(None, description="scored after the training; chooses nothing")
-    key: Key = Field("mastery", description="questions only: which label says that retrieval is needed")
-    labels: Labels = Field("hard", description="questions only: hard, or soft (sampled shares)")
-    class_weight: float = Field(1.0, ge=0, le=1, description="0: classes as they are; 1: both have the same say")
-    select: Literal["loss", "auroc", "average_precision", "f1", "last"] = Field(  # type: ignore[assignment]
-        "f1", description="checkpoint kept, by dev: loss, auroc, average_precision, f1; or the last"
+    ``write(folder)`` writes weights, tokenizer and the file ``last`` into an empty folder; ``difference(folder)``
+    opens that and gives the largest difference of a score, which is returned; ``readme`` makes the model card of it.
+    ``last`` is moved last of all: a folder that has it is whole.
+
+    Raises :class:`UserError` above ``tolerance``, and leaves ``output`` as it was.
+    """
+    staging = output / "saving"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    write(staging)
+    worst = float(difference(staging))
+    if not worst <= tolerance:
+        raise UserError(
+            f"{staging}: what was saved scores differently from the trained one (by up to {worst:.2g}); "
+            "nothing was put into the output folder"
+        )
+    (staging / "README.md").write_text(readme(worst), encoding="utf-8")
+    for path in sorted(staging.iterdir(), key=lambda p: p.name == last):
+        target = output / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(path, target)
+    staging.rmdir()
+    return worst
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A method's own part of :func:`finish`.
+
+    ``save``: puts the model into the output folder, returns the largest difference found on opening it again, and
+    dev's figures. ``trained_on``: how many of what; ``run``: all that the card says of the run, ``facts`` the
+    method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as
+    whole; ``score``: writes scores of dev and test, once the folder is whole.
+    """
+
+    save: Callable[[], tuple[float, Mapping[str, float]]]
+    trained_on: str
+    run: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    data: tuple[str, ...] = ("train", "dev")
+    last: str = CARD
+    stage: str = "train"
+    score: Callable[[], None] | None = None
+
+
+def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -> str:
+    """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said.
+
+    ``state`` is transformers' trainer state, None where nothing was trained in steps.
+    """
+    output, run = config.output, ending.run
+    if state is not None:
+        state.save_to_json(str(output / "trainer_state.json"))
+    worst, dev = ending.save()
+    write_run_files(output, config, ending.data, state.log_history if state else None)
+    inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
+    write_meta(output / ending.last, stage=ending.stage, config=run, inputs=list(inputs), extra=ending.facts)
+    if ending.score:
+        ending.score()
+    if not config.keep_checkpoints:
+        shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
+    compute = f" ({run['compute']})" if "compute" in run else ""
+    how = f"{state.global_step} steps" if state else "fitted"
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in dev.items()) or "none"
+    return (
+        f"{ending.trained_on}, {how} in {run['seconds']} s{compute}; dev: {figures}; saved, opened again, scores equal "
+        f"(to {worst:.0e}) -> {output}"
     )
 
 
-def classifier_arguments(config: ClassifierConfig, compute: str, device: str) -> TrainingArguments:
-    """As every recipe's, with dev's best chosen by our own figures."""
-    arguments = training_arguments(config, compute, device, has_dev=True)
-    arguments.greater_is_better = config.select != "loss"
-    arguments.label_names = ["need"]
-    return arguments
+def steps_of(state: TrainerState | None, epochs: float) -> dict[str, Any]:
+    """``steps``, and step and epoch of the checkpoint that is kept; nothing where nothing was trained in steps."""
+    if state is None:
+        return {}
+    best = state.best_global_step
+    epoch = round((best or state.global_step) / state.max_steps * epochs, 2)
+    return {"steps": state.global_step, "best_step": best, "best_epoch": float(epoch)}
 
 
-def train_to_end(trainer: Trainer, output: Path, say: Callable[[str], None]) -> None:
-    """From the last complete checkpoint, if there is one; incomplete ones are swept and told of."""
-    checkpoint, broken = last_good(output / "checkpoints")
-    trainer.accelerator.wait_for_everyone()  # all have looked before one of them sweeps
-    for path in broken:
-        say(f"{path}: incomplete (killed while saving); left out")
-        shutil.rmtree(path, ignore_errors=True)
-    if checkpoint:
-        say(f"goes on from {checkpoint}")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Largest absolute difference of two lists of scores."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def dev_threshold(rows: Sequence[Labelled], scores: Sequence[float], dev: Path) -> Threshold:
-    """Best F1 on dev, as ``gate.json`` keeps it."""
-    from kbtrain.metrics.dev import best_f1_threshold
+class ExampleGate(Protocol):
+    """A gate that scores questions or turns."""
 
-    found = best_f1_threshold([row.need for row in rows], scores)
-    return Threshold(threshold=found.value, rule="best_f1", dev_file_sha256=file_sha256(dev), n_dev=len(rows))
+    @property
+    def name(self) -> str:
+        """The name scores are stored under."""
+        ...
+
+    def score(self, examples: Sequence[Any]) -> list[float]:
+        """One score per example."""
+        ...
+
+
+@dataclass(frozen=True)
+class DevScores:
+    """A gate's scores of the labelled dev examples: how good they are, and the threshold of best F1."""
+
+    examples: tuple[Example, ...]
+    need: tuple[float, ...]
+    scores: list[float]
+    metrics: dict[str, float]
+    threshold: Threshold
+    table: str = field(repr=False)  # metrics with 95 % intervals, Markdown
+
+    @classmethod
+    def of(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
+        """``path``: the dev file, whose hash goes into the threshold."""
+        examples, need = tuple(row.example for row in rows), tuple(row.need for row in rows)
+        scores = gate.score(examples)
+        best = best_f1_threshold(need, scores).value
+        threshold = Threshold(threshold=best, rule="best_f1", dev_file_sha256=file_sha256(path), n_dev=len(rows))
+        metrics = classifier_metrics(need, scores)
+        return cls(examples, need, scores, metrics, threshold, intervals_of_examples(examples, need, scores, best))
+
+    def counts(self, unit: str = "examples") -> str:
+        """Number of examples, and of positive ones, for a heading."""
+        return f"{len(self.need)} {unit}, {sum(value > 0.5 for value in self.need)} positive; 95 % intervals"
+
+    @property
+    def threshold_text(self) -> str:
+        """The threshold, for a model card."""
+        best = f"{self.threshold.threshold:.6g}"
+        return f"Threshold {best} (best F1 on dev; dev chose it, so its own precision, recall and F1 are optimistic)."
+
+
+def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:
+    """A function that scores dev with the gate as it then is, for a trainer to choose its checkpoint by."""
+    examples, need = [row.example for row in data.dev], [row.need for row in data.dev]
+    return lambda: classifier_metrics(need, gate.score(examples))
 
 
 def held_out_examples(path: Path | None) -> list[Example]:
@@ -82,12 +183,12 @@ def held_out_examples(path: Path | None) -> list[Example]:
     return found
 
 
-def score_held_out(config: Any, output: Path, gate: Any, dev: Sequence[Example], kept: Sequence[float]) -> None:
-    """Scores of dev (``kept``) and of the test split, if ``config`` names one, into the folder."""
+def score_held_out(config: HeldOutConfig, gate: ExampleGate, dev: DevScores) -> None:
+    """Scores of dev and of the test split, if ``config`` names one, into the folder."""
     test = held_out_examples(config.test)
     inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]
-    scores = [*kept, *(gate.score(test) if test else [])]
-    write_scores(output, gate.name, [*dev, *test], scores, inputs, seed=config.seed)
+    scores = [*dev.scores, *(gate.score(test) if test else [])]
+    write_scores(config.output, gate.name, [*dev.examples, *test], scores, inputs, seed=config.seed)
 
 
 def write_scores(
@@ -100,129 +201,26 @@ def write_scores(
 
 
 TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
-
-
-def save_classifier(
-    output: Path, gate: Any, card: ClassifierCard, probe: Sequence[Example], kept: Sequence[float], figures: str
-) -> float:
-    """Write weights, tokenizer, model card and ``gate.json`` into ``output``; ``kept`` are ``gate``'s scores
-    of the dev examples ``probe``, ``figures`` a table of how good they are.
-
-    ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a score; raises
-    :class:`UserError` above 1e-6, and leaves the folder without a gate.
-    """
-    staging = output / "saving"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    gate.model.save_pretrained(staging)
-    gate.reader.tokenizer.save_pretrained(staging)
-    if hasattr(gate, "save_beside"):
-        gate.save_beside(staging)
-    card.write(staging)
-    again = type(gate).load(staging, device=str(gate.model.device)).score(probe)
-    worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))
-    if not worst <= TOLERANCE:
-        raise UserError(
-            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
-            "nothing was put into the output folder"
-        )
-    (staging / "README.md").write_text(card_text(card, worst, len(probe), figures), encoding="utf-8")
-    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
-        target = output / path.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(path, target)
-    staging.rmdir()
-    return float(worst)
-
-
-_TEXT = """---
-library_name: kbtrain
-tags: [adaptive-retrieval, ragate]
----
-# Retrieval gate ({kind}{base})
-Says whether a dialogue's next turn, or a question, needs retrieved knowledge. Score: p(retrieval needed) in [0, 1].
-
-```python
-import kbtrain
+USE = """import kbtrain
 
 gate = kbtrain.load_gate("this/folder")
-print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample
-```
-
-- Reads: {reads}{adds}
-- Labels: {labels}{rule}
-- Saved, opened again and scored on {n_probe} examples: largest difference of a score {worst:.1e}.
-- Trained on the data named below; other dialogues, domains and languages were not tried.
-
-## On dev ({n_probe} examples; 95 % intervals)
-{figures}
-
-Dev chose the threshold, so its own precision, recall and F1 are optimistic.
-
-## Threshold (chosen on dev)
-{thresholds}
-
-## Run
-{run}
-
-## Versions
-{versions}
-"""
+print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample"""
 
 
-_ADDS = """
-- Its logit is added to the log odds of a {} gate (`base.json`), fitted to the same training turns: turns only."""
-
-
-def card_text(card: ClassifierCard, worst: float, n_probe: int, figures: str) -> str:
-    """The README.md of the gate's folder, filled from its run."""
-    cuts = {name: f"{t.threshold:.6g} (rule {t.rule}, {t.n_dev} examples)" for name, t in card.thresholds.items()}
-    return _TEXT.format(
-        kind=card.kind,
-        base=f" on {card.base_model}" if card.base_model else "",
-        adds=_ADDS.format(card.base) if card.base else "",
-        reads=", ".join(f"{key} {value}" for key, value in card.reads.items()),
-        labels=card.labels,
-        rule="".join(f", {key} {value}" for key, value in card.label_rule.items()),
-        n_probe=n_probe,
-        figures=figures,
-        worst=worst,
-        thresholds=_table(cuts) or "none",
-        run=_table(card.run),
-        versions=_table(card.versions),
-    )
-
-
-def _table(values: dict[str, Any]) -> str:
-    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in values.items()) if values else ""
-
-
-def finish(
+def finish_classifier(
     config: ClassifierConfig,
-    output: Path,
     kind: str,
     gate: Any,
     data: ClassifierData,
-    state: Any,
+    state: TrainerState | None,
     run: Mapping[str, Any],
 ) -> str:
-    """Save ``gate`` (its best weights) into ``output``; returns what is to be said of it.
-
-    ``state`` is transformers' trainer state, None where nothing was trained in steps; ``run`` is what the card shall
-    say of the training.
-    """
-    dev = [row.example for row in data.dev]
+    """End the training of an encoder, a probe or RAGate-MHA: ``gate`` has its best weights; returns the sentence."""
     gate.cut = 0
-    kept = gate.score(dev)
-    found = classifier_metrics([row.need for row in data.dev], kept)
-    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev)}
-    facts |= {"without_label": data.unlabelled, "dev_turns_cut": gate.cut, "dev": found}
-    how = "fitted"
-    if state is not None:
-        state.save_to_json(str(output / "trainer_state.json"))
-        facts |= {"steps": state.global_step, "best_epoch": best_epoch(state, config.epochs)}
-        how = f"{state.global_step} steps, best epoch {facts['best_epoch']:g}"
+    dev = DevScores.of(gate, data.dev, config.dev)
+    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev.need)}
+    facts |= {"without_label": data.unlabelled, "dev_turns_cut": gate.cut, "dev": dev.metrics}
+    facts |= steps_of(state, config.epochs)
     card = ClassifierCard(
         kind=kind,
         base_model=config.model,
@@ -231,25 +229,55 @@ def finish(
         key=config.key,
         base=gate.base.kind if getattr(gate, "base", None) else None,
         seed=config.seed,
-        thresholds={gate.name: dev_threshold(data.dev, kept, config.dev)},
+        thresholds={gate.name: dev.threshold},
         label_rule=label_rule(config.train),
         run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
         versions=package_versions(),
     )
-    figures = intervals_of_examples(dev, [row.need for row in data.dev], kept, card.thresholds[gate.name].threshold)
-    worst = save_classifier(output, gate, card, dev, kept, figures)
-    write_run_files(output, config, ("train", "dev", "test"), state.log_history if state else None)
-    write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
-    score_held_out(config, output, gate, dev, kept)
-    if not config.keep_checkpoints:
-        shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
-    told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    return (
-        f"{len(data.train)} examples, {how}, {run['seconds']} s; dev: {told}; saved, opened again, scores equal "
-        f"(to {worst:.0e}) -> {output}"
+
+    def write(folder: Path) -> None:
+        gate.model.save_pretrained(folder)
+        gate.reader.tokenizer.save_pretrained(folder)
+        if hasattr(gate, "save_beside"):
+            gate.save_beside(folder)
+        card.write(folder)
+
+    def difference(folder: Path) -> float:
+        again = type(gate).load(folder, device=str(gate.model.device))
+        return largest_difference(dev.scores, again.score(dev.examples))
+
+    page = _classifier_card(card, dev)
+    ending = Ending(
+        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), dev.metrics),
+        trained_on=f"{len(data.train)} examples",
+        run=card.run,
+        facts=facts,
+        data=("train", "dev", "test"),
+        score=lambda: score_held_out(config, gate, dev),
     )
+    return finish(config, state, ending)
 
 
-def best_epoch(state: Any, epochs: float) -> float:
-    """The epoch whose checkpoint is kept."""
-    return float(round((state.best_global_step or state.global_step) / state.max_steps * epochs, 2))
+def _classifier_card(card: ClassifierCard, dev: DevScores) -> ModelCard:
+    points = [f"Reads: {', '.join(f'{key} {value}' for key, value in card.reads.items())}"]
+    if card.base:
+        points.append(
+            f"Its logit is added to the log odds of a {card.base} gate (`base.json`), fitted to the same training "
+            "turns: turns only."
+        )
+    points.append(f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()))
+    return ModelCard(
+        title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
+        what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
+        "Score: p(retrieval needed) in [0, 1].",
+        use=USE,
+        points=tuple(points),
+        limits="trained on the data named below; other dialogues, domains and languages were not tried.",
+        of_dev=dev.counts(),
+        metrics=dev.table,
+        threshold=dev.threshold_text,
+        run=card.run,
+        versions=card.versions,
+        n_probe=len(dev.need),
+        tags=("adaptive-retrieval", "ragate"),
+    )

@@ -1,12 +1,9 @@
-"""Which training a folder holds: the same command goes on with it, another one is refused.
+"""Bind an output folder to one training: resume the same run, refuse a different one.
 
-What a finished run's folder holds beside the gate: its configuration, its environment, and its curves.
-
-Checkpoints that can be trusted: one is complete when its list of files is written, last of all.
-
-A process killed while saving leaves a folder without that list, a failing disk one with files that do not match it
-(size, and a checksum of the whole or, of large files, of pieces all over); it is put aside on the next start, which
-says so and goes on from the one before.
+Also what a finished run's folder holds beside the gate (configuration, environment, curves), and checkpoints that can
+be trusted: one is complete when its list of files is written, last of all. A process killed while saving leaves a
+folder without that list, a failing disk one with files that do not match it (size, and a checksum of the whole or, of
+large files, of pieces all over); it is left out on the next start, which goes on from the one before.
 """
 
 from __future__ import annotations
@@ -36,17 +33,20 @@ from kbtrain.provenance import (
 )
 
 RUN = "run.json"
-SETTLED = "settled"  # what was measured at the first start
+MEASURED = "settled"  # values measured at the first start
 
 
-def identity(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
-    """All that decides the result: the config but for ``ignored`` keys, and the content of the data."""
+def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
+    """All that decides a training's result: the config but for ``ignored`` keys, and the content of the data."""
     kept = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
     return {**kept, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 
 
-def claim(folder: Path, run: Mapping[str, Any]) -> None:
-    """Write ``run.json``, or compare with the one there. Raises :class:`UserError` naming what differs."""
+def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
+    """Write a training's key as ``run.json``, or compare it with the one there.
+
+    Raises :class:`UserError` naming what differs.
+    """
     path = folder / RUN
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def claim(folder: Path, run: Mapping[str, Any]) -> None:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{at(path)}: broken JSON; choose another output folder") from None
     new = json.loads(json.dumps(run, default=str))
-    differing = [key for key in {**old, **new} if key != SETTLED and old.get(key) != new.get(key)]
+    differing = [key for key in {**old, **new} if key != MEASURED and old.get(key) != new.get(key)]
     if differing:
         key = differing[0]
         raise UserError(
@@ -66,19 +66,19 @@ def claim(folder: Path, run: Mapping[str, Any]) -> None:
 
 
 def finished(folder: Path, *files: str) -> bool:
-    """Whether a training ended here: these files are there, which it writes last, and what is noted of them. A gate
-    alone does not say so: a training that was killed after it still owes its scores, or its curves."""
+    """True if a training ended here: the files that it writes last and their meta data exist. A gate alone does not
+    prove it: a training killed after saving still owes its scores, or its curves."""
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 
 
-def settled(folder: Path, name: str, measure: Callable[[], str]) -> str:
-    """What ``measure`` said when this training began: a resumed run must not measure anew and find another value."""
+def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:
+    """Value of ``measure`` at this training's first start: a resumed run must not measure again and get another."""
     path = folder / RUN
     run = json.loads(path.read_text(encoding="utf-8"))
-    known: dict[str, str] = run.get(SETTLED, {})
+    known: dict[str, str] = run.get(MEASURED, {})
     if name not in known:
         known[name] = measure()
-        write_atomically(path, json.dumps({**run, SETTLED: known}, ensure_ascii=False, indent=1) + "\n")
+        write_atomically(path, json.dumps({**run, MEASURED: known}, ensure_ascii=False, indent=1) + "\n")
     return known[name]
 
 
@@ -146,7 +146,7 @@ def mark_complete(folder: Path) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files are there in full and unchanged."""
+    """True if all files are there in full and unchanged."""
     try:
         return bool(json.loads((folder / MARK).read_text()) == _marks(folder))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):

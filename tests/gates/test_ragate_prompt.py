@@ -81,19 +81,23 @@ def test_the_gold_label_cannot_reach_the_prompt(model, shots):
         "source",
     }  # fmt: skip
     render = gate.scorer.encoder.template.render
-    texts = {render(gate.asked(replace(e, label=label))) for e in (bare, changed) for label in (None, True, False)}
+    texts = {
+        render(gate.prompts.prompt_example(replace(e, label=label)))
+        for e in (bare, changed)
+        for label in (None, True, False)
+    }
     assert len(texts) == 1
     assert "GOLD" not in texts.pop()
-    assert gate.asked(changed).mastery is None
+    assert gate.prompts.prompt_example(changed).mastery is None
 
 
 def test_a_prompt_that_is_too_long_loses_its_oldest_turns(model):
     network, tokenizer = model
     whole = RagatePrompt(network, tokenizer)
-    size = len(whole.scorer.encoder.encode(whole.asked(turn(0))).prompt)
+    size = len(whole.scorer.encoder.encode(whole.prompts.prompt_example(turn(0))).prompt)
     context = (*(Utterance("USER", f"bus {i}") for i in range(90)), Utterance("USER", "Tell me about the museum"))
     gate = RagatePrompt(network, tokenizer, max_length=size + 60)
-    asked = gate.asked(turn(0, context=context))
+    asked = gate.prompts.prompt_example(turn(0, context=context))
     assert asked.question.endswith("USER: bus 89 USER: Tell me about the museum")
     assert asked.question.startswith("USER: bus ")
     assert gate.cut == 91 - asked.question.count("USER:") > 0

@@ -98,7 +98,7 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert not (tmp_path / "g" / "checkpoints").exists()
     files = {"model.safetensors", "README.md", "gate.json", "trainer_state.json"}
     assert files | {"config.yaml", "environment.json", "curves.svg"} <= set(os.listdir(tmp_path / "g"))
-    assert "16 examples; 95 % intervals" in (tmp_path / "g" / "README.md").read_text()
+    assert "16 examples, 4 positive; 95 % intervals" in (tmp_path / "g" / "README.md").read_text()
     assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]
     if name == "encoder":
         assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
@@ -174,7 +174,7 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
     recipe("encoder", [*given, "--dry-run"])
     assert f"base: {base or 'none'}" in capsys.readouterr().out and not (tmp_path / "p").exists()
     recipe("encoder", given)
-    assert "fitted, " in capsys.readouterr().out
+    assert "40 examples, fitted in " in capsys.readouterr().out
     scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "p" / "scores.jsonl")}
     opened, test = kbtrain.load_gate(tmp_path / "p"), turns(data, "test")
     assert type(opened) is EncoderProbe and bool(opened.head.state) == bool(base)
@@ -199,7 +199,7 @@ def test_a_pair_is_a_fine_tuned_encoder_and_a_probe_averaged_in_one_folder(recip
     out = capsys.readouterr().out
     assert "acts foreseen: NOTIFY_SUCCESS, OFFER" in out and "acts foreseen: none; base: dialogue_state" in out
     recipe("encoder", given)
-    assert "average of tuned and probe; dev: " in capsys.readouterr().out
+    assert "average of tuned and probe, fitted in " in capsys.readouterr().out
     shutil.move(tmp_path / "g", tmp_path / "moved")
     asked = [*turns(data, "dev"), *turns(data, "test")]
     tuned, probe = (kbtrain.load_gate(tmp_path / "moved" / name) for name in ("tuned", "probe"))

@@ -72,7 +72,7 @@ def weights(folder):
 def test_it_learns_responses_and_its_folder_opens_to_the_same_model(recipe, data, tmp_path, capsys):
     recipe(arguments(data, tmp_path / "g", epochs=20, learning_rate=1e-2, save_steps=20))
     out = capsys.readouterr().out
-    assert "saved, opened again, losses equal (to 0e+00) and responses the same" in out
+    assert "saved, opened again, scores equal (to 0e+00)" in out
     responder = Responder.load(tmp_path / "g", "fp32", "cpu")
     plain = responder.respond([responder.prompts.prompt(turn(i, "test")).ids for i in (1, 2, 3)])
     assert {one.text for one in plain} == {"Done."} and all(0 < one.minimum_probability <= 1 for one in plain)
@@ -152,15 +152,15 @@ def test_killed_after_its_last_step_it_takes_no_further_one(recipe, data, tmp_pa
     import kbtrain.dialogue.train_responder as finish
 
     recipe(arguments(data, tmp_path / "whole", epochs=1.5))
-    save = finish.save_responder
+    save = finish.save_checked
 
     def dying(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finish, "save_responder", dying)
+    monkeypatch.setattr(finish, "save_checked", dying)
     with pytest.raises(KeyboardInterrupt):
         recipe(arguments(data, tmp_path / "cut", epochs=1.5))
-    monkeypatch.setattr(finish, "save_responder", save)
+    monkeypatch.setattr(finish, "save_checked", save)
     recipe(arguments(data, tmp_path / "cut", epochs=1.5))
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole") and len(losses(tmp_path / "cut")) == 5
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")

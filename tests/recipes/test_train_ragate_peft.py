@@ -18,7 +18,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.peft import RagatePeft, TurnPrompts
+from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.jsonl import read, write
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
@@ -74,7 +74,7 @@ def losses(folder):
 def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data, tmp_path, capsys):
     recipe(arguments(data, tmp_path / "g", epochs=25, learning_rate=1e-2, save_steps=25))
     out = capsys.readouterr().out
-    assert "adapter saved, opened again, scores equal (to 0e+00)" in out
+    assert "saved, opened again, scores equal (to 0e+00)" in out
     gate = kbtrain.load_gate(tmp_path / "g")
     assert isinstance(gate, RagatePeft) and gate.name == "ragate_peft" and not gate.needs_evidence
     test = [featured(i, "test") for i in range(8)]
@@ -110,9 +110,9 @@ def test_the_prompt_holds_neither_label_nor_response_unless_asked(data):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(data / "model")
-    prompts = TurnPrompts(tokenizer, (), 900)
+    prompts = peft_prompts(tokenizer, (), 900)
     told = [replace(featured(4), label=label, response=f"It is {label}.") for label in (True, False, None)]
-    texts = {prompts.asked(one).question for one in told}
+    texts = {prompts.prompt_example(one).question for one in told}
     assert len(texts) == 1 and "It is" not in texts.pop()
 
 
@@ -120,7 +120,7 @@ def test_the_loss_is_at_the_one_token_that_decides(data):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(data / "model")
-    prompts = TurnPrompts(tokenizer, (), 900)
+    prompts = peft_prompts(tokenizer, (), 900)
     yes, no = turn_row(prompts, featured(4)), turn_row(prompts, featured(5))
     for row, said in ((yes, "True"), (no, "False")):
         assert row.labels[:-1] == (-100,) and row.ids[-1] == row.labels[-1]
@@ -132,12 +132,12 @@ def test_a_long_dialogue_loses_its_oldest_turns_and_a_last_turn_too_long_is_name
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(data / "model")
-    whole = TurnPrompts(tokenizer, (), 900).encode(featured(2))  # five utterances
-    tight = TurnPrompts(tokenizer, (), whole.length - 1)
-    text = tight.asked(featured(2)).question
-    assert tight.cut == 1 and "Find me a bus for 1 people" not in text and "Find me a bus for 2 people" in text
-    with pytest.raises(UserError, match="its last turn and the features do not fit"):
-        TurnPrompts(tokenizer, (), 64).encode(featured(2))
+    whole = peft_prompts(tokenizer, (), 900).encode(featured(2))  # five utterances
+    tight = peft_prompts(tokenizer, (), whole.length - 1)
+    text = tight.prompt_example(featured(2)).question
+    assert tight.n_truncated == 1 and "Find me a bus for 1 people" not in text and "Find me a bus for 2 people" in text
+    with pytest.raises(UserError, match="its last turn does not fit into max_length 64"):
+        peft_prompts(tokenizer, (), 64).encode(featured(2))
 
 
 def test_killed_while_saving_it_ends_with_the_same_adapter_bit_for_bit(recipe, data, tmp_path):
@@ -253,7 +253,7 @@ def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, dat
         ({"features": "[source]", "train": "BARE", "dev": "BARE"}, "has no 'source'; make it first"),
         ({"features": "[source]", "test": "BARE"}, "example 'test0:1' has no 'source'; make it first"),
         ({"model": "/no/such/model"}, "no such folder"),
-        ({"max_length": 80}, "do not fit into max_length 80"),
+        ({"max_length": 80}, "does not fit into max_length 80"),
     ],
 )
 def test_bad_input_is_told_before_weights_are_opened(recipe, data, tmp_path, changes, message):
@@ -276,7 +276,7 @@ def test_a_held_out_turn_that_does_not_fit_is_named_before_the_training(recipe, 
     rows[at] = replace(rows[at], context=(*rows[at].context[:-1], last))
     write(tmp_path / "turns.jsonl", rows)
     given = {"train": tmp_path / "turns.jsonl", "dev": tmp_path / "turns.jsonl", "test": tmp_path / "turns.jsonl"}
-    with pytest.raises(UserError, match=f"example '{rows[at].id}': .* do not fit into max_length 900"):
+    with pytest.raises(UserError, match=f"example '{rows[at].id}': .* does not fit into max_length 900"):
         recipe(arguments(data, tmp_path / "g", **given))
     assert not (tmp_path / "g" / "checkpoints").exists()
 

@@ -1,7 +1,16 @@
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.training.run import MARK, all_checkpoints, claim, is_complete, last_good, mark_complete, rotate, settled
+from kbtrain.training.run import (
+    MARK,
+    all_checkpoints,
+    claim_folder,
+    is_complete,
+    last_good,
+    mark_complete,
+    remember_once,
+    rotate,
+)
 
 
 def make(run, step, complete=True):
@@ -39,17 +48,17 @@ def test_rotation_keeps_the_newest_the_best_and_what_is_not_complete(tmp_path):
 
 
 def test_another_training_in_the_same_folder_is_refused_by_the_key_that_differs(tmp_path):
-    claim(tmp_path, {"epochs": 3, "seed": 0})
-    claim(tmp_path, {"epochs": 3, "seed": 0})
+    claim_folder(tmp_path, {"epochs": 3, "seed": 0})
+    claim_folder(tmp_path, {"epochs": 3, "seed": 0})
     with pytest.raises(UserError, match="epochs was 3, is 4"):
-        claim(tmp_path, {"epochs": 4, "seed": 0})
+        claim_folder(tmp_path, {"epochs": 4, "seed": 0})
 
 
 def test_what_was_measured_at_the_start_holds_for_every_resume(tmp_path):
-    claim(tmp_path, {"dtype": "auto"})
-    assert settled(tmp_path, "compute", lambda: "bf16") == "bf16"
-    assert settled(tmp_path, "compute", lambda: "fp32") == "bf16"
-    claim(tmp_path, {"dtype": "auto"})
+    claim_folder(tmp_path, {"dtype": "auto"})
+    assert remember_once(tmp_path, "compute", lambda: "bf16") == "bf16"
+    assert remember_once(tmp_path, "compute", lambda: "fp32") == "bf16"
+    claim_folder(tmp_path, {"dtype": "auto"})
 
 
 def test_a_checkpoint_of_the_right_size_with_other_bytes_is_not_good(tmp_path):

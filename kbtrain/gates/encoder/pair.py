@@ -6,37 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbtrain.gate_folder import CARD, set_threshold
+from kbtrain.gate_folder import set_threshold
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import load_gate
-from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import package_versions, peak_rss_mb
+from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import ClassifierConfig, dev_threshold, score_held_out
-from kbtrain.training.run import write_run_files
-
-_TEXT = """---
-library_name: kbtrain
-tags: [adaptive-retrieval, ragate]
----
-# Retrieval gate: the average of {members}
-Says whether a dialogue's next turn, or a question, needs retrieved knowledge. Score: sigmoid of the mean of its
-members' log odds, in [0, 1]. Their folders, with model cards of their own, are inside this one: copy it whole.
-
-```python
-import kbtrain
-
-gate = kbtrain.load_gate("this/folder")
-print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample
-```
-
-- Trained on the data named in the members' cards; other dialogues, domains and languages were not tried.
-
-## On dev ({n_dev} examples, {positive} positive; 95 % intervals)
-{metrics}
-
-Threshold {threshold:.6g} (best F1 on dev; dev chose it, so its own precision, recall and F1 are optimistic).
-"""
+from kbtrain.training.finish import USE, DevScores, Ending, finish, score_held_out
+from kbtrain.training.model_card import ModelCard
 
 
 def finish_pair(
@@ -44,24 +21,43 @@ def finish_pair(
 ) -> str:
     """Write ``config.output``: a gate of ``members`` (folders inside it), threshold, scores of dev and test, card.
 
-    Returns what is to be said of it.
+    Returns the sentence to be said.
     """
-    output, dev = config.output, [row.example for row in data.dev]
-    gate = AverageGate.of(output, members, lambda member: load_gate(member, device=device))
-    kept, need = gate.score(dev), [row.need for row in data.dev]
-    threshold = dev_threshold(data.dev, kept, config.dev)
-    set_threshold(output, gate.name, threshold)
-    found = classifier_metrics(need, kept)
-    text = _TEXT.format(
-        members=" and ".join(f"`{member.name}`" for member in members),
-        n_dev=len(dev),
-        positive=sum(value > 0.5 for value in need),
-        metrics=intervals_of_examples(dev, need, kept, threshold.threshold),
-        threshold=threshold.threshold,
+    # its members as opened from their folders: nothing is left to be compared
+    gate = AverageGate.of(config.output, members, lambda member: load_gate(member, device=device))
+    dev = DevScores.of(gate, data.dev, config.dev)
+    about = {**run, "train_examples": len(data.train), "dev_examples": len(dev.need), "peak_rss_mb": peak_rss_mb()}
+
+    def save() -> tuple[float, dict[str, float]]:
+        set_threshold(config.output, gate.name, dev.threshold)
+        text = _model_card([member.name for member in members], dev, about).text(0.0)
+        (config.output / "README.md").write_text(text, encoding="utf-8")
+        return 0.0, dev.metrics
+
+    ending = Ending(
+        save=save,
+        trained_on=f"average of {' and '.join(member.name for member in members)}",
+        run=about,
+        facts={"dev": dev.metrics},
+        data=("train", "dev", "test"),
+        score=lambda: score_held_out(config, gate, dev),
     )
-    (output / "README.md").write_text(text, encoding="utf-8")
-    write_run_files(output, config, ("train", "dev", "test"), None)
-    write_meta(output / CARD, stage="train", config=run, inputs=[config.train, config.dev], extra={"dev": found})
-    score_held_out(config, output, gate, dev, kept)
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    return f"average of {' and '.join(member.name for member in members)}; dev: {figures} -> {output}"
+    return finish(config, None, ending)
+
+
+def _model_card(members: Sequence[str], dev: DevScores, run: Mapping[str, object]) -> ModelCard:
+    return ModelCard(
+        title=f"Retrieval gate: the average of {' and '.join(f'`{name}`' for name in members)}",
+        what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. Score: sigmoid of the "
+        "mean of its members' log odds, in [0, 1].",
+        use=USE,
+        points=("Its members' folders, with model cards of their own, are inside this one: copy it whole.",),
+        limits="trained on the data named below; other dialogues, domains and languages were not tried.",
+        of_dev=dev.counts(),
+        metrics=dev.table,
+        threshold=dev.threshold_text,
+        run=run,
+        versions=package_versions(),
+        n_probe=len(dev.need),
+        tags=("adaptive-retrieval", "ragate"),
+    )

@@ -1,14 +1,12 @@
-"""Training of a KBM: transformers' Trainer with loss on the answer only, dev metrics, dry run, and the end of a run.
+"""Training of a KBM: rows with a loss on the answer only, dev figures per key, and its part of the ending.
 
-Dev is scored as the gate scores: log loss and AUROC per key. A dry run shows rendered examples, lengths, steps and
-estimates without loading weights. At the end the weights are saved, opened again, and must give the same scores.
+A dry run shows what a training would do without loading weights: rendered examples, lengths, steps, estimates.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from kbtrain.errors import UserError
-from kbtrain.gate_folder import ADAPTER, CARD
+from kbtrain.gate_folder import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
 from kbtrain.metrics.classification import log_loss
@@ -27,13 +24,16 @@ from kbtrain.metrics.ranking import auroc, separations
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
+from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import GateExample
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Row
-from kbtrain.training.base_trainer import Watch
 from kbtrain.training.checks import estimate, open_without_weights
+from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target
-from kbtrain.training.model_card import model_card
+from kbtrain.training.finish import Ending, finish, largest_difference, save_checked, steps_of
+from kbtrain.training.model_card import ModelCard, table
 from kbtrain.training.processes import extra_batches
+from kbtrain.training.recipe import OnLog
 
 
 def dev_metrics(
@@ -130,10 +130,7 @@ def make_row(encoded: Encoded, targets: Sequence[float | None]) -> Row:
 
 
 class KBMTrainer(AnswerTrainer):
-    """Trainer whose ``kbm`` scores with the very model being trained; ``watch`` is called with every step's loss.
-
-    Losses are means over all answer tokens of a step.
-    """
+    """``kbm`` scores with the very model that is trained. Losses are means over all answer tokens of a step."""
 
     def __init__(
         self,
@@ -142,19 +139,18 @@ class KBMTrainer(AnswerTrainer):
         rows: Sequence[Row],
         dev: Sequence[GateExample],
         labels: Labels,
-        watch: Watch = lambda step, steps, logs: None,
+        on_log: OnLog = lambda step, steps, logs: None,
     ) -> None:
-        super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev)
+        super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev, on_log)
         self.kbm = kbm
         self.dev = dev
         self.labels = labels
-        self.watched_by(watch)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Dev metrics from the value positions: two logits a position are kept, never the vocabulary's."""
-        return self.told(self.dev_figures(self._dev_probabilities()), metric_key_prefix)
+        return self.log_dev_metrics(self.dev_figures(self._dev_probabilities()), metric_key_prefix)
 
     def dev_figures(self, probabilities: Mapping[Any, Sequence[float]]) -> dict[str, float]:
         """Figures of the dev examples; ``loss`` and ``auroc`` choose the checkpoint."""
@@ -180,12 +176,10 @@ TOLERANCE = 1e-5  # of a probability, between the trained model and the one open
 
 
 def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, card: KBMCard) -> PreTrainedModel:
-    """Write weights, tokenizer and ``gate.json`` into a new folder; returns the model as it is in there.
+    """Write weights, tokenizer and ``gate.json`` into an empty folder; returns the model as it is in there.
 
     An adapter is saved by itself and, if ``card.merged``, merged into the weights as well.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     if card.method != "full":
         model.save_pretrained(folder / ADAPTER)
         (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
@@ -208,37 +202,90 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
 
 
 def reload_difference(
-    folder: Path, kept: dict[Key, list[float]], examples: Sequence[GateExample], device: str
+    folder: Path, kept: Mapping[Key, list[float]], examples: Sequence[GateExample], device: str
 ) -> float:
     """Largest difference of a probability between ``kept`` and the model opened from the folder."""
     again = KBM.load(folder, device=device).probabilities(examples)
-    return max(abs(a - b) for key in kept for a, b in zip(kept[key], again[key], strict=True))
+    return max(largest_difference(kept[key], again[key]) for key in kept)
 
 
-def save_checked(
-    output: Path, model: Any, kbm: KBM, card: KBMCard, dev: Sequence[GateExample], spare: Sequence[GateExample]
-) -> tuple[float, dict[str, float]]:
-    """Save into ``output`` after checking that the saved gate scores ``dev`` (``spare`` if empty) as the trained one.
+def finish_kbm(
+    config: TrainingConfig,
+    trainer: KBMTrainer,
+    model: Any,
+    card: KBMCard,
+    data: TrainingData,
+    run: Mapping[str, Any],
+) -> str:
+    """End a KBM's training: ``model`` has its best weights, ``card`` all but the run; returns the sentence to be said.
 
-    ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a probability and the
-    saved gate's dev metrics; raises :class:`UserError` above 1e-5, and leaves the folder without a gate.
+    What is compared are the probabilities of the dev examples, or of some training examples where there are none.
     """
-    tokenizer, staging, probe = kbm.scorer.encoder.tokenizer, output / "saving", dev or spare
-    plain = write_gate(staging, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
-    kept = KBM(plain, tokenizer, card.keys, card.max_length).probabilities(probe)
-    worst = reload_difference(staging, kept, probe, str(plain.device))
-    if not worst <= TOLERANCE:
-        raise UserError(
-            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
-            "nothing was put into the output folder"
-        )
-    scores = dev_metrics(dev, kept, card.labels) if dev else {}
-    text = model_card(card, scores, worst, len(probe), intervals_of_keys(dev, kept) if dev else None)
-    (staging / "README.md").write_text(text, encoding="utf-8")
-    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
-        target = output / path.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(path, target)
-    staging.rmdir()
-    return worst, scores
+    tokenizer, probe = trainer.kbm.scorer.encoder.tokenizer, data.dev or data.train[:64]
+    n_truncated = sum(row.n_truncated for row in trainer.rows)
+    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(data.dev)}
+    facts |= {"without_label": data.unlabelled, "reference_tokens_cut": n_truncated}
+    facts |= steps_of(trainer.state, config.epochs)
+    about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
+    card = card.model_copy(update=about)
+    kept: dict[Key, list[float]] = {}
+
+    def write(folder: Path) -> None:
+        plain = write_gate(folder, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
+        kept.update(KBM(plain, tokenizer, card.keys, card.max_length).probabilities(probe))
+
+    def difference(folder: Path) -> float:
+        return reload_difference(folder, kept, probe, str(model.device))
+
+    def readme(worst: float) -> str:
+        return _model_card(card, data.dev, kept, len(probe)).text(worst)
+
+    def save() -> tuple[float, dict[str, float]]:
+        worst = save_checked(config.output, write, difference, TOLERANCE, readme)
+        return worst, dev_metrics(data.dev, kept, card.labels) if data.dev else {}
+
+    left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"
+    return finish(config, trainer.state, Ending(save, f"{len(data.train)} examples ({left_out})", card.run, facts))
+
+
+def _model_card(card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Key, list[float]], n_probe: int) -> ModelCard:
+    figures: dict[str, str] = {}
+    if dev:
+        figures = {name: f"{value:.4f}" for name, value in dev_metrics(dev, kept, card.labels).items()}
+        figures |= intervals_of_keys(dev, kept)
+    method = {"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[card.method]
+    base = card.base_model
+    return ModelCard(
+        title=f"Knowledge-boundary model on {base}",
+        what=f"Says before any retrieval whether `{base}` masters a question, is certain of it, and gains from "
+        f"retrieved text.\nOne forward pass gives p({'), p('.join(card.keys)}).",
+        use=_USE,
+        points=(
+            f"Answers are not written by this model: it scores, `{base}` answers. Its scores hold for that model only.",
+            f"Method: {method}, {card.labels} labels, weights in {card.dtype}, prompts of at most {card.max_length} "
+            "tokens.",
+            f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
+            f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",
+        ),
+        limits="learnt from questions like those named below; other languages, question forms and later versions of "
+        f"`{base}` were not tried. Scores rank questions; as probabilities they are calibrated on no data but the "
+        "training's.",
+        of_dev="95 % intervals where given: questions resampled",
+        metrics=table(figures) or "No dev examples were given.",
+        threshold="Threshold: none is set by training. `eval/calibrate.py` chooses one on dev and writes it into "
+        "`gate.json`.",
+        run=card.run,
+        versions=card.versions,
+        n_probe=n_probe,
+        quantity="a probability",
+        tags=("knowledge-boundary", "adaptive-retrieval"),
+        base=base,
+    )
+
+
+_USE = """import kbtrain
+from kbtrain.records import GateExample
+
+gate = kbtrain.load_gate("this/folder")
+question = GateExample("q1", "q1", "test", "What is the capital of France?", "en", None)
+print(gate.probabilities([question]))"""

@@ -9,21 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kbtrain.errors import UserError
 from kbtrain.gate_folder import ADAPTER, CARD, Gate, GateCard, Reads
 from kbtrain.gates.encoder.input import made
+from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
-from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
+from kbtrain.gates.true_false.template import PromptTemplate
 from kbtrain.models.adapters import check_base_of_adapter, open_beside
-from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import (
     PeftFeature,
-    context_text,
-    first_kept,
     ragate_peft_answer,
     ragate_peft_fingerprint,
     ragate_peft_prompt,
-    turn_text,
 )
 from kbtrain.records import GateExample, TurnExample
 
@@ -57,49 +53,22 @@ _VALUES: dict[PeftFeature, Callable[[TurnExample], str | None]] = {
 }
 
 
-class TurnPrompts:
-    """Turns as prompts of at most ``max_length`` tokens, answer included; the oldest turns are left out (``cut``)."""
+def peft_prompts(tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeature], max_length: int) -> TurnPrompts:
+    """Prompts of context and features; the answer is True or False."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeature], max_length: int) -> None:
-        self.features = tuple(features)
-        self.cut = 0
-        self._lengths: dict[str, int] = {}
-        self._texts: dict[str, str] = {}
-        chat = bool(tokenizer.chat_template)
-        template = PromptTemplate(
-            ("need",), lambda example: example.question, lambda values: ragate_peft_answer(values[0], chat)
-        )
-        self.encoder = Encoder(tokenizer, template, max_length)
+    def render(turn: TurnExample, context: str) -> GateExample:
+        values = {name: made(_VALUES[name](turn), turn, name) for name in features}
+        return GateExample(turn.id, turn.id, turn.split, ragate_peft_prompt(context, values), "en", None)
 
-    def encode(self, turn: TurnExample) -> Encoded:
-        """Prompt and answers as tokens. Raises :class:`UserError` if a feature is missing or nothing fits."""
-        return self.encoder.encode(self.asked(turn))
-
-    def asked(self, turn: TurnExample) -> GateExample:
-        """The whole prompt's text and nothing else of the turn: no label, and of the future what ``resp`` asks for."""
-        features = {name: made(_VALUES[name](turn), turn, name) for name in self.features}
-        empty = len(encode(self.encoder.tokenizer, ragate_peft_prompt("", features)))
-        room = self.encoder.max_length - empty - 12  # the answer and what closes it
-        kept = first_kept([self._length(turn_text(utterance)) for utterance in turn.context], room)
-        if kept == len(turn.context):
-            raise UserError(
-                f"example '{turn.id}': its last turn and the features do not fit into max_length "
-                f"{self.encoder.max_length}; raise max_length"
-            )
-        self.cut += kept
-        prompt = ragate_peft_prompt(context_text(turn.context[kept:]), features)
-        return GateExample(turn.id, turn.id, turn.split, prompt, "en", None)
-
-    def _length(self, text: str) -> int:
-        """Tokens of a turn and the space before it."""
-        if text not in self._lengths:
-            ids = self.encoder.tokenizer(" " + text, add_special_tokens=False)["input_ids"]
-            self._lengths[text] = len(ids)
-        return self._lengths[text]
+    chat = bool(tokenizer.chat_template)
+    template = PromptTemplate(
+        ("need",), lambda example: example.question, lambda values: ragate_peft_answer(values[0], chat)
+    )
+    return TurnPrompts(tokenizer, template, max_length, render)
 
 
 class TurnScorer(Scorer):
-    """A :class:`~kbtrain.gates.true_false.scorer.Scorer` of dialogue turns."""
+    """A :class:`~kbtrain.gates.true_false.scorer.Scorer` of turns."""
 
     def __init__(self, model: PreTrainedModel, prompts: TurnPrompts, tokens_per_batch: int) -> None:
         super().__init__(model, prompts.encoder, tokens_per_batch)
@@ -107,11 +76,11 @@ class TurnScorer(Scorer):
 
     def probabilities(self, examples: Sequence[Any]) -> dict[str, list[float]]:
         """p(True) of each turn, under the key ``need``."""
-        return super().probabilities([self.prompts.asked(turn) for turn in examples])
+        return super().probabilities([self.prompts.prompt_example(turn) for turn in examples])
 
     def n_batches(self, examples: Sequence[Any]) -> int:
         """Forward passes that these turns take."""
-        return super().n_batches([self.prompts.asked(turn) for turn in examples])
+        return super().n_batches([self.prompts.prompt_example(turn) for turn in examples])
 
 
 class RagatePeft(Gate):
@@ -131,7 +100,7 @@ class RagatePeft(Gate):
         tokens_per_batch: int = TOKENS_PER_BATCH,
         card: RagatePeftCard | None = None,
     ) -> None:
-        self.prompts = TurnPrompts(tokenizer, features, max_length)
+        self.prompts = peft_prompts(tokenizer, features, max_length)
         self.scorer = TurnScorer(model, self.prompts, tokens_per_batch)
         self.card: RagatePeftCard | None = card
         self.needs_evidence = "know" in features

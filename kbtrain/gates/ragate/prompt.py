@@ -5,20 +5,67 @@ The score comes from the probabilities of the two answers' tokens, so that it ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Reads
 from kbtrain.gates.encoder.input import made
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
-from kbtrain.gates.true_false.template import Encoder, PromptTemplate
+from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import Shots, context_text, first_kept, ragate_prompt, turn_text
 from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_ANSWER = 12  # tokens kept free for the answer and what closes it
+
+
+class TurnPrompts:
+    """Turns as prompts of at most ``max_length`` tokens, answer included; the oldest turns are left out.
+
+    ``render(turn, context)`` gives all that the prompt is made of, with as much of the context as fits: no label, and
+    of the future only what a feature asks for, so that no prompt can show more. ``n_truncated`` counts turns left out.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: PromptTemplate,
+        max_length: int,
+        render: Callable[[TurnExample, str], GateExample],
+    ) -> None:
+        self.encoder = Encoder(tokenizer, template, max_length)
+        self.render = render
+        self.n_truncated = 0
+        self._lengths: dict[str, int] = {}
+
+    def encode(self, turn: TurnExample) -> Encoded:
+        """Prompt and answers as tokens. Raises :class:`UserError` if a feature is missing or nothing fits."""
+        return self.encoder.encode(self.prompt_example(turn))
+
+    def prompt_example(self, turn: TurnExample) -> GateExample:
+        """The turn as the template renders it. Raises :class:`UserError` if its last utterance does not fit."""
+        empty = self.encoder.template.render(self.render(turn, ""))
+        room = self.encoder.max_length - len(encode(self.encoder.tokenizer, empty)) - _ANSWER
+        start = first_kept([self._length(turn_text(utterance)) for utterance in turn.context], room)
+        if start == len(turn.context):
+            raise UserError(
+                f"example '{turn.id}': its last turn does not fit into max_length {self.encoder.max_length} beside "
+                "instruction and features; raise max_length"
+            )
+        self.n_truncated += start
+        return self.render(turn, context_text(turn.context[start:]))
+
+    def _length(self, text: str) -> int:
+        """Tokens of an utterance and the space before it."""
+        if text not in self._lengths:
+            ids = self.encoder.tokenizer(" " + text, add_special_tokens=False)["input_ids"]
+            self._lengths[text] = len(ids)
+        return self._lengths[text]
 
 
 class RagatePrompt(Gate):
@@ -41,15 +88,19 @@ class RagatePrompt(Gate):
     ) -> None:
         self.shots: Shots = shots
         self.needs_evidence = with_knowledge
-        self.cut = 0
         gap = "" if tokenizer.chat_template else " "  # plain text goes on after "Response:"
         template = PromptTemplate(
             ("need",),
             lambda example: ragate_prompt(example.question, shots, example.reference),
             lambda values: f"{gap}{values[0]}",
         )
-        self.scorer = Scorer(model, Encoder(tokenizer, template, max_length), tokens_per_batch)
-        self._lengths: dict[str, int] = {}
+        self.prompts = TurnPrompts(tokenizer, template, max_length, self._render)
+        self.scorer = Scorer(model, self.prompts.encoder, tokens_per_batch)
+
+    @property
+    def cut(self) -> int:
+        """Turns left out so far."""
+        return self.prompts.n_truncated
 
     @classmethod
     def load(cls, model: str, shots: Shots = "zero_shot", dtype: str = "auto", device: str = "auto") -> RagatePrompt:
@@ -65,30 +116,12 @@ class RagatePrompt(Gate):
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
-        return self.scorer.probabilities([self.asked(example) for example in examples])["need"]
+        return self.scorer.probabilities([self.prompts.prompt_example(example) for example in examples])["need"]
 
-    def asked(self, example: TurnExample) -> GateExample:
-        """Content of the prompt: the context that fits and, if wanted, the snippets. Labels, the response and anything
-        else in the future are not copied, so that no prompt can show them.
-        """
+    def _render(self, turn: TurnExample, context: str) -> GateExample:
         knowledge = None
         if self.needs_evidence:
-            hits = example.knowledge
+            hits = turn.knowledge
             text = None if hits is None else "\n".join(f"{hit.title} {hit.text}" for hit in hits)
-            knowledge = made(text, example, "know")
-        encoder = self.scorer.encoder
-        empty = len(encode(encoder.tokenizer, ragate_prompt("", self.shots, knowledge)))
-        room = encoder.max_length - empty - 12  # the answer and what closes it
-        kept = first_kept([self._length(turn_text(utterance)) for utterance in example.context], room)
-        if kept == len(example.context):
-            raise UserError(f"example '{example.id}': its last turn does not fit into max_length {encoder.max_length}")
-        self.cut += kept
-        context = context_text(example.context[kept:])
-        return GateExample(example.id, example.id, "test", context, "en", knowledge)
-
-    def _length(self, text: str) -> int:
-        """Tokens of a turn and the space before it."""
-        if text not in self._lengths:
-            ids = self.scorer.encoder.tokenizer(" " + text, add_special_tokens=False)["input_ids"]
-            self._lengths[text] = len(ids)
-        return self._lengths[text]
+            knowledge = made(text, turn, "know")
+        return GateExample(turn.id, turn.id, "test", context, "en", knowledge)

@@ -1,35 +1,43 @@
-"""Training of RAGate-PEFT: rows of labelled turns, the trainer, and the end of a run.
-
-The loss is at the one token that is True or False; loss and checkpoints are the KBM's, dev is measured as in RAGate's
-table 2. At the end the threshold is chosen on dev, the adapter is saved, opened again, and must give the same scores;
-then dev and test are scored and the model card is written.
-"""
+"""Training of RAGate-PEFT: labelled turns as rows with a loss at the one token that says True or False; its ending."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import ADAPTER, CARD
+from kbtrain.gate_folder import ADAPTER
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, TurnPrompts
+from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard
+from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
-from kbtrain.metrics.dev import classifier_metrics, intervals_of_examples
-from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, under_deepspeed
-from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
-from kbtrain.provenance import package_versions, peak_rss_mb, write_meta
+from kbtrain.metrics.dev import classifier_metrics
+from kbtrain.models.adapters import adapters_in_fp32, open_merged, under_deepspeed
+from kbtrain.prompts.ragate import PeftFeature
+from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, Row
-from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
-from kbtrain.training.finish import dev_threshold, score_held_out
-from kbtrain.training.run import write_run_files
+from kbtrain.training.checks import count_steps
+from kbtrain.training.config import HeldOutConfig
+from kbtrain.training.data import ClassifierData, read_classifier_data
+from kbtrain.training.finish import (
+    USE,
+    DevScores,
+    Ending,
+    finish,
+    largest_difference,
+    save_checked,
+    score_held_out,
+    steps_of,
+)
+from kbtrain.training.model_card import ModelCard
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
 
 _FIELDS: dict[PeftFeature, str] = {
     "resp": "response",
@@ -81,7 +89,9 @@ def answer_only(encoded: Encoded, need: bool) -> Row:
     place = encoded.tree.places[()].position
     end = len(encoded.prompt) + place + 1
     # transformers counts a step's labels from the second on, as if they were yet to be shifted: one goes before
-    return Row(row.ids[:end], (IGNORE, row.labels[place]), (0, row.other[place]), (1.0, row.weight[place]), row.cut)
+    return Row(
+        row.ids[:end], (IGNORE, row.labels[place]), (0, row.other[place]), (1.0, row.weight[place]), row.n_truncated
+    )
 
 
 def peft_arguments(arguments: TrainingArguments, select: str, device: str) -> TrainingArguments:
@@ -93,9 +103,9 @@ def peft_arguments(arguments: TrainingArguments, select: str, device: str) -> Tr
 
 
 class RagatePeftTrainer(KBMTrainer):
-    """``labels`` is not used: a turn's label is True or False. ``turns_cut``: old turns that did not fit."""
+    """``labels`` is not used: a turn's label is True or False. ``turns_truncated``: old turns that did not fit."""
 
-    turns_cut = 0
+    turns_truncated = 0
 
     def dev_figures(self, probabilities: Mapping[Any, Sequence[float]]) -> dict[str, float]:
         """``loss``, ``auroc``, ``average_precision`` and the best ``f1`` of dev."""
@@ -104,47 +114,6 @@ class RagatePeftTrainer(KBMTrainer):
 
 
 TOLERANCE = 1e-6  # of a probability, between the trained gate and the one opened from its folder
-
-
-def save_peft(
-    output: Path,
-    gate: RagatePeft,
-    card: RagatePeftCard,
-    probe: Sequence[TurnExample],
-    kept: Sequence[float],
-    text: Callable[[float], str],
-) -> float:
-    """Write adapter, tokenizer, model card (``text`` of the reload check's
-    difference) and ``gate.json``; ``kept`` are ``gate``'s scores of ``probe``.
-
-    ``gate.json`` arrives last: a folder that has it is whole. Returns the largest difference of a score; raises
-    :class:`UserError` above 1e-6, and leaves the folder without a gate.
-    """
-    staging, model = output / "saving", gate.scorer.model
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    model.save_pretrained(staging / ADAPTER)
-    (staging / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
-    tokenizer = gate.prompts.encoder.tokenizer
-    tokenizer.save_pretrained(staging)
-    card.write(staging)
-    again = RagatePeft.load(staging, device=model.device.type).score(probe)
-    worst = max(abs(a - b) for a, b in zip(kept, again, strict=True))
-    if not worst <= TOLERANCE:
-        raise UserError(
-            f"{staging}: the saved gate scores differently from the trained one (by up to {worst:.2g}); "
-            "nothing was put into the output folder"
-        )
-    if card.merged:
-        write_merged(staging / MERGED, card, staging / ADAPTER, model.device.type, tokenizer)
-    (staging / "README.md").write_text(text(worst), encoding="utf-8")
-    for path in sorted(staging.iterdir(), key=lambda p: p.name == CARD):
-        target = output / path.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(path, target)
-    staging.rmdir()
-    return worst
 
 
 def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str, tokenizer: Any) -> None:
@@ -156,97 +125,83 @@ def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str,
     tokenizer.save_pretrained(folder)
 
 
-_TEXT = """---
-library_name: kbtrain
-base_model: {base}
-tags: [adaptive-retrieval, ragate]
----
-# RAGate-PEFT on {base}
-Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in [0, 1], one forward
-pass. The folder holds the adapter; the base model is opened beside it{nf4}.
-
-```python
-import kbtrain
-
-gate = kbtrain.load_gate("this/folder")
-print(gate.score(turns))  # kbtrain.records.TurnExample
-```
-
-- Reads: context{features}; at most {max_length} tokens, the oldest turns are left out.
-- Labels: a turn is positive if people enriched it{rule}. Loss at the answer's token alone.
-- Limits: trained on the dialogues named below; other domains and languages were not tried. The threshold is for data
-  with the same share of positives. Scores rank turns; they are not calibrated probabilities.
-- Saved, opened again and scored on {n_probe} turns: largest difference of a score {worst:.1e}.
-
-## On dev ({n_dev} turns, {positive} positive; 95 % intervals over dialogues)
-{metrics}
-
-Threshold {threshold:.6g} (best F1 on dev; dev chose it, so its own precision, recall and F1 are optimistic).
-
-## Run
-{run}
-
-## Versions
-{versions}
-"""
-
-
 def finish_peft(
-    config: Any, output: Path, gate: RagatePeft, data: ClassifierData, state: Any, run: Mapping[str, Any]
+    config: HeldOutConfig,
+    gate: RagatePeft,
+    card: RagatePeftCard,
+    data: ClassifierData,
+    state: TrainerState,
+    run: Mapping[str, Any],
 ) -> str:
-    """Save ``gate`` into ``output``; ``state`` is transformers' trainer state. Returns what is to be said of it."""
-    state.save_to_json(str(output / "trainer_state.json"))
-    dev = [row.example for row in data.dev if isinstance(row.example, TurnExample)]
+    """End RAGate-PEFT's training: ``card`` lacks run and threshold; returns the sentence to be said."""
     adapters_in_fp32(gate.scorer.model)
-    kept = gate.score(dev)
-    need = [row.need for row in data.dev]
-    found = classifier_metrics(need, kept)
-    threshold = dev_threshold(data.dev, kept, config.dev)
-    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev), "dev": found}
-    facts |= {"without_label": data.unlabelled, "steps": state.global_step, "best_step": state.best_global_step}
-    card = RagatePeftCard(
-        base_model=config.model,
-        base_fingerprint=base_fingerprint(config.model),
-        prompt_fingerprint=ragate_peft_fingerprint(config.features),
-        dtype=run["compute"],
-        merged=config.merge_adapter,
-        thresholds={gate.name: threshold},
-        label_rule=label_rule(config.train),
-        run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
-        versions=package_versions(),
-        **{name: getattr(config, name) for name in ("method", "features", "max_length", "seed")},
+    dev = DevScores.of(gate, data.dev, config.dev)
+    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev.need), "dev": dev.metrics}
+    facts |= {"without_label": data.unlabelled, **steps_of(state, config.epochs)}
+    about: dict[str, Any] = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
+    card = card.model_copy(update={**about, "thresholds": {gate.name: dev.threshold}})
+    model, tokenizer = gate.scorer.model, gate.prompts.encoder.tokenizer
+    device = model.device.type
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder / ADAPTER)
+        (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+        tokenizer.save_pretrained(folder)
+        card.write(folder)
+        if card.merged:
+            write_merged(folder / MERGED, card, folder / ADAPTER, device, tokenizer)
+
+    def difference(folder: Path) -> float:
+        again = RagatePeft.load(folder, device=device)
+        return largest_difference(dev.scores, again.score(turns_of(data.dev)))
+
+    page = _model_card(card, dev)
+    ending = Ending(
+        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), dev.metrics),
+        trained_on=f"{len(data.train)} turns",
+        run=card.run,
+        facts=facts,
+        data=("train", "dev", "test"),
+        score=lambda: score_held_out(config, gate, dev),
     )
-    figures = intervals_of_examples(dev, need, kept, threshold.threshold)
-    worst = save_peft(output, gate, card, dev, kept, lambda worst: _card_text(card, need, figures, worst))
-    write_run_files(output, config, ("train", "dev", "test"), state.log_history)
-    write_meta(output / CARD, stage="train", config=card.run, inputs=[config.train, config.dev], extra=facts)
-    score_held_out(config, output, gate, dev, kept)
-    if not config.keep_checkpoints:
-        shutil.rmtree(output / "checkpoints")
-    told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    return (
-        f"{len(data.train)} turns, {state.global_step} steps in {run['seconds']} s ({run['compute']}); dev: {told}; "
-        f"adapter saved, opened again, scores equal (to {worst:.0e}) -> {output}"
-    )
+    return finish(config, state, ending)
 
 
-def _card_text(card: RagatePeftCard, need: Sequence[float], metrics: str, worst: float) -> str:
-    return _TEXT.format(
+def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
+    nf4 = " in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else ""
+    rule = "".join(f", {key} {value}" for key, value in card.label_rule.items())
+    return ModelCard(
+        title=f"RAGate-PEFT on {card.base_model}",
+        what="Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in "
+        f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
+        use=USE,
+        points=(
+            f"Reads: context{''.join(f', {name}' for name in card.features)}; at most {card.max_length} tokens, the "
+            "oldest turns are left out.",
+            f"Labels: a turn is positive if people enriched it{rule}. Loss at the answer's token alone.",
+        ),
+        limits="trained on the dialogues named below; other domains and languages were not tried. The threshold is "
+        "for data with the same share of positives. Scores rank turns; they are not calibrated probabilities.",
+        of_dev=dev.counts("turns"),
+        metrics=dev.table,
+        threshold=dev.threshold_text,
+        run=card.run,
+        versions=card.versions,
+        n_probe=len(dev.need),
+        unit="turns",
+        tags=("adaptive-retrieval", "ragate"),
         base=card.base_model,
-        nf4=" in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else "",
-        features="".join(f", {name}" for name in card.features),
-        max_length=card.max_length,
-        rule="".join(f", {key} {value}" for key, value in card.label_rule.items()),
-        n_probe=len(need),
-        worst=worst,
-        n_dev=len(need),
-        positive=round(sum(need)),
-        metrics=metrics,
-        threshold=card.thresholds[RagatePeft.name].threshold,
-        run=_table(card.run),
-        versions=_table(card.versions),
     )
 
 
-def _table(values: Mapping[str, object]) -> str:
-    return "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in values.items())
+def dry_run(prompts: TurnPrompts, data: ClassifierData, rows_a_step: int, epochs: float) -> str:
+    """The first row as the model reads it (the answer in double brackets), then one line of figures."""
+    rows = [turn_row(prompts, turn) for turn in turns_of(data.train)]
+    ids, decode = list(rows[0].ids), prompts.encoder.tokenizer.decode
+    lengths = sorted(len(row.ids) for row in rows)
+    return (
+        f"{decode(ids[:-1])}[[{decode(ids[-1:])}]]\ndry run: {len(rows)} turns, "
+        f"{sum(row.need > 0.5 for row in data.train)} positive, of {lengths[0]}-{lengths[-1]} tokens (median "
+        f"{lengths[len(lengths) // 2]}), {prompts.n_truncated} old turns left out; "
+        f"{count_steps(len(rows), rows_a_step, epochs)} steps of {rows_a_step} rows"
+    )

@@ -1,8 +1,6 @@
-"""Puts a plan together: memory by ZeRO stage, steps and time, and what to change where it does not fit.
+"""Plan of a training: memory by ZeRO stage, steps, operations and hours, and what to change where it does not fit.
 
-Steps, tokens, operations and hours of a training.
-
-The keys of a recipe's YAML file that decide what a training needs (the others are read and left alone).
+It is made from the keys of a recipe's YAML file that decide what a training needs; the others are left alone.
 """
 
 from __future__ import annotations

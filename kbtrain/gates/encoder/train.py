@@ -1,0 +1,76 @@
+"""Training of the encoder gate: rows with acts and offsets as further targets, and the probe that is fitted instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from kbtrain.gates.encoder.offset import OffsetGate, turns_only
+from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
+
+if TYPE_CHECKING:
+    from peft import PeftMixedModel, PeftModel
+    from transformers import PreTrainedModel
+
+    from kbtrain.gates.encoder.input import EncoderInput
+    from kbtrain.gates.encoder.probe import EncoderProbe
+    from kbtrain.training.classifier_trainer import ClassifierRow
+
+Base = Literal["dialogue_state"] | None
+
+
+def fit_base(base: Base, data: ClassifierData, weights: tuple[float, float]) -> tuple[OffsetGate | None, list[float]]:
+    """The gate to whose log odds the encoder's are added, if there is one, and the training rows' own offsets."""
+    if base is None:
+        return None, [0.0] * len(data.train)
+    return OffsetGate.fit(turns_only([row.example for row in data.train]), weights)
+
+
+def encoder_rows(
+    reader: EncoderInput, data: ClassifierData, acts: Sequence[str], offsets: Sequence[float]
+) -> list[ClassifierRow]:
+    """Training rows; ``acts`` are the auxiliary targets' names."""
+    from kbtrain.training.classifier_trainer import ClassifierRow
+
+    rows = []
+    for row, offset in zip(data.train, offsets, strict=True):
+        read = reader.encode(row.example)
+        rows.append(ClassifierRow(read.ids, read.segments, (), row.need, act_targets(row.example, acts), offset))
+    return rows
+
+
+def with_adapter(model: PreTrainedModel, rank: int, alpha: int) -> PeftModel | PeftMixedModel:
+    """The encoder wrapped with new adapters on all linear layers; its classifier is trained whole."""
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="SEQ_CLS")
+    return get_peft_model(model, lora)
+
+
+def fit_probe(
+    model: str, dtype: str, device: str, max_length: int, base: Base, data: ClassifierData, class_weight: float
+) -> EncoderProbe:
+    """A logistic regression on the frozen encoder's embeddings and, with a base, on the dialogue's state."""
+    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
+    from kbtrain.models.encoders import open_body
+
+    body, tokenizer = open_body(model, dtype, device)
+    reader = ProbeInput(tokenizer, max_length, base == "dialogue_state")
+    examples, need = [row.example for row in data.train], [row.need for row in data.train]
+    return EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, class_weight))
+
+
+def describe(
+    data: ClassifierData, class_weight: float, base: Base, act_weight: float, method: str, rows_a_step: int
+) -> str:
+    """One line of figures for a dry run: classes, weights, steps, acts and the base's slope."""
+    no, yes = class_weights(data.train, class_weight)
+    fitted, _ = fit_base(None if method == "probe" else base, data, (no, yes))
+    acts = common_acts(data.train) if act_weight else ()
+    start = f"adds to {base}, slope {fitted.slope:.2f}" if fitted else f"base: {base or 'none'}"
+    counts = (f"{sum(r.need > 0.5 for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
+    steps = "" if method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
+    return (
+        f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"
+        f"acts foreseen: {', '.join(acts) or 'none'}; {start}"
+    )

@@ -1,0 +1,119 @@
+"""End of a ranker's training: its folder, and ranks.json with its recall on dev and test beside TF-IDF's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.jsonl import read
+from kbtrain.provenance import file_sha256, package_versions, write_atomically
+from kbtrain.records import Snippet, Split, TurnExample
+from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, recall
+from kbtrain.training.config import TrainingConfig
+from kbtrain.training.finish import Ending, finish, largest_difference, save_checked, steps_of
+from kbtrain.training.model_card import ModelCard, table
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
+
+    from kbtrain.training.classifier_trainer import ClassifierRow
+
+RANKS = "ranks.json"
+TOLERANCE = 1e-5  # of a log-odds, between the trained ranker and the one opened from its folder
+_PROBE = 64  # pairs whose scores are compared
+
+
+def finish_ranker(
+    config: TrainingConfig,
+    snippets: Path,
+    turns: Mapping[Split, Sequence[TurnExample]],
+    candidates: Candidates,
+    ranker: Ranker,
+    rows: Sequence[ClassifierRow],
+    state: TrainerState,
+    run: Mapping[str, Any],
+) -> list[str]:
+    """End a ranker's training: saved in fp32, measured as opened from its folder; returns the lines to be said.
+
+    ``rows`` are the training pairs, some of which are scored to compare.
+    """
+    ranker.model.float()
+    kept = ranker.score(rows[:_PROBE])
+    facts = {"pairs": len(rows), **steps_of(state, config.epochs)}
+    about = {**run, **facts}
+    ranks: dict[str, Any] = {}
+
+    def write(folder: Path) -> None:
+        ranker.model.save_pretrained(folder)
+        ranker.tokenizer.save_pretrained(folder)
+        settings = {"kind": "ranker", "base_model": config.model, "max_length": ranker.max_length}
+        text = json.dumps({**settings, "run": about, "versions": package_versions()})
+        write_atomically(folder / RANKER, text + "\n")
+
+    def difference(folder: Path) -> float:
+        again = Ranker.load(folder, device=str(ranker.model.device))
+        ranks.update(measured(again, turns, candidates, snippets))
+        return largest_difference(kept, again.score(rows[:_PROBE]))
+
+    def readme(worst: float) -> str:
+        return _model_card(config.model, ranker.max_length, ranks, about, min(len(rows), _PROBE)).text(worst)
+
+    def save() -> tuple[float, dict[str, float]]:
+        worst = save_checked(config.output, write, difference, TOLERANCE, readme, RANKER)
+        write_atomically(config.output / RANKS, json.dumps(ranks, indent=1) + "\n")
+        return worst, ranks["dev"]["ranker"]
+
+    data = ("train", "snippets")
+    ending = Ending(save, f"{len(rows)} pairs", about, facts, data, last=RANKS, stage="train_ranker")
+    sentence = finish(config, state, ending)
+    return [*_lines(ranks), sentence]
+
+
+def measured(
+    ranker: Ranker, turns: Mapping[Split, Sequence[TurnExample]], candidates: Candidates, snippets: Path
+) -> dict[str, Any]:
+    """Recall of the ranker and of TF-IDF on dev and test."""
+    tfidf = TfIdfRank(list(read(Snippet, snippets)))
+    found: dict[str, Any] = {}
+    splits: tuple[Split, ...] = ("dev", "test")
+    for split in splits:
+        mine = recall(turns[split], candidates, lambda example, hits, k: ranker.best(example.context, hits, k))
+        found[split] = {"turns": len(turns[split]), "ranker": mine, "tfidf": recall(turns[split], candidates, tfidf)}
+    found["snippets_sha256"] = file_sha256(snippets)
+    return found
+
+
+def _lines(ranks: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{split} ({ranks[split]['turns']} turns): {name}: "
+        + ", ".join(f"{key} {value:.3f}" for key, value in ranks[split][name].items())
+        for split in ("dev", "test")
+        for name in ("ranker", "tfidf")
+    ]
+
+
+def _model_card(
+    base: str, max_length: int, ranks: Mapping[str, Any], run: Mapping[str, object], n_probe: int
+) -> ModelCard:
+    dev = {f"{name} {key}": f"{value:.4f}" for name in ("ranker", "tfidf") for key, value in ranks["dev"][name].items()}
+    return ModelCard(
+        title=f"Ranker of knowledge snippets on {base}",
+        what="Orders a dialogue's knowledge snippets by how well they fit its next turn. Score: log-odds that the "
+        "snippet is the one to use.",
+        use="""from kbtrain.retrieval.ranker import Ranker
+
+ranker = Ranker.load("this/folder")  # `data_gen/turn_features.py` searches with it""",
+        points=(f"Reads: context and one snippet, at most {max_length} tokens; the oldest turns are left out.",),
+        limits="trained on the dialogues named below; other domains and languages were not tried.",
+        of_dev=f"{ranks['dev']['turns']} turns",
+        metrics=table(dev),
+        threshold="Threshold: none, it orders.",
+        run=run,
+        versions=package_versions(),
+        n_probe=n_probe,
+        unit="pairs",
+        tags=("retrieval", "ragate"),
+        base=base,
+    )

@@ -1,0 +1,138 @@
+"""The frame of a training recipe: what it says, the folder it claims, its bar, its resumption, whatever is trained.
+
+A recipe keeps what is its own, from top to bottom: configuration, data, model, loss, and the facts of its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.training.run import claim_folder, finished, last_good, remember_once, run_key
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+    from transformers import Trainer
+
+    from kbtrain.training.config import TrainingConfig
+
+OnLog = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
+
+
+class Recipe:
+    """One command's training into ``config.output``; ``label`` tells several trainings of one command apart.
+
+    After :meth:`claim`: ``key`` is all that decides the result, ``device`` and ``processes`` what computes it.
+    """
+
+    def __init__(self, name: str, config: TrainingConfig, label: str = "") -> None:
+        self.name = name
+        self.config = config
+        self.label = label
+        self.started = time.time()
+        self.key: dict[str, Any] = {}
+        self.device = ""
+        self.processes = 1
+
+    @property
+    def first(self) -> bool:
+        """True in the rank that prints and saves."""
+        return int(os.environ.get("RANK", "0")) == 0
+
+    def say(self, text: str) -> None:
+        """Print ``text`` under the recipe's name, in the first rank only."""
+        self.show(f"{self.name}: {self.label}{': ' * bool(self.label)}{text}")
+
+    def show(self, text: str) -> None:
+        """Print ``text`` as it is, in the first rank only."""
+        if self.first:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def claim(self, *last_files: str, dev: Path | None = None, **facts: object) -> bool:
+        """Join the other ranks and bind the output folder to this training; False (and said) if it is finished.
+
+        ``last_files`` are those that a finished training writes last; ``dev`` another data file than the config's
+        dev, and ``facts`` more of what decides the result. Raises :class:`UserError` if another training is there.
+        """
+        from kbtrain.models.load import choose_device
+        from kbtrain.training.processes import main_first, start_processes
+
+        quiet_libraries()
+        config = self.config
+        self.device = choose_device(config.device)
+        self.processes = start_processes(self.device)
+        settings = config.model_dump(mode="json")
+        self.key = {**run_key(settings, config.train, dev or config.dev, config.not_part_of_a_run), **facts}
+        main_first(lambda: claim_folder(config.output, self.key))
+        if not finished(config.output, *last_files):
+            return True
+        self.say(f"{config.output} is finished already; nothing to do")
+        return False
+
+    def compute(self, measure: Callable[[], str]) -> str:
+        """``measure``'s fp32, bf16 or fp16: asked once for all ranks, and not again by a run that goes on."""
+        from kbtrain.training.processes import main_first
+
+        return main_first(lambda: remember_once(self.config.output, "compute", measure))
+
+    def bar(self, dev_lines: bool = True) -> OnLog:
+        """A trainer's ``on_log``: progress with the remaining time, losses, and dev's figures (a line of their own
+        with ``dev_lines``)."""
+        from kbtrain.progress import progress_bar
+
+        bar: tqdm[None] = progress_bar(desc=self.label or self.name, unit="steps", disable=not self.first)
+
+        def on_log(step: int, steps: int, logs: Mapping[str, float]) -> None:
+            bar.total = steps
+            if bar.n == 0:
+                bar.initial = bar.n = bar.last_print_n = step - 1  # by a run that was killed
+            dev = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
+            shown = {"loss": logs["loss"]} if "loss" in logs else {} if dev_lines else dev
+            if shown:
+                bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()}, refresh=False)
+            bar.update(step - bar.n)
+            if dev and dev_lines:
+                bar.write(f"step {step}: dev " + ", ".join(f"{name} {value:.3f}" for name, value in dev.items()))
+            if "train_runtime" in logs:
+                bar.close()
+
+        return on_log
+
+    def train_to_end(self, trainer: Trainer) -> None:
+        """Train, from the last complete checkpoint if there is one; incomplete ones are deleted, and said."""
+        checkpoint, broken = last_good(self.config.output / "checkpoints")
+        self.wait()  # all have looked before one of them deletes
+        for path in broken:
+            self.say(f"{path}: incomplete (killed while saving); left out")
+            shutil.rmtree(path, ignore_errors=True)
+        if checkpoint:
+            self.say(f"goes on from {checkpoint}")
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def facts(self, **own: object) -> dict[str, Any]:
+        """The run as a card records it: its key, the method's ``own`` facts, device, processes and seconds."""
+        seconds = round(time.time() - self.started)
+        return {**self.key, **own, "device": self.device, "processes": self.processes, "seconds": seconds}
+
+    def wait(self) -> None:
+        """Wait for all ranks."""
+        from accelerate.state import PartialState  # type: ignore[import-untyped,unused-ignore]
+
+        PartialState().wait_for_everyone()
+
+
+def quiet_libraries() -> None:
+    """Turn off bars and notices of transformers and bitsandbytes: a stage's output is its own."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
