@@ -17,32 +17,26 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from kbtrain.config import run_script
+from kbtrain.distributed.ray_cluster import EngineConfig, engine
+from kbtrain.distributed.sampling import RayEngine
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.sample_stage import Plan, Shard, check_files
+from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
-if TYPE_CHECKING:
-    from kbtrain.llm.sample_stage import Engine
 
-
-class SampleConfig(LLMConfig):
+class SampleConfig(EngineConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and evidence.jsonl")
     sampling_run: str = Field("main", description="name of this sampling run in the store")
     conditions: tuple[Condition, ...] = Field(("llm", "rag", "mask"), description="llm, rag, mask")
     samples: dict[Split, int] = Field({"train": 30, "dev": 30, "test": 30}, description="answers sampled per question")
     mask_questions: dict[Split, int] | None = Field(None, description="first questions asked under mask; null: all")
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
-    engine: Literal["local", "ray"] = Field("local", description="local (this process) or ray (actors of a cluster)")
-    ray_address: str | None = Field(None, description="ray: the cluster; null: $RAY_ADDRESS, or this machine alone")
-    ray_actors: int = Field(0, ge=0, description="ray: models open at once; 0: one per GPU, or per node without GPUs")
-    ray_cpus: float = Field(0, ge=0, description="ray: CPUs of each; 0: those of a node (with GPUs: 1)")
     dry_run: bool = Field(False, description="check the input, say what would be done, and stop")
 
 
@@ -70,22 +64,12 @@ def main(config: SampleConfig) -> None:
         else:
             unit = "question-conditions"
             with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit) as bar:
-                for n in job.sample(store, engine(config)):
+                for n in job.sample(store, engine(config, local, RayEngine)):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
-
-
-def engine(config: SampleConfig) -> Engine:
-    if config.engine == "ray":
-        from kbtrain.distributed.sampling import RayEngine
-
-        return RayEngine(config.ray_address, config.ray_actors, config.ray_cpus)
-    from kbtrain.llm.sample_stage import local
-
-    return local
 
 
 if __name__ == "__main__":

@@ -13,11 +13,25 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+from pydantic import Field
+
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 
+EngineT = TypeVar("EngineT")
+
 _DEATHS = 3  # times a row is repeated when its process dies; Ray's own default is for ever, without a word
+
+
+class EngineConfig(Config):
+    """The process or cluster that computes a job's rows. A script's own config is a child of it."""
+
+    engine: Literal["local", "ray"] = Field("local", description="local (this process) or ray (actors of a cluster)")
+    ray_address: str | None = Field(None, description="ray: the cluster; null: $RAY_ADDRESS, or this machine alone")
+    ray_actors: int = Field(0, ge=0, description="ray: models open at once; 0: one per GPU, or per node without GPUs")
+    ray_cpus: float = Field(0, ge=0, description="ray: CPUs of each; 0: those of a node (with GPUs: 1)")
 
 
 class RowWorker(ABC):
@@ -124,6 +138,14 @@ class RayCluster:
         if not cpus:
             raise UserError("ray: the cluster has neither GPUs nor CPUs; start nodes with ray start")
         return self.actors or len(cpus), {"num_cpus": self.cpus or min(cpus)}
+
+
+ClusterT = TypeVar("ClusterT", bound=RayCluster)
+
+
+def engine(config: EngineConfig, local: EngineT, on_ray: type[ClusterT]) -> EngineT | ClusterT:
+    """``local``, or the engine of kind ``on_ray`` on the cluster that ``config`` names."""
+    return local if config.engine == "local" else on_ray(config.ray_address, config.ray_actors, config.ray_cpus)
 
 
 def _knock(address: str | None) -> None:

@@ -9,19 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, TypeAdapter
 
-from kbtrain.config import Config
-from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
+from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker, engine
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import GateHandle, Opening, reopened
-from kbtrain.gates.score_stage import Chunk, ScoredChunk, scored_chunk
+from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, local, scored_chunk
 from kbtrain.records import Split
-
-if TYPE_CHECKING:
-    from kbtrain.gates.score_stage import Engine
 
 _CHUNK = TypeAdapter(Chunk)
 _SCORED = TypeAdapter(ScoredChunk)
@@ -77,22 +72,14 @@ def _with_dtype(opening: Opening) -> Opening:
     return replace(opening, dtype=name_of(choose_dtype("auto", choose_device(opening.device), "")))
 
 
-class ScoringConfig(Config):
+class ScoringConfig(EngineConfig):
     """Splits, chunk size and engine of a scoring; base class of the scripts' configs."""
 
     splits: tuple[Split, ...] = Field(("dev", "test"), description="which questions to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
     dtype: str = Field("auto", description="auto, fp32, bf16 or fp16")
     device: str = Field("auto", description="auto, cpu or cuda")
-    engine: Literal["local", "ray"] = Field("local", description="local (this process) or ray (actors of a cluster)")
-    ray_address: str | None = Field(None, description="ray: the cluster; null: $RAY_ADDRESS, or this machine alone")
-    ray_actors: int = Field(0, ge=0, description="ray: gates open at once; 0: one per GPU, or per node without GPUs")
-    ray_cpus: float = Field(0, ge=0, description="ray: CPUs of each; 0: those of a node (with GPUs: 1)")
 
     def scoring(self) -> Engine:
         """The engine that scores the chunks."""
-        if self.engine == "ray":
-            return RayScoring(self.ray_address, self.ray_actors, self.ray_cpus)
-        from kbtrain.gates.score_stage import local
-
-        return local
+        return engine(self, local, RayScoring)
