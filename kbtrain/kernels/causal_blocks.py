@@ -1,12 +1,11 @@
-"""A prompt's attention to itself by plain matrix products, block by block of queries.
+"""Attention of a prompt to itself by plain matrix products, block by block of queries; and a shorter last layer.
 
 For CPUs on which the fused kernel is slow: plain products run at the processor's 16-bit rate, and in blocks the scores
 stay in its cache. Without a mask only for prompts padded on the right or not at all.
 
-Of a model's last layer, what anyone reads: the states of a prompt's last token, or of a few.
-
-Keys and values of all tokens are needed, and so are all states of the layers before; but the last layer's attention,
-output and MLP for the other tokens go nowhere.
+The last layer's computation is skipped at positions whose output is not used: keys and values of all tokens are needed,
+and so are all states of the layers before; but of the last layer's attention, output and MLP only the states of a
+prompt's last token, or of a few, are used.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def only(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
 
 
 def unread(module: Any, start: int, end: int) -> bool:
-    """Whether nobody reads what this layer's attention makes of the fed tokens ``start`` to ``end``."""
+    """True if no requested position is in ``[start, end)`` of the fed tokens."""
     wanted = _WANTED.get()
     if wanted is None or module.layer_idx != wanted.layer:
         return False
@@ -110,7 +109,7 @@ def causal_blocks_attention(
 
 
 def future(like: torch.Tensor) -> torch.Tensor:
-    """(BLOCK, BLOCK): -inf where a query stands before a key; type and device of ``like``."""
+    """(BLOCK, BLOCK): -inf where a key is after the query; type and device of ``like``."""
     return torch.full((BLOCK, BLOCK), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
 
 
@@ -127,19 +126,19 @@ AttentionInterface.register(NAME, causal_blocks_attention)
 
 
 def pays(model: PreTrainedModel, length: int, least: int = _LONG) -> bool:
-    """Whether this model's own attention over ``length`` tokens is the fused kernel in its slow case."""
+    """True if this model's own attention over ``length`` tokens is the fused kernel in its slow case."""
     slow = fused_attention_is_slow(model.device.type, model.dtype)
     return slow and length >= least and model.config._attn_implementation == "sdpa"
 
 
 def plain(model: PreTrainedModel) -> bool:
-    """Whether scores are products of queries and keys and nothing else: no soft caps, sinks or position biases."""
+    """True if scores are products of queries and keys and nothing else: no soft caps, sinks or position biases."""
     return model.config.get_text_config().model_type in _FAMILIES
 
 
 @contextmanager
 def causal_blocks(model: PreTrainedModel, read: torch.Tensor | None = None) -> Iterator[None]:
-    """Within it, the model attends in blocks, without a mask to all that stands before; it must have no soft caps.
+    """Context in which the model attends in blocks, without a mask, to all earlier tokens; it must have no soft caps.
 
     ``read`` (n,): of the tokens that are fed, those whose last states anyone reads, in every row; None: all.
     """

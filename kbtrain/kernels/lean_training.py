@@ -1,16 +1,13 @@
-"""Norms and gated MLPs of the Llama family that keep less for the backward pass, and pass over memory less often.
+"""Norms, gated MLPs and low-rank adapters that keep less for the backward pass; faster dropout on CPUs.
 
-As they come, a norm keeps its input twice in fp32 and hands on fp32, which each projection then casts for itself; a
-gated MLP keeps four intermediate results. Here a norm keeps its input and one number a token and hands on what is
-computed in; an MLP keeps two results and computes the rest again, which is elementwise and cheap.
+In the Llama family a norm keeps its input twice in fp32 and hands on fp32, which each projection then casts for itself;
+a gated MLP keeps four intermediate results. Here a norm keeps its input and one number a token and hands on the
+computing format; an MLP keeps two results and recomputes the rest, which is elementwise and cheap.
 
-Low-rank adapters (peft's LoRA) that keep less for the backward pass, and on a CPU draw their dropout faster.
-
-As they come, each adapter on a CPU takes its input in fp32, and keeps dropout's mask in fp32 and what dropout left:
-six bytes a number. Here it keeps the input as it is, which adapters beside each other share, and one byte a number;
-what dropout left is computed again for the gradients.
-
-Dropout whose random numbers cost a CPU a quarter of the time (torch draws them one by one, in one thread).
+Each of peft's LoRA adapters on a CPU takes its input in fp32, and keeps dropout's mask in fp32 and dropout's result:
+six bytes a number. Here it keeps the input unchanged, which adapters beside each other share, and one byte a number;
+dropout's result is recomputed for the gradients. Dropout's random numbers take a quarter of the time (torch draws them
+one by one, in one thread).
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ class Dropout(nn.Dropout):
 
 
 def kept_places(x: Tensor, p: float) -> tuple[Tensor, float]:
-    """Where a dropout of probability ``p`` (below 1) keeps ``x``'s numbers, and what these are multiplied with."""
+    """Positions that a dropout of probability ``p`` (below 1) keeps of ``x``, and the factor of the kept numbers."""
     if x.device.type != "cpu":
         return torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p), 1 / (1 - p)
     dropped, n = round(p * _STEPS), x.numel()

@@ -1,7 +1,4 @@
-"""Keeps memory that was freed, instead of giving it back to the system after every product and asking for it again.
-
-How much memory this machine has.
-"""
+"""Memory of the process: freed blocks are kept for the next product (mallopt); and the memory of the machine."""
 
 from __future__ import annotations
 

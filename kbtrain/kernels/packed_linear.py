@@ -1,8 +1,7 @@
 """Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
 
-PyTorch hands plain weights to oneDNN, which lays them out anew for every product: a tenth of the products' time.
-
-Whether weights are still those from which something was computed that is kept.
+PyTorch hands plain weights to oneDNN, which lays them out again for every product: a tenth of the products' time.
+In-place changes of weights are detected, and invalidate whatever was computed from them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SHARE = 0.1  # of the machine's memory that packed weights, which stand beside 
 
 
 class PackedWeights:
-    """The packed weights of a model's linear layers, packed when first asked for; serves the model's replicas too."""
+    """The packed weights of a model's linear layers, packed at the first use; serves the model's replicas too."""
 
     def __init__(self, model: nn.Module) -> None:
         self.pays = _pays(model)
@@ -39,7 +38,7 @@ class PackedWeights:
         self._lock = Lock()
 
     def current(self) -> list[torch.Tensor]:
-        """One for each layer, packed anew if weights were changed since; empty where packing does not pay."""
+        """Packed weights of each layer, packed again if weights have changed; empty where packing does not pay."""
         with self._lock:
             versions = weight_versions(layer.weight for layer in self._layers)
             if versions != self._versions:

@@ -25,8 +25,9 @@ _AT_ONCE = 2  # on a CPU with as many cores (measured with two; more would take 
 
 
 def n_parallel(model: PreTrainedModel) -> int:
-    """How many batches of a model to compute side by side: 1 where that gains nothing, or where a replica would not
-    be one (a module's forward was replaced, as trainers do; weights that processes share)."""
+    """Number of batches of a model to compute in parallel: 1 where that gains nothing, or where a replica would not be
+    one (a module's forward was replaced, as trainers do; weights that processes share).
+    """
     if model.device.type != "cpu" or torch.get_num_threads() < _AT_ONCE:
         return 1
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -41,8 +42,9 @@ def replica(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> Iterator[R]:
-    """What ``works`` make of the items, in their order. Each of ``works`` serves one item at a time, in a thread of
-    its own, with its share of PyTorch's threads."""
+    """Results of ``works`` for the items, in their order. Each of ``works`` serves one item at a time, in a thread of
+    its own, with its share of PyTorch's threads.
+    """
     if len(works) == 1:
         yield from map(works[0], items)
         return

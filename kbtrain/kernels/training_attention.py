@@ -1,10 +1,8 @@
-"""Causal attention for training by plain matrix products, block by block, its weights computed again for the gradients.
+"""Causal attention for training by plain matrix products, block by block, its weights recomputed for the gradients.
 
-For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`): like it, this
-keeps queries, keys and values only, but its products run at the processor's 16-bit rate. Each row is computed without
-its padding.
-
-Which attention a training batch takes: in blocks, by plain products, where the fused kernel is slow.
+For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`); there a training batch
+attends in blocks. Like the fused kernel, this keeps queries, keys and values only, but its products run at the
+processor's 16-bit rate. Each row is computed without its padding.
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ AttentionInterface.register(NAME, block_attention)
 
 
 def serves(model: Any, tokens: int) -> bool:
-    """Whether this model's attention is the plain causal one over rows of so many ``tokens``."""
+    """True if this model's attention is the plain causal one over rows of so many ``tokens``."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     return plain(model) and (window is None or tokens <= window)

@@ -1,7 +1,4 @@
-"""Which back ends there are, and how each is opened from a config. Nothing heavy is imported before it is asked for.
-
-The keys of every script that asks a language model, whichever back end holds it.
-"""
+"""The back ends and the config keys of every script that uses a language model; each is imported when it is opened."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class LLMConfig(Config):
         return self
 
     def sampling(self) -> Sampling:
-        """The part that says how answers are drawn."""
+        """Settings of the sampling."""
         return Sampling(**self.model_dump(include=set(Sampling.__dataclass_fields__)))
 
     def run_settings(self) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""What every back end offers: answers for requests, as a stream of :class:`~kbtrain.records.SampleSet`.
+"""Interface of back ends: answers for requests, as a stream of :class:`~kbtrain.records.SampleSet`.
 
-The seed of a request, for back ends that draw by themselves.
-
-A prompt that fits: evidence is cut from its tail, and what was cut is counted.
+Also the seed of a request, for back ends that draw by themselves; and prompts that fit: evidence is cut from its tail,
+and the cut tokens are counted.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn. ``temperature`` 1 and no filters as in KBM (section 3.2).
+    """Settings of a sampling. ``temperature`` 1 and no filters as in KBM (section 3.2).
 
     ``seed`` names the run: with question, condition, sample index and step it is hashed into each uniform number.
     ``max_prompt_tokens``: a longer prompt loses evidence from its tail.
@@ -57,7 +56,7 @@ class LLM(Protocol):
     name: str
 
     def facts(self) -> dict[str, Any]:
-        """What the answers depend on beyond the settings (number format, prompts): kept with the run they belong to."""
+        """Facts that the answers depend on beyond the settings (number format, prompts): stored with the run."""
         ...
 
     def answer(

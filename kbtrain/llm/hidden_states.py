@@ -1,4 +1,4 @@
-"""Reads a model's states in its middle: the output of one layer's MLP, and the residual stream behind that layer.
+"""Hidden states in a model's middle: the output of one layer's MLP, and the residual stream behind that layer.
 
 SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual: for 32 layers that of layer 15 (from
 0), which is not ``hidden_states[16]``. A hook finds it in any model whose layers are built as usual.
@@ -48,7 +48,7 @@ class StateTap:
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """Within it, each forward pass of the model replaces what stands in the :class:`Reading`."""
+        """Context in which each forward pass of the model replaces the content of the reading."""
         found = Reading()
 
         def of_mlp(module: Any, args: Any, output: Any) -> None:
@@ -71,7 +71,7 @@ def middle(n_layers: int) -> int:
 
 
 def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
-    """The list of a decoder's layers: as many as its config says. Raises :class:`UserError` if there is none."""
+    """The list of a decoder's layers, as many as in its config. Raises :class:`UserError` if there is none."""
     count = model.config.get_text_config().num_hidden_layers
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == count and _is_block(module[0]):

@@ -34,7 +34,9 @@ def samples(
     logprobs: bool,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[Sample]:
-    """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply that tells too little."""
+    """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without text or
+    probabilities.
+    """
     choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))[:n]
     alone = (reply.get("usage") or {}).get("completion_tokens") if len(reply["choices"]) == 1 else None
     made = []
@@ -93,8 +95,9 @@ NEUTRAL = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
 
 @dataclass(frozen=True)
 class Server:
-    """Where the model is and how it is asked. ``extra`` goes into each request (None takes a field out); ``neutral``
-    are fields that stand there unless the sampling itself sets them."""
+    """Address and protocol of a model server. ``extra`` goes into each request (None takes a field out); ``neutral``
+    are fields with defaults, unless the sampling itself sets them.
+    """
 
     url: str
     model: str
@@ -234,7 +237,9 @@ def _headers(server: Server) -> dict[str, str]:
 
 
 def _server_kind(server: Server) -> str:
-    """Who serves, as far as its list of models tells (vLLM says so). Raises :class:`UserError` if nobody answers."""
+    """Kind of the server, as far as its list of models shows it (vLLM does). Raises :class:`UserError` without an
+    answer.
+    """
     where = f"server {server.url}"
     try:
         response = httpx2.get(f"{server.url.rstrip('/')}/models", headers=_headers(server), timeout=30.0)

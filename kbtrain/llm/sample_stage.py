@@ -1,11 +1,8 @@
 """The sampling stage: requests -> answers -> store. Whoever draws the answers, one process writes them.
 
-The answers that a sampling run needs, as a stream of requests over the question and evidence files.
-
-One run cut into shards, for job arrays: shard i of n takes every n-th window of the requests.
-
-Whole windows, because a window is what the sampler cuts into batches: so a shard computes the very batches that the
-undivided run computes, and the answers are the same to the byte, whatever the number of shards.
+Requests are a stream over the question and evidence files. For job arrays a run is cut into shards: shard i of n takes
+every n-th window of the requests. Whole windows, because a window is what the sampler cuts into batches: so a shard
+computes the very batches of the undivided run, and the answers are the same to the byte, whatever the number of shards.
 """
 
 from __future__ import annotations
@@ -117,7 +114,7 @@ class Shard:
 
     @property
     def whole(self) -> bool:
-        """Whether there is no other shard."""
+        """True if there is no other shard."""
         return self.count == 1
 
     @property
@@ -141,7 +138,7 @@ class Shard:
         return self.n_requests(total, size)
 
     def n_requests(self, total: int, size: int) -> int:
-        """How many of ``total`` requests are in this shard."""
+        """Number of requests in this shard, of ``total``."""
         starts = range((self.index - 1) * size, total, self.count * size)
         return sum(min(size, total - start) for start in starts)
 
@@ -152,7 +149,7 @@ Engine = Callable[[LLMConfig, Iterator[list[AnswerRequest]], Collection[tuple[st
 
 @dataclass(frozen=True)
 class SamplingJob:
-    """One shard of one run: what is asked, of whom, and what the answers depend on (``settings``, JSON values)."""
+    """One shard of one run: requests, model, and the ``settings`` that the answers depend on (JSON values)."""
 
     config: LLMConfig
     run: str
@@ -172,7 +169,9 @@ class SamplingJob:
         return cls(config, run, plan, shard, share, settings)
 
     def n_stored(self, store: SampleStore) -> int:
-        """How many of its question-conditions are stored. Raises :class:`UserError` if it was begun otherwise."""
+        """Number of its question-conditions in the store. Raises :class:`UserError` if the run has other settings
+        there.
+        """
         if self.run not in store.runs():
             return 0
         stored = store.run_meta(self.run)

@@ -1,7 +1,7 @@
-"""One request to a model server, tried again with back-off while there is hope, else one line that says why not.
+"""Send a request to a model server, repeated with back-off for passing faults, else one line with the cause.
 
-Tried again: no connection, a connection that breaks, a time-out, the statuses of :data:`PASSING`, and a reply of status
-200 that is not what was asked for (cut off, no JSON, no choices). Everything else is the user's to mend.
+Repeated: no connection, a connection that breaks, a time-out, the statuses of :data:`PASSING`, and a reply of status
+200 with wrong content (cut off, no JSON, no choices). Everything else is the user's to mend.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Retry:
-    """How often, and how long between tries: ``first`` seconds, doubled each time up to ``longest``, times a random
-    number between 1/2 and 1 (so that clients which failed together do not come back together).
+    """Number of tries and the pauses between them: ``first`` seconds, doubled each time up to ``longest``, times a
+    random number between 1/2 and 1 (so that clients which failed together do not come back together).
 
     A server's ``Retry-After`` counts as the least wait, up to ``patience`` seconds.
     """
@@ -41,7 +41,7 @@ class Retry:
     patience: float = 600.0
 
     def seconds(self, failed: int, asked: float | None) -> float:
-        """The wait after ``failed`` tries; ``asked`` is what the server asked for."""
+        """Seconds to wait after ``failed`` tries; ``asked`` is the server's own request."""
         wait = min(self.longest, self.first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1.0)
         return max(wait, min(asked or 0.0, self.patience))
 
@@ -95,7 +95,7 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) 
 
 
 def message(response: httpx2.Response) -> str:
-    """What a server says of its error, in one short line."""
+    """A server's error message in one short line."""
     try:
         said = json.loads(response.text)
     except ValueError:

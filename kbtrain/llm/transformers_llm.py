@@ -36,7 +36,7 @@ class _Batch:
 
 
 class TransformersLLM:
-    """Implements :class:`~kbtrain.llm.base.LLM`. ``shared_prefix`` says whether the fast path holds for this model."""
+    """Implements :class:`~kbtrain.llm.base.LLM`. ``shared_prefix`` is True if the fast path holds for this model."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class TransformersLLM:
                     yield _Batch(batch, missing, cut)
 
     def _answers(self, sampler: BatchSampler, batch: _Batch) -> list[SampleSet]:
-        """What is missing of a batch, which is drawn whole."""
+        """Answers of a batch that are still missing; the batch is drawn whole."""
         found = zip(batch.prompts, self._drawn(sampler, batch.prompts), strict=True)
         return [_set(p, made, batch.cut) for p, made in found if (p.question_id, p.condition) in batch.missing]
 
@@ -140,7 +140,7 @@ class TransformersLLM:
 
 
 def _token_bytes(model: PreTrainedModel) -> int:
-    """What the keys and values of one token take."""
+    """Bytes of the keys and values of one token."""
     config = model.config.get_text_config()
     all_heads = getattr(config, "num_attention_heads", None) or 1
     heads = getattr(config, "num_key_value_heads", None) or all_heads

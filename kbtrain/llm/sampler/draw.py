@@ -1,19 +1,13 @@
-"""From logits to tokens: inverse CDF with given uniform numbers, or the most probable token.
+"""Draw tokens from logits: inverse CDF with given uniform numbers, top-k and top-p filters, or the most probable token.
 
 ``torch.multinomial`` over a vocabulary of 49,152 takes twenty times as long as a cumulative sum and a binary search,
-and its result would depend on the batch.
+and its result would depend on the batch. With a top-k filter only the few tokens it leaves are sorted and summed:
+sorting the whole vocabulary takes longer than a step of a small model, and so does choosing the highest 50 of 49,152
+directly; they are in the 50 blocks with the highest maxima, which are found quickly.
 
-Drawing with a top-k filter: the few tokens it leaves are all that is sorted and summed.
-
-Sorting the whole vocabulary for top-p, as the general filters must, takes longer than a step of a small model; even
-choosing the highest 50 of 49,152 does. They stand in the 50 blocks with the highest maxima, which are found quickly.
-
-Uniform random numbers by hashing, so that a sample depends on what it is, not on when or beside what it was drawn.
-
-Consecutive seeds of a generator repeat samples between questions; a hash of (run, question, condition, index, step)
-does not.
-
-What a step's logits say beside the drawn token: the entropy of the distribution, and the token's surprisal.
+Uniform random numbers are hashes of (run, question, condition, index, step), so that a sample does not depend on time
+or batch; consecutive seeds of a generator would repeat samples between questions. A step's logits also give the entropy
+of the distribution and the drawn token's surprisal.
 """
 
 from __future__ import annotations

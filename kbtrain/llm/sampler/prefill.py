@@ -1,6 +1,6 @@
-"""Prompts through the model once: their keys and values, and what comes next after each.
+"""Prefill: one pass of prompts through the model, for their keys and values and the next token's logits.
 
-The tokens with which many prompts begin (an instruction, demonstrations): computed once, for all.
+The common prefix of many prompts (an instruction, demonstrations) is computed once, for all.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
 def _one_by_one(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, head: DynamicCache | None
 ) -> tuple[DynamicCache, torch.Tensor]:
-    """Each prompt through the model alone, its keys and values written where all prompts' stand together: so many
-    ``places`` for each, besides the head."""
+    """Prefill each prompt alone and write its keys and values into the common tensors: ``places`` for each, besides the
+    head.
+    """
     cache = DynamicCache(config=model.config)
     heads: Sequence[Any] = [None] * len(cache.layers) if head is None else head.layers
     layers = [_PromptLayer(len(prompts), places, of_head) for of_head in heads]
@@ -120,7 +121,7 @@ class _PromptLayer(DynamicLayer):
         return states.new_empty(n_prompts, states.shape[1], places, states.shape[3])
 
     def get_seq_length(self) -> int:
-        """Where every prompt begins."""
+        """Length of the common prefix, at which every prompt begins."""
         return self.start
 
 
@@ -139,11 +140,11 @@ class SharedPrefixCache:
             self._cache, _ = prefill(model, [self.ids], blocks)
 
     def current(self) -> bool:
-        """Whether the model's weights are still those it was computed with."""
+        """True if the model's weights have not changed since it was computed."""
         return self._versions == weight_versions(self.model.parameters())
 
     def fits(self, prompts: Sequence[Sequence[int]]) -> bool:
-        """Whether all of these begin with the head, and go on."""
+        """True if all of these begin with the prefix, and are longer."""
         n = len(self.ids)
         return all(len(ids) > n and tuple(ids[:n]) == self.ids for ids in prompts)
 

@@ -101,7 +101,7 @@ class Stopper:
         self._may_stop = [any(c in piece for c in last) for piece in pieces]
 
     def finish(self, tokens: Sequence[int]) -> Finish | None:
-        """Why the answer ends with its newest token, or None."""
+        """Reason why the answer ends with its newest token, or None."""
         newest = tokens[-1]
         if newest in self.eos:
             return "eos"

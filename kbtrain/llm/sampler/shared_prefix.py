@@ -1,10 +1,9 @@
-"""Many answers to one prompt, with the prompt's keys and values kept once.
+"""Attention of many answers to one prompt, with the prompt's keys and values kept once.
 
-All rows of a question attend to the same prefix: their queries become one matrix product against it, whose scores
-stand beside those of each row's own few tokens in one softmax. The function goes through transformers' attention
-interface, so it serves every causal model that does, with full attention (or a window that is not full yet).
-
-Decoding many rows in lockstep over prompts that are prefilled: with the shared prefix, or with copies of it.
+All rows of a question attend to the same prefix: their queries become one matrix product against it, whose scores are
+joined with those of each row's own few tokens in one softmax. The function goes through transformers' attention
+interface, so it serves every causal model that does, with full attention (or a window that is not full yet). Many rows
+are decoded in lockstep over prefilled prompts, with the shared prefix or with copies of it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NAME = "kbtrain_shared_prefix"
 
 @dataclass
 class Layout:
-    """Which rows belong to which question: row r sits in ``slots[r]`` of a (questions, width) grid."""
+    """Assignment of rows to questions: row r sits in ``slots[r]`` of a (questions, width) grid."""
 
     n_questions: int
     width: int

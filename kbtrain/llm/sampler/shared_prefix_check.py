@@ -1,4 +1,4 @@
-"""Whether the shared prefix holds for a model: asked of its config, then measured against its own attention."""
+"""Check that the shared prefix holds for a model: by its config, then measured against its own attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCKS = 300  # tokens of a prompt that takes several blocks
 
 
 def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
-    """Why prompts and answers of up to ``longest`` tokens can't share a prefix here, or None if they can."""
+    """Reason why prompts and answers of up to ``longest`` tokens cannot share a prefix here, or None if they can."""
     window = _window(model)
     if window is not None and longest > window:
         return f"its sliding window of {window} tokens is shorter than prompt and answer together ({longest})"
