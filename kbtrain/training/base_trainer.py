@@ -42,7 +42,7 @@ def epoch_order(lengths: Sequence[int], group: int, seed: int, epoch: int) -> li
 
 
 class LikeLengthSampler:
-    """A sampler for torch's DataLoader; ``epoch`` is asked anew each time it is iterated over."""
+    """Sampler for torch's DataLoader; ``epoch`` is read each time it is iterated over."""
 
     def __init__(self, lengths: Sequence[int], group: int, seed: int, epoch: Callable[[], int]) -> None:
         self.lengths = list(lengths)

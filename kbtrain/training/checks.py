@@ -46,8 +46,9 @@ def check_base(model: str, method: str, dtype: str, device: str) -> PreTrainedTo
 
 
 def check_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary: int, model: str) -> None:
-    """Padding may well be the end token: padded places are masked and have no label, so the end is learnt all the
-    same. But it must be a token that the model knows."""
+    """Check the pad token: it may be the end token, as padded places are masked and have no label, so the end is learnt
+    all the same; but the model must know it.
+    """
     for name in ("pad", "eos"):
         found = getattr(tokenizer, f"{name}_token_id")
         if found is not None and found >= vocabulary:
@@ -110,7 +111,7 @@ def _at_most(config: PlannedTraining, longest: int) -> float:
 
 
 def launched_layout() -> Any:
-    """The ZeRO stage that ``accelerate launch`` was told, as a layout of a plan."""
+    """The ZeRO stage of ``accelerate launch``, as a layout of a plan."""
     path = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     if not path or not Path(path).exists():
         return "none"

@@ -38,7 +38,7 @@ class ClassifierRow:
 
 
 class ClassifierCollator:
-    """Rows to tensors (rows, longest), padded on the right; the mask says what is real."""
+    """Rows to tensors (rows, longest), padded on the right, with a mask of the real tokens."""
 
     def __init__(self, pad_id: int, with_segments: bool = False, n_auxiliary: int = 0) -> None:
         self.pad_id = pad_id
@@ -180,7 +180,7 @@ class ClassifierTrainer(BaseTrainer):
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """AdamW with a rate for each layer, where ``rates`` say so."""
+        """AdamW, with a rate for each layer according to ``rates``."""
         if self.rates is None or self.optimizer is not None:
             return super().create_optimizer()
         groups = parameter_groups(cast("nn.Module", self.model), self.rates, self.args.weight_decay)

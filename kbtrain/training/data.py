@@ -37,8 +37,9 @@ def target(example: GateExample, key: Key, labels: Labels) -> float | None:
 
 
 def read_data(train: Path, dev: Path | None, keys: Sequence[Key], labels: Labels) -> TrainingData:
-    """Raises :class:`UserError` for what cannot be trained on: no file, a wrong split, a class without examples,
-    a training question that also stands in dev."""
+    """Training and dev examples. Raises :class:`UserError` for what cannot be trained on: no file, a wrong split, a
+    class without examples, a training question that is also in dev.
+    """
     given = _read_split(train, "train")
     held_out = _read_split(dev, "dev") if dev else ()
     check_disjoint(given, held_out, train, dev)
@@ -85,7 +86,7 @@ def check_dev(data: TrainingData, keys: Sequence[Key], labels: Labels, select: s
 def check_disjoint(
     train: Sequence[GateExample], dev: Sequence[GateExample], train_path: Path, dev_path: Path | None
 ) -> None:
-    """No question, after normalisation, may stand in both files."""
+    """Raise :class:`UserError` for a question that, after normalisation, is in both files."""
     held_out = {normalise(e.question): e.id for e in dev}
     both = [e for e in train if normalise(e.question) in held_out]
     if both:
@@ -149,7 +150,7 @@ def need(example: Example, key: Key = "mastery", labels: Labels = "hard") -> flo
 
 
 def read_examples(path: Path) -> list[Example]:
-    """All examples of a file, turns or questions as its first line says. Raises :class:`UserError` if it is empty."""
+    """All examples of a file, turns or questions by its first line. Raises :class:`UserError` if it is empty."""
     _, first = next(iter(lines(path)), (0, ""))
     try:
         keys = set(json.loads(first)) if first else set()

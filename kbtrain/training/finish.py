@@ -1,4 +1,4 @@
-"""The one ending of every training: saved, opened again, compared, described, and its checkpoints dropped.
+"""The ending of every training: weights saved, opened again, compared, described, checkpoints removed.
 
 A method hands in its own part as an :class:`Ending`; gates that score examples get dev's figures and threshold here.
 """

@@ -1,6 +1,6 @@
-"""How many processes train together, that all libraries agree on it, and what they compute in.
+"""Processes of a training: their number, agreed on by all libraries, number formats, and ZeRO-3's split weights.
 
-ZeRO-3 splits every weight over the ranks: how they are put together again to be scored and saved.
+ZeRO-3 splits every weight over the ranks; here they are gathered to be scored and saved.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def compute_dtype(name: str, device: str, model: PreTrainedModel) -> str:
 
 
 def is_zero3(accelerator: Any) -> bool:
-    """Whether the launcher asked for ZeRO-3."""
+    """True if the launcher uses ZeRO-3."""
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     return plugin is not None and int(plugin.zero_stage) == 3
 
@@ -103,7 +103,7 @@ def gathered(model: Any) -> dict[str, Tensor]:
 
 
 def put_into(fresh: Callable[[], Any], weights: dict[str, Tensor]) -> Any:
-    """A model opened anew, not split, with these weights. Raises :class:`UserError` if any is missing."""
+    """A newly opened model, not split, with these weights. Raises :class:`UserError` if any is missing."""
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()  # else from_pretrained would split it again, waiting for ranks that do not come

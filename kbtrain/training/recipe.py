@@ -27,7 +27,7 @@ OnLog = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what
 
 
 class Recipe:
-    """One command's training into ``config.output``; ``label`` tells several trainings of one command apart.
+    """One command's training into ``config.output``; ``label`` distinguishes several trainings of one command.
 
     After :meth:`claim`: ``key`` is all that decides the result, ``device`` and ``processes`` what computes it.
     """
@@ -78,7 +78,7 @@ class Recipe:
         return False
 
     def compute(self, measure: Callable[[], str]) -> str:
-        """``measure``'s fp32, bf16 or fp16: asked once for all ranks, and not again by a run that goes on."""
+        """``measure``'s fp32, bf16 or fp16: decided once for all ranks, and not again by a run that resumes."""
         from kbtrain.training.processes import main_first
 
         return main_first(lambda: remember_once(self.config.output, "compute", measure))

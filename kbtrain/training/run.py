@@ -160,7 +160,7 @@ def all_checkpoints(run: Path) -> list[Path]:
 
 
 def last_good(run: Path) -> tuple[Path | None, list[Path]]:
-    """The newest complete checkpoint (None: start anew) and the incomplete ones."""
+    """The newest complete checkpoint (None: start from the beginning) and the incomplete ones."""
     good = [path for path in all_checkpoints(run) if is_complete(path)]
     return (good[-1] if good else None), [path for path in all_checkpoints(run) if path not in good]
 

@@ -1,1 +1,1 @@
-"""What a training would need, told before it starts: parameters, memory a device, steps, operations and time."""
+"""Plan of a training before it starts: parameters, memory per device, steps, operations and time."""

@@ -1,13 +1,12 @@
-"""Memory of one device by ZeRO stage, in bytes: weights, gradients, AdamW, activations, and what a step adds.
+"""Memory of one device by ZeRO stage, in bytes: weights, gradients, AdamW, activations, and the extra of a step.
 
 Without DeepSpeed weights are in fp32 (adapters: the frozen ones in 16 bits, or NF4) and products in 16 bits; under
 DeepSpeed (bf16) weights and gradients have 16 bits, and AdamW keeps an fp32 copy beside its two moments. On a GPU the
-fused AdamW needs no room of its own.
+fused AdamW needs no memory of its own.
 
-What the forward pass keeps for the backward pass, counted on tensors that have shapes but no memory.
-
-The real model class runs once with one layer and once with two, and every tensor that autograd keeps is counted once
-by its storage (weights are not); the difference is what a layer keeps, and all layers keep the same.
+Activations that the forward pass keeps for the backward pass are counted on tensors with shapes but no memory. The real
+model class runs once with one layer and once with two, and every tensor that autograd keeps is counted once by its
+storage (weights are not); the difference is what a layer keeps, and all layers keep the same.
 """
 
 from __future__ import annotations
