@@ -62,14 +62,28 @@ def _parser(kind: type[Config], description: str | None) -> argparse.ArgumentPar
     )
     help_text = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
     parser.add_argument("--config", metavar="FILE|NAME", help=help_text)
+    groups = {owner: parser.add_argument_group(_title(owner, kind)) for owner in _owners(kind)}
     for name, field in kind.model_fields.items():
         default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
         text = as_typed(field.description or name) + (f" ({default})" if default else "")
         alone: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}  # --dry-run
-        parser.add_argument(
+        group = next(group for owner, group in groups.items() if name in owner.__annotations__)
+        group.add_argument(
             _flag(name), dest=name, metavar=_choices(field.annotation), help=text.replace("%", "%%"), **alone
         )
     return parser
+
+
+def _owners(kind: type[Config]) -> list[type[Config]]:
+    """The config class and those it is built on, as far as they have keys of their own."""
+    return [one for one in kind.__mro__ if issubclass(one, Config) and one.__annotations__ and one is not Config]
+
+
+def _title(owner: type[Config], kind: type[Config]) -> str:
+    """Headline of a class's keys in the help: the first sentence of its docstring, for the script's own none."""
+    if owner is kind:
+        return "keys"
+    return re.split(r"\.(?:\s|$)", " ".join((owner.__doc__ or "more keys").split()))[0]
 
 
 def _flag(key: str) -> str:

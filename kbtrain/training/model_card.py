@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kbtrain.installation import as_typed
+
 _TEXT = """---
 library_name: {library}
 {base}tags: [{tags}]
@@ -60,7 +62,7 @@ class ModelCard:
 
     def text(self, worst: float) -> str:
         """The file's content; ``worst`` is the largest difference that the check after saving found."""
-        return _TEXT.format(
+        text = _TEXT.format(
             library=self.library,
             base=f"base_model: {self.base}\n" if self.base else "",
             tags=", ".join(self.tags),
@@ -80,6 +82,7 @@ class ModelCard:
             run=table(self.run),
             versions=table(self.versions),
         )
+        return as_typed(text)
 
 
 def table(values: Mapping[str, object]) -> str:
