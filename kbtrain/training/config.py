@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 class TrainingConfig(Config):
-    """Settings of every training; a recipe adds its own. Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy):
-    AdamW's updates at 1e-5 are smaller than what bf16 can add to a weight."""
+    """Settings of every training; a recipe adds its own.
+
+    Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy): AdamW's updates at 1e-5 are smaller
+    than what bf16 can add to a weight.
+    """
 
     # keys that do not decide the result: a run may go on, or be moved, with others
     not_part_of_a_run: ClassVar[frozenset[str]] = frozenset(
