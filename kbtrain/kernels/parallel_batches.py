@@ -1,4 +1,4 @@
-"""Batches side by side on a CPU: threads that compute with a share of the cores each.
+"""Batches in parallel on a CPU: threads that compute with a share of the cores each.
 
 Two cores finish two batches sooner so than together one batch after the other: neither waits for the other after each
 of a layer's many small operations, nor for Python between them.
@@ -21,18 +21,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-_AT_ONCE = 2  # on a CPU with as many cores (measured with two; more would take more memory)
+_PARALLEL = 2  # on a CPU with as many cores (measured with two; more would take more memory)
 
 
 def n_parallel(model: PreTrainedModel) -> int:
     """Number of batches of a model to compute in parallel: 1 where that gains nothing, or where a replica would not be
     one (a module's forward was replaced, as trainers do; weights that processes share).
     """
-    if model.device.type != "cpu" or torch.get_num_threads() < _AT_ONCE:
+    if model.device.type != "cpu" or torch.get_num_threads() < _PARALLEL:
         return 1
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return 1
-    return 1 if any("forward" in module.__dict__ for module in model.modules()) else _AT_ONCE
+    return 1 if any("forward" in module.__dict__ for module in model.modules()) else _PARALLEL
 
 
 def replica(model: PreTrainedModel) -> PreTrainedModel:

@@ -163,7 +163,7 @@ def test_prompts_behind_a_common_head_think_the_same(parts):
     asked = [(f"q{i}", [*head, *tokenizer(f"question {i} " * (i + 1))["input_ids"]]) for i in range(3)]
     plain = Uncertainty(model, tokenizer, SETTINGS)
     headed = Uncertainty(model, tokenizer, SETTINGS)
-    headed.set_head(head)
+    headed.set_prefix(head)
     for a, b in zip(plain.think(asked), headed.think(asked), strict=True):
         assert a.text == b.text and a.generated_tokens == b.generated_tokens
         np.testing.assert_allclose(list(a.signals.values()), list(b.signals.values()), atol=1e-3)

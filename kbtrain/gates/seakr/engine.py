@@ -96,7 +96,7 @@ class Uncertainty:
             warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared=problem is None)
 
-    def set_head(self, ids: Sequence[int]) -> None:
+    def set_prefix(self, ids: Sequence[int]) -> None:
         """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
         from kbtrain.llm.sampler.prefill import SharedPrefixCache
 

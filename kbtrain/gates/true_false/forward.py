@@ -43,20 +43,20 @@ def check_model(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def value_probabilities(
-    model: PreTrainedModel, rows: Sequence[Encoded], pad_id: int, head: SharedPrefixCache | None = None
+    model: PreTrainedModel, rows: Sequence[Encoded], pad_id: int, prefix: SharedPrefixCache | None = None
 ) -> list[dict[Values, float]]:
     """For each row (all with one tree): p(next value is True | earlier values), pair-normalised, by earlier values.
 
-    All rows begin with ``head``, which is not computed again.
+    All rows begin with ``prefix``, which is not computed again.
     """
-    tree, n_head = rows[0].tree, len(head.ids) if head else 0
-    prompts = [row.prompt[n_head:] for row in rows]
+    tree, n_prefix = rows[0].tree, len(prefix.ids) if prefix else 0
+    prompts = [row.prompt[n_prefix:] for row in rows]
     room = max(map(len, prompts))
     device = model.device
     ids = [[pad_id] * (room - len(prompt)) + [*prompt, *tree.tokens] for prompt in prompts]
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    positions = n_head + tree_positions(lengths, room, tree)
-    allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_head, 0), value=True)
+    positions = n_prefix + tree_positions(lengths, room, tree)
+    allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_prefix, 0), value=True)
     nodes = tree.nodes
     wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
     read = torch.tensor([room + node for node in nodes], device=device)
@@ -67,8 +67,8 @@ def value_probabilities(
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
             position_ids=positions.to(device),
             logits_to_keep=read,
-            past_key_values=head.before(len(rows)) if head else None,
-            use_cache=head is not None,
+            past_key_values=prefix.before(len(rows)) if prefix else None,
+            use_cache=prefix is not None,
         )
     row = {node: i for i, node in enumerate(nodes)}
     column = {token: i for i, token in enumerate(wanted)}
@@ -112,8 +112,8 @@ def _as_model_takes_it(model: PreTrainedModel, allowed: torch.Tensor, positions:
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
-    head = torch.arange(allowed.shape[-1] - positions.shape[1], device=positions.device).expand(len(positions), -1)
-    distance = positions[:, None, :, None] - torch.cat([head, positions], dim=1)[:, None, None, :]
+    before = torch.arange(allowed.shape[-1] - positions.shape[1], device=positions.device).expand(len(positions), -1)
+    distance = positions[:, None, :, None] - torch.cat([before, positions], dim=1)[:, None, None, :]
     masks = {"full_attention": allowed}
     if window is not None and (kinds is None or "sliding_attention" in kinds):
         masks["sliding_attention"] = allowed & (distance < window)

@@ -50,9 +50,9 @@ class Scorer:
         was_training = self.model.training
         self.model.train(False)
         with self._packed:
-            head = None if was_training else self._start.of([row.prompt for row in rows])
+            prefix = None if was_training else self._start.of([row.prompt for row in rows])
             for batch in like_lengths(rows, self.tokens_per_batch):
-                for i, values in zip(batch, self._batch([rows[i] for i in batch], head), strict=True):
+                for i, values in zip(batch, self._batch([rows[i] for i in batch], prefix), strict=True):
                     for key, p in zip(keys, marginals(values, len(keys)), strict=True):
                         found[key][i] = p
         self.model.train(was_training)
@@ -65,7 +65,7 @@ class Scorer:
         """Number of forward passes for these examples (more where memory runs out)."""
         return len(like_lengths([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
 
-    def _batch(self, rows: list[Encoded], head: SharedPrefixCache | None) -> list[dict[Values, float]]:
+    def _batch(self, rows: list[Encoded], prefix: SharedPrefixCache | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
         from kbtrain.gates.true_false.forward import value_probabilities
         from kbtrain.llm.transformers_llm import is_memory_error
@@ -73,12 +73,12 @@ class Scorer:
         tokenizer = self.encoder.tokenizer
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         try:
-            return value_probabilities(self.model, rows, pad, head)
+            return value_probabilities(self.model, rows, pad, prefix)
         except (MemoryError, RuntimeError) as error:
             if not is_memory_error(error) or len(rows) == 1:
                 raise
         half = len(rows) // 2
-        return self._batch(rows[:half], head) + self._batch(rows[half:], head)
+        return self._batch(rows[:half], prefix) + self._batch(rows[half:], prefix)
 
 
 def marginals(conditional: Mapping[Values, float], n_keys: int) -> list[float]:
@@ -114,7 +114,7 @@ class PrefixCache:
     def __init__(self, model: PreTrainedModel, encoder: Encoder) -> None:
         self.model = model
         self.encoder = encoder
-        self._head: SharedPrefixCache | None = None
+        self._cache: SharedPrefixCache | None = None
 
     def of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """Cache of the prefix, recomputed after a change of weights; None if too short or a prompt begins otherwise."""
@@ -122,9 +122,9 @@ class PrefixCache:
             return None
         from kbtrain.llm.sampler.prefill import SharedPrefixCache
 
-        if self._head is None or not self._head.current():
-            self._head = SharedPrefixCache(self.model, self._ids)
-        return self._head if self._head.fits(prompts) else None
+        if self._cache is None or not self._cache.current():
+            self._cache = SharedPrefixCache(self.model, self._ids)
+        return self._cache if self._cache.fits(prompts) else None
 
     @cached_property
     def _ids(self) -> tuple[int, ...]:

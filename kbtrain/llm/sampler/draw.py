@@ -16,12 +16,8 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    import torch
 
 _ROWS = 16  # rows worked on at a time, so that their float32 copies stay in the processor's cache
 _BLOCK = 256  # tokens summed before the search: first the block is found, then the token in it
@@ -51,25 +47,21 @@ class Drawn:
 def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]) -> Drawn:
     """Draw a token for each of ``uniforms`` (draws,) in [0, 1), float64; the most probable one where ``greedy``.
 
-    ``scores`` (lines, vocabulary) are logits; draw i is from line ``source[i]``, and ``source`` rises. A token of
-    probability 0 is never drawn. Sums are in float64 over blocks, so no token's share is lost to rounding.
+    ``scores`` (sequences, vocabulary) are logits; draw i is from row ``source[i]`` of them, and ``source`` rises. A
+    token of probability 0 is never drawn. Sums are in float64 over blocks, so no token's share is lost to rounding.
     """
-    import torch
-
     parts: list[Drawn] = []
-    for lines in torch.arange(len(scores)).split(_ROWS):
-        start, stop = bisect_left(source, int(lines[0])), bisect_right(source, int(lines[-1]))
-        if start == stop:  # nobody draws from these lines
+    for sequences in torch.arange(len(scores)).split(_ROWS):
+        start, stop = bisect_left(source, int(sequences[0])), bisect_right(source, int(sequences[-1]))
+        if start == stop:  # nobody draws from these sequences
             continue
-        which = torch.tensor(source[start:stop], device=scores.device) - int(lines[0])
-        block = scores[int(lines[0]) : int(lines[-1]) + 1]
+        which = torch.tensor(source[start:stop], device=scores.device) - int(sequences[0])
+        block = scores[int(sequences[0]) : int(sequences[-1]) + 1]
         parts.append(_draw_block(block, uniforms[start:stop], greedy[start:stop], which))
     return Drawn(torch.cat([p.tokens for p in parts]), torch.cat([p.logprobs for p in parts]))
 
 
 def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, which: torch.Tensor) -> Drawn:
-    import torch
-
     top = scores.amax(dim=-1, keepdim=True)  # where it stands takes three times as long, and only greedy draws ask
     weights = (scores.float() - top.float()).exp_()
     padding = -weights.shape[-1] % _BLOCK
@@ -105,7 +97,7 @@ class UniformRow:
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
 
 
-_LINES = 16  # worked on at a time, so that their float32 copies stay in the processor's cache
+_CHUNK = 16  # worked on at a time, so that their float32 copies stay in the processor's cache
 _NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf times 0 would be no number
 
 
@@ -118,17 +110,17 @@ class TokenStatistics:
 
     @classmethod
     def of(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
-        """``logits`` (lines, vocabulary); row i drew ``tokens[i]`` from line ``source[i]``."""
-        used, line = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
-        lines = logits if len(used) == len(logits) else logits[used]
-        parts = [_entropy(chunk) for chunk in lines.split(_LINES)]
+        """``logits`` (sequences, vocabulary); row i drew ``tokens[i]`` from sequence ``source[i]``."""
+        used, sequence = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
+        sequences = logits if len(used) == len(logits) else logits[used]
+        parts = [_entropy(chunk) for chunk in sequences.split(_CHUNK)]
         entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
-        surprisals = log_totals[line] - lines[line, tokens].float()
-        return cls(entropies[line].clamp(min=0.0), surprisals.clamp(min=0.0))
+        surprisals = log_totals[sequence] - sequences[sequence, tokens].float()
+        return cls(entropies[sequence].clamp(min=0.0), surprisals.clamp(min=0.0))
 
 
 def _entropy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entropy and log-sum-exp of each line."""
+    """Entropy and log-sum-exp of each sequence."""
     top = logits.amax(dim=-1, keepdim=True).float()
     scores = logits.float().sub_(top) if logits.dtype is not torch.float32 else logits - top
     scores.clamp_(min=_NOTHING)
@@ -142,7 +134,7 @@ _TOP_BLOCK = 64  # tokens whose maximum is looked at together
 
 
 def top(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``k`` highest logits of each line, falling, and their ids: ``topk`` (of equal ones it may take another)."""
+    """The ``k`` highest logits of each row, falling, and their ids: ``topk`` (of equal ones it may take another)."""
     size = logits.shape[-1]
     if k * _TOP_BLOCK * 2 > size:
         return logits.topk(k, dim=-1)
@@ -179,12 +171,12 @@ def draw_top(
     best = ids[:, 0]
     ids, order = ids.sort(dim=-1)  # by token id, the order in which ``draw`` sums
     weights = weights.gather(-1, order)
-    lines = torch.tensor(source, device=logits.device)
-    weights, ids = weights[lines], ids[lines]
+    sequences = torch.tensor(source, device=logits.device)
+    weights, ids = weights[sequences], ids[sequences]
     sums = weights.cumsum(-1)
     total = sums[:, -1]
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     at = torch.searchsorted(sums, target.unsqueeze(-1), right=True).clamp_(max=sums.shape[-1] - 1)
-    at = torch.where(greedy.unsqueeze(-1), (ids == best[lines].unsqueeze(-1)).long().argmax(-1, keepdim=True), at)
+    at = torch.where(greedy.unsqueeze(-1), (ids == best[sequences].unsqueeze(-1)).long().argmax(-1, keepdim=True), at)
     chosen = weights.gather(-1, at).squeeze(-1)
     return Drawn(ids.gather(-1, at).squeeze(-1), chosen.log() - total.log())

@@ -24,26 +24,27 @@ def prefill(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     blocks: bool = False,
-    head: DynamicCache | None = None,
+    prefix: DynamicCache | None = None,
     room: int = 0,
 ) -> tuple[DynamicCache, torch.Tensor]:
     """Keys and values of the prompts and the logits after each one's last token, (prompts, vocabulary).
 
     Padding stands on the right, where a causal model's real tokens cannot see it: no mask is needed. ``blocks``: the
     model has plain full attention, which may be computed in blocks where that is faster; long prompts then go through
-    the model one by one. ``head`` holds what all prompts begin with, which ``prompts`` then lack and the result has.
+    the model one by one. ``prefix``: cache of a prefix common to all prompts; ``prompts`` are given without it, the
+    returned cache includes it.
     Behind long prompts the result has up to ``room`` places of zeros, where a decoder would else have to copy it.
     """
     longest = max(len(ids) for ids in prompts)
     in_blocks = blocks and pays(model, longest)
     if in_blocks and longest >= _ALONE:
-        return _one_by_one(model, prompts, longest + room, head)
+        return _one_by_one(model, prompts, longest + room, prefix)
     # any id serves as padding here, nothing that is used depends on it
     batch = torch.tensor([[*ids, *([ids[-1]] * (longest - len(ids)))] for ids in prompts], device=model.device)
     last = torch.tensor([len(ids) - 1 for ids in prompts], device=model.device)
     places, which = torch.unique(last, return_inverse=True)
     cache = DynamicCache(config=model.config)
-    start = 0 if head is None else begin(cache, head, len(prompts))
+    start = 0 if prefix is None else begin(cache, prefix, len(prompts))
     positions = torch.arange(start, start + longest, device=model.device).expand(len(prompts), -1)
     with causal_blocks(model, places) if in_blocks else nullcontext():
         output = model(
@@ -53,9 +54,9 @@ def prefill(
     return cache, output.logits[rows, which]
 
 
-def begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
-    """Put the head into an empty cache, before every prompt; returns its length."""
-    layers: list[Any] = head.layers
+def begin(cache: DynamicCache, prefix: DynamicCache, n_prompts: int) -> int:
+    """Put the prefix into an empty cache, before every prompt; returns its length."""
+    layers: list[Any] = prefix.layers
     for index, layer in enumerate(layers):
         keys, values = (states.expand(n_prompts, *states.shape[1:]) for states in (layer.keys, layer.values))
         cache.update(keys, values, index)
@@ -63,14 +64,14 @@ def begin(cache: DynamicCache, head: DynamicCache, n_prompts: int) -> int:
 
 
 def _one_by_one(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, head: DynamicCache | None
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, prefix: DynamicCache | None
 ) -> tuple[DynamicCache, torch.Tensor]:
     """Prefill each prompt alone and write its keys and values into the common tensors: ``places`` for each, besides the
-    head.
+    prefix.
     """
     cache = DynamicCache(config=model.config)
-    heads: Sequence[Any] = [None] * len(cache.layers) if head is None else head.layers
-    layers = [_PromptLayer(len(prompts), places, of_head) for of_head in heads]
+    prefixes: Sequence[Any] = [None] * len(cache.layers) if prefix is None else prefix.layers
+    layers = [_PromptLayer(len(prompts), places, of_prefix) for of_prefix in prefixes]
     cache.layers = list(layers)
     logits = []
     for ids in prompts:
@@ -86,32 +87,32 @@ def _one_by_one(
 class _PromptLayer(DynamicLayer):
     """Keys and values of prompts that are prefilled one after the other, zeros on the right up to ``places``.
 
-    ``head`` is the layer of another cache, or None.
+    ``prefix`` is the layer of another cache, or None.
     """
 
-    def __init__(self, n_prompts: int, places: int, head: Any) -> None:
+    def __init__(self, n_prompts: int, places: int, prefix: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.start = 0 if head is None else head.keys.shape[2]
+        self.start = 0 if prefix is None else prefix.keys.shape[2]
         self.shape = (n_prompts, self.start + places)
-        self.head = head
+        self.prefix = prefix
         self.prompt = 0
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep one whole prompt's (1, kv heads, length, size); returns them, the head before them."""
+        """Keep one whole prompt's (1, kv heads, length, size); returns them, the prefix before them."""
         if not self.is_initialized:
             self.keys, self.values = (self._room(states) for states in (key_states, value_states))
-            if self.head is not None:
-                self.keys[:, :, : self.start] = self.head.keys
-                self.values[:, :, : self.start] = self.head.values
+            if self.prefix is not None:
+                self.keys[:, :, : self.start] = self.prefix.keys
+                self.values[:, :, : self.start] = self.prefix.values
             self.is_initialized = True
         assert self.keys is not None and self.values is not None  # for the type checker
         end = self.start + key_states.shape[2]
         for whole, states in ((self.keys, key_states), (self.values, value_states)):
             whole[self.prompt, :, self.start : end] = states[0]
             whole[self.prompt, :, end:] = 0
-        if self.head is None:
+        if self.prefix is None:
             return key_states, value_states
         own = slice(self.prompt, self.prompt + 1)
         return self.keys[own, :, :end], self.values[own, :, :end]
@@ -126,7 +127,7 @@ class _PromptLayer(DynamicLayer):
 
 
 class SharedPrefixCache:
-    """A head of at least one token. Prompts that begin with it are prefilled from its end on.
+    """A prefix of at least one token. Prompts that begin with it are prefilled from its end on.
 
     ``blocks`` as in :func:`kbtrain.llm.sampler.prefill.prefill`.
     """
@@ -157,7 +158,7 @@ class SharedPrefixCache:
         return prefill(self.model, [ids[n:] for ids in prompts], self.blocks, self._cache, room)
 
     def before(self, n_prompts: int) -> DynamicCache:
-        """A new cache for so many prompts, which holds the head."""
+        """A new cache for so many prompts, which holds the prefix."""
         cache = DynamicCache(config=self.model.config)
         begin(cache, self._cache, n_prompts)
         return cache

@@ -179,9 +179,9 @@ def room_behind(lengths: Sequence[int], tokens: int) -> int:
 
 
 class SharedPrefixDecoder:
-    """Decodes lines of several questions in lockstep, ``room`` tokens at most. What ``cache`` holds goes over to it.
+    """Decode sequences of several questions in lockstep, ``room`` tokens at most; it takes over what ``cache`` holds.
 
-    A line is one row of the model's batch; ``most`` (None: as many as at first) is how many there may come to be.
+    A sequence is one row of the model's batch; ``most`` (None: as many as at first) is how many there may come to be.
     """
 
     def __init__(
@@ -189,27 +189,27 @@ class SharedPrefixDecoder:
         model: PreTrainedModel,
         cache: DynamicCache,
         lengths: Sequence[int],
-        question_of_line: Sequence[int],
+        question_of_sequence: Sequence[int],
         room: int,
         most: int | None = None,
     ) -> None:
         self.model = model
         self.lengths = list(lengths)
-        self.question_of_line = list(question_of_line)
+        self.question_of_sequence = list(question_of_sequence)
         self.step_count = 0
         room = room_behind(lengths, room)
-        self._own = [OwnLayer(most or len(question_of_line), room) for _ in cache.layers]
+        self._own = [OwnLayer(most or len(question_of_sequence), room) for _ in cache.layers]
         self._cache = DynamicCache()
         self._cache.layers = list(self._own)
         self._attention = model.config._attn_implementation
         layers: list[Any] = cache.layers
         bias = _padding_bias(self.lengths, layers[0].keys)
         keys, values = zip(*(_taken(layer, max(lengths) + room) for layer in layers), strict=True)
-        self._prefix = Prefix(keys, values, bias, Layout.of(question_of_line, len(self.lengths)))
+        self._prefix = Prefix(keys, values, bias, Layout.of(question_of_sequence, len(self.lengths)))
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Feed each line's newest token (lines,); returns the logits of the next one, (lines, vocabulary)."""
-        positions = torch.tensor([self.lengths[q] + self.step_count for q in self.question_of_line])
+        """Feed each sequence's newest token (sequences,); logits of the next one, (sequences, vocabulary)."""
+        positions = torch.tensor([self.lengths[q] + self.step_count for q in self.question_of_sequence])
         self.step_count += 1
         self._prefix.n_own = self.step_count
         token = ACTIVE.set(self._prefix)
@@ -227,24 +227,24 @@ class SharedPrefixDecoder:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    def branch(self, lines: Sequence[int]) -> None:
-        """Add copies of these lines behind all others."""
-        self._place(lines, len(self.question_of_line))
-        self._lay([*self.question_of_line, *(self.question_of_line[line] for line in lines)])
+    def branch(self, sequences: Sequence[int]) -> None:
+        """Add copies of these sequences behind all others."""
+        self._place(sequences, len(self.question_of_sequence))
+        self._lay([*self.question_of_sequence, *(self.question_of_sequence[sequence] for sequence in sequences)])
 
-    def keep(self, lines: Sequence[int]) -> None:
-        """Go on with these lines only (rising order)."""
-        self._place(lines, 0)
-        self._lay([self.question_of_line[line] for line in lines])
+    def keep(self, sequences: Sequence[int]) -> None:
+        """Go on with these sequences only (rising order)."""
+        self._place(sequences, 0)
+        self._lay([self.question_of_sequence[sequence] for sequence in sequences])
 
-    def _place(self, lines: Sequence[int], to: int) -> None:
-        which = torch.tensor(lines, device=self.model.device)
+    def _place(self, sequences: Sequence[int], to: int) -> None:
+        which = torch.tensor(sequences, device=self.model.device)
         for layer in self._own:
             layer.copy(which, to)
 
-    def _lay(self, question_of_line: list[int]) -> None:
-        self.question_of_line = question_of_line
-        self._prefix.layout = Layout.of(question_of_line, len(self.lengths))
+    def _lay(self, question_of_sequence: list[int]) -> None:
+        self.question_of_sequence = question_of_sequence
+        self._prefix.layout = Layout.of(question_of_sequence, len(self.lengths))
 
 
 class CopiedPrefixDecoder:
@@ -255,7 +255,7 @@ class CopiedPrefixDecoder:
         model: PreTrainedModel,
         cache: DynamicCache,
         lengths: Sequence[int],
-        question_of_line: Sequence[int],
+        question_of_sequence: Sequence[int],
         room: int,
         most: int | None = None,
     ) -> None:
@@ -264,7 +264,7 @@ class CopiedPrefixDecoder:
         self.model = model
         self.position = lengths[0]
         self.cache = cache
-        cache.batch_select_indices(torch.zeros(len(question_of_line), dtype=torch.long, device=model.device))
+        cache.batch_select_indices(torch.zeros(len(question_of_sequence), dtype=torch.long, device=model.device))
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """As :meth:`SharedPrefixDecoder.step`."""
@@ -276,13 +276,13 @@ class CopiedPrefixDecoder:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    def branch(self, lines: Sequence[int]) -> None:
+    def branch(self, sequences: Sequence[int]) -> None:
         """As :meth:`SharedPrefixDecoder.branch`; the prompt's keys and values are copied as well."""
-        self.keep([*range(self._count()), *lines])
+        self.keep([*range(self._count()), *sequences])
 
-    def keep(self, lines: Sequence[int]) -> None:
+    def keep(self, sequences: Sequence[int]) -> None:
         """As :meth:`SharedPrefixDecoder.keep`."""
-        self.cache.batch_select_indices(torch.tensor(lines, device=self.model.device))
+        self.cache.batch_select_indices(torch.tensor(sequences, device=self.model.device))
 
     def _count(self) -> int:
         layers: list[Any] = self.cache.layers

@@ -66,7 +66,7 @@ class PromptEngine:
                 f"key 'max_prompt_tokens': {self.room} has no room for a question behind {shown} demonstrations "
                 f"({len(head)} tokens); raise it or show fewer"
             )
-        engine.set_head(head)
+        engine.set_prefix(head)
 
     def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
         """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
