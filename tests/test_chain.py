@@ -99,7 +99,6 @@ def test_every_file_of_the_run_says_what_it_was_made_from(run):
 
 def test_a_trained_gate_opens_and_scores(run):
     import kbtrain
-    from kbtrain.records import GateExample
 
-    scores = kbtrain.load_gate(run / "kbm").gate("benefit").score([GateExample.ask("What is the capital of Bolivia?")])
+    scores = kbtrain.load_gate(run / "kbm", key="benefit").score(["What is the capital of Bolivia?"])
     assert len(scores) == 1 and 0 < scores[0] < 1
