@@ -1,0 +1,60 @@
+"""The one ending: a folder that scores otherwise than the model never arrives, one that does arrives card last."""
+
+import os
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.training.finish import largest_difference, save_checked
+from kbtrain.training.model_card import ModelCard, table
+
+
+def write(folder):
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "weights").write_text("new")
+    (folder / "gate.json").write_text("{}")
+
+
+def readme(worst):
+    return f"differs by {worst:.1e}"
+
+
+def test_the_card_arrives_last_and_older_files_are_replaced(tmp_path, monkeypatch):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "weights").write_text("old")
+    moved, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda source, target: (moved.append(target.name), replace(source, target)))
+    assert save_checked(tmp_path, write, lambda folder: 1e-7, 1e-6, readme) == 1e-7
+    assert moved[-1] == "gate.json" and set(moved) == {"adapter", "gate.json", "README.md"}
+    assert (tmp_path / "adapter" / "weights").read_text() == "new"
+    assert (tmp_path / "README.md").read_text() == "differs by 1.0e-07"
+    assert not (tmp_path / "saving").exists()
+
+
+@pytest.mark.parametrize("difference", [2e-6, float("nan")])
+def test_another_score_than_the_trained_model_s_leaves_the_folder_as_it_was(tmp_path, difference):
+    with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to"):
+        save_checked(tmp_path, write, lambda folder: difference, 1e-6, readme)
+    assert os.listdir(tmp_path) == ["saving"]
+    assert save_checked(tmp_path, write, lambda folder: 0.0, 1e-6, readme) == 0  # what was left is no hindrance
+    assert set(os.listdir(tmp_path)) == {"adapter", "gate.json", "README.md"}
+
+
+def test_scores_of_other_numbers_are_not_compared():
+    assert largest_difference([0.5, 1.0], [0.5, 0.75]) == 0.25
+    with pytest.raises(ValueError, match="shorter"):
+        largest_difference([0.5, 1.0], [0.5])
+
+
+def test_a_model_card_fills_every_slot():
+    card = ModelCard(
+        title="A gate", what="It scores.", use="import kbtrain", points=("Reads: questions.",), limits="few.",
+        metrics=table({"f1": 0.5}), threshold="Threshold 0.5.", run={"steps": 3}, versions={"torch": "2"}, n_probe=7,
+        tags=("a", "b"), of_dev="7 examples", sections={"More": "Nothing."},
+    )  # fmt: skip
+    text = card.text(1e-7)
+    assert text.startswith("---\nlibrary_name: kbtrain\ntags: [a, b]\n---\n# A gate\nIt scores.\n")
+    assert "- Reads: questions.\n- Limits: few.\n- Saved, opened again and checked on 7 examples" in text
+    assert "## On dev (7 examples)\n| | |\n|---|---|\n| f1 | 0.5 |\n\nThreshold 0.5.\n\n## More\nNothing.\n" in text
+    assert text.endswith("## Run\n| | |\n|---|---|\n| steps | 3 |\n\n## Versions\n| | |\n|---|---|\n| torch | 2 |\n")
+    assert "base_model" not in text and table({}) == ""

@@ -1,0 +1,45 @@
+"""The frame of a recipe: who speaks, what a bar shows, and what a card records of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from kbtrain.training.config import TrainingConfig
+from kbtrain.training.recipe import Recipe
+
+
+@pytest.fixture
+def config(tmp_path):
+    return TrainingConfig(model="m", train=Path("train.jsonl"), output=tmp_path)
+
+
+def test_only_the_first_rank_speaks(config, capsys, monkeypatch):
+    Recipe("train_kbm", config).say("done")
+    Recipe("train_ragate_mha", config, "h(2)").say("done")
+    monkeypatch.setenv("RANK", "1")
+    Recipe("train_kbm", config).say("done")
+    Recipe("train_kbm", config).show("a table")
+    assert capsys.readouterr().out == "train_kbm: done\ntrain_ragate_mha: h(2): done\n"
+
+
+def test_dev_figures_have_a_line_of_their_own(config, capsys):
+    on_log = Recipe("train_kbm", config).bar()
+    on_log(8, 10, {"loss": 0.5})  # steps 1 to 7 were done before the run was killed
+    on_log(8, 10, {"eval_loss": 0.25, "eval_auroc": 0.75})
+    on_log(10, 10, {"train_runtime": 1.0})
+    assert "step 8: dev loss 0.250, auroc 0.750" in "".join(capsys.readouterr())
+
+
+def test_many_short_epochs_have_none(config, capsys):
+    on_log = Recipe("train_ragate_mha", config, "h(2)").bar(dev_lines=False)
+    on_log(1, 10, {"eval_f1": 0.25})
+    on_log(10, 10, {"train_runtime": 1.0})
+    assert "dev" not in "".join(capsys.readouterr())
+
+
+def test_a_card_records_key_facts_and_device(config):
+    recipe = Recipe("train_kbm", config)
+    recipe.key, recipe.device, recipe.processes = {"train_sha256": "00"}, "cpu", 2
+    facts = recipe.facts(compute="fp32")
+    assert facts.pop("seconds") >= 0
+    assert facts == {"train_sha256": "00", "compute": "fp32", "device": "cpu", "processes": 2}
