@@ -16,17 +16,14 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gate_folder import CARD, ClassifierCard
-from kbtrain.gates.ragate.mha import Inputs, MHAInput, kept_tokenizer, train_tokenizer
-from kbtrain.provenance import write_atomically
-from kbtrain.report.mha_sweep import Shape, SweptNetwork, best, grid, sweep_figure, sweep_table
+from kbtrain.gate_folder import CARD
+from kbtrain.gates.ragate.mha import Inputs
+from kbtrain.report.mha_sweep import Shape, best, grid, sweep_table, trained, write_sweep
 from kbtrain.training.config import ClassifierConfig, classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
@@ -90,8 +87,8 @@ def main(config: TrainRagateMHAConfig) -> None:
     rows = []
     for shape in config.shapes():
         train_one(config.of(shape), data, shape)
-        rows.append(row_of(config.output / shape.folder, shape))
-        show_sweep(config.output, rows)
+        rows.append(trained(config.output / shape.folder, shape))
+        write_sweep(config.output, rows)  # after each network, so that a long sweep can be watched
     recipe.show(sweep_table(rows))
     top = best(rows)
     return recipe.say(f"{len(rows)} networks; best dev F1 {top.f1:.3f}: {config.output / top.shape.folder}")
@@ -109,56 +106,24 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape) 
 
 
 def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> tuple[RagateMHA, ClassifierTrainer]:
-    from transformers import set_seed
-
-    from kbtrain.gates.ragate.mha import RagateMHA
-    from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
-    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, ClassifierTrainer, Objective
+    from kbtrain.gates.ragate.train_mha import mha_input, mha_rows, new_gate
+    from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.finish import dev_metrics
-    from kbtrain.training.processes import main_first
 
-    examples = [row.example for row in data.train]
-    kept = config.output / "checkpoints" / "tokenizer.json"
-    tokenizer = main_first(
-        lambda: kept_tokenizer(kept, lambda: train_tokenizer(examples, config.inputs, config.vocabulary))
-    )
-    reader = MHAInput(tokenizer, config.max_length, config.inputs)
-    set_seed(config.seed)
-    network = RagateMHAConfig(
-        vocab_size=len(tokenizer), d_model=config.d_model, n_layers=config.layers, n_heads=config.heads,
-        dropout=config.dropout, attends_to="knowledge" if "*" in config.inputs else "self",
-        pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    gate = RagateMHA(RagateMHAModel(network).to(recipe.device), reader)
-    rows = []
-    for row in data.train:
-        read = reader.encode(row.example)
-        rows.append(ClassifierRow(read.ids, other=read.other, need=row.need))
+    reader = mha_input(config.output, data, config.inputs, config.vocabulary, config.max_length)
+    shape = (config.layers, config.heads, config.d_model)
+    gate = new_gate(reader, recipe.device, *shape, config.dropout, config.seed)
     trainer = ClassifierTrainer(
         gate.model,
         classifier_arguments(config, "fp32", recipe.device),
-        rows,
-        ClassifierCollator(network.pad_token_id),
+        mha_rows(reader, data),
+        ClassifierCollator(gate.model.config.pad_token_id),
         Objective(class_weights(data.train, config.class_weight), 2),
         dev_metrics(gate, data),
         on_log=recipe.bar(dev_lines=False),
     )
     recipe.train_to_end(trainer)
     return gate, trainer
-
-
-def row_of(folder: Path, shape: Shape) -> SweptNetwork:
-    run = ClassifierCard.read(folder, "ragate_mha").run
-    dev = run["dev"]
-    return SweptNetwork(shape, dev["f1"], dev["auroc"], dev["average_precision"], run["best_epoch"], run["seconds"])
-
-
-def show_sweep(output: Path, rows: list[SweptNetwork]) -> None:
-    """Written anew after each network, so that a long sweep can be watched."""
-    document = [dataclasses.asdict(row) for row in rows]
-    write_atomically(output / "sweep.json", json.dumps(document, indent=1) + "\n")
-    write_atomically(output / "sweep.md", "```\n" + sweep_table(rows) + "\n```\n")
-    write_atomically(output / "sweep.svg", sweep_figure(rows))
 
 
 if __name__ == "__main__":

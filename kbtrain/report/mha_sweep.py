@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from kbtrain.gate_folder import ClassifierCard
+from kbtrain.provenance import write_atomically
 from kbtrain.svg import COLOURS, new_figure, render
 from kbtrain.text_table import aligned, number
 
@@ -95,3 +99,17 @@ def _with_colours(svg: str) -> str:
     names = "".join(f"--{name}:{value};" for name, value in COLOURS.items())
     opening, rest = svg.split(">", 1)
     return f"{opening}><style>svg{{{names}}}</style>{rest}"
+
+
+def trained(folder: Path, shape: Shape) -> SweptNetwork:
+    """The row of a network from its finished folder's card."""
+    run = ClassifierCard.read(folder, "ragate_mha").run
+    dev = run["dev"]
+    return SweptNetwork(shape, dev["f1"], dev["auroc"], dev["average_precision"], run["best_epoch"], run["seconds"])
+
+
+def write_sweep(output: Path, rows: Sequence[SweptNetwork]) -> None:
+    """Write sweep.json, sweep.md and sweep.svg of the networks so far."""
+    write_atomically(output / "sweep.json", json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    write_atomically(output / "sweep.md", "```\n" + sweep_table(rows) + "\n```\n")
+    write_atomically(output / "sweep.svg", sweep_figure(rows))
