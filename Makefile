@@ -11,7 +11,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test torture test-vllm lint format bench vllm-env clean
+.PHONY: help setup demo demo-full test test-fast coverage torture test-vllm lint format bench vllm-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,11 +26,21 @@ demo-full: setup  ## the same on the whole atlas, about an hour
 	@$(PY) -m kbtrain.cli demo --full
 
 # one thread a process: on tiny models threads cost more than they give
+PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
 test: setup $(TRAINERS)  ## the test suite
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -n $(WORKERS) --dist loadscope
+	$(PYTEST)
+
+test-fast: setup $(TRAINERS)  ## the suite without its slow files (tests/support/schedule.py), about a minute
+	$(PYTEST) --fast
+
+coverage: setup $(TRAINERS)  ## the suite with lines and branches counted, in child processes too
+	$(PY) -m coverage erase
+	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST))
+	$(PY) -m coverage combine -q
+	$(PY) -m coverage report --skip-covered --sort cover
 
 torture: setup $(TRAINERS)  ## the property tests on new random examples, a thousand of each
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile torture
+	$(PYTEST) -m hypothesis --hypothesis-profile torture
 
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
 	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py

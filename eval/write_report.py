@@ -44,9 +44,9 @@ class ReportConfig(Config):
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.time()
+    results = load(config.run / "results.json")
     stored = stored_scores(config.run)
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)
-    results = load(files[0])
     outcomes = [o for o in jsonl.read(Outcome, files[1]) if o.split == results.meta["split"]]
     questions = questions_of(config.run / "questions.jsonl", outcomes)
     scores = stored.by_gate

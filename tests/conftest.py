@@ -15,7 +15,27 @@ settings.register_profile("suite", derandomize=True, database=None, deadline=Non
 settings.register_profile("torture", max_examples=1000, deadline=None)
 settings.load_profile("suite")
 
-from support import scripts  # noqa: E402
+from support import schedule, scripts  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the slow files: processes, trainings, downloads")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # keep the order of pytest_collection_modifyitems
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> schedule.SlowFilesFirst:
+    return schedule.SlowFilesFirst(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: schedule.place(item.nodeid))
+    if config.getoption("--fast"):
+        slow = [item for item in items if schedule.place(item.nodeid) < len(schedule.SLOW)]
+        config.hook.pytest_deselected(items=slow)
+        del items[: len(slow)]
 
 
 def pytest_runtest_setup() -> None:

@@ -1,10 +1,9 @@
 """benchmarks/mha.py runs, its two networks agree, and it prints the ratio."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from support import scripts
 from tiny_turns import turn
 
 from kbtrain.jsonl import write
@@ -15,8 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "mha.py"
 def test_the_benchmark_prints_what_it_measured(tmp_path):
     write(tmp_path / "turns.jsonl", [turn(i) for i in range(32)])
     options = {"turns": tmp_path / "turns.jsonl", "batch": 8, "layers": 2, "heads": 2, "d-model": 16, "repeats": 1}
-    command = [sys.executable, str(SCRIPT), *(str(p) for k, v in options.items() for p in (f"--{k}", v))]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    out = scripts.run("benchmarks/mha.py", *(p for k, v in options.items() for p in (f"--{k}", v))).stdout
     found = re.match(r"largest difference of a logit: (\S+)\n", out)
     assert found is not None and float(found[1]) < 1e-5
     rates = re.findall(r"^(.+): (\d+) examples/s, ([\d.]+) of nn.TransformerEncoder$", out, flags=re.MULTILINE)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import scripts
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.append(str(FOLDER))
@@ -60,10 +60,8 @@ def test_peers_that_did_other_work_are_not_compared() -> None:
 
 def test_the_benchmark_runs_on_a_tiny_model(tiny_folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "bench" / "sampling.json"
-    command = [sys.executable, str(FOLDER / "sampling.py"), "--quick", "--model", str(tiny_folder)]
-    run = subprocess.run(
-        [*command, "--dtype", "fp32", "--output", str(output)], capture_output=True, text=True, timeout=300
-    )
+    given = ("--quick", "--model", tiny_folder, "--dtype", "fp32", "--output", output)
+    run = scripts.run("benchmarks/sampling.py", *given)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("| prompts |") and run.stdout.count("HF generate |") == 3
     found = json.loads(output.read_text())
@@ -74,10 +72,8 @@ def test_the_benchmark_runs_on_a_tiny_model(tiny_folder: Path, tmp_path: Path) -
 
 
 def test_a_dead_peer_is_one_line_that_names_its_log(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "sampling.py"), "--quick", "--model", str(tmp_path)]
-    run = subprocess.run(
-        [*command, "--output", str(tmp_path / "out.json")], capture_output=True, text=True, timeout=120
-    )
+    given = ("--quick", "--model", tmp_path, "--output", tmp_path / "out.json")
+    run = scripts.run("benchmarks/sampling.py", *given)
     assert run.returncode == 2
     assert run.stderr.strip().splitlines() == [
         f"error: peer 'machine' ended with code 1; see {tmp_path / 'machine.log'}"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from support import scripts
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "store.py"
 
 
 def test_the_benchmark_prints_what_it_measured() -> None:
-    command = [sys.executable, str(SCRIPT), "--n-questions", "3000", "--repeats", "1"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    out = scripts.run("benchmarks/store.py", "--n-questions", 3000, "--repeats", 1).stdout
     rates = dict(re.findall(r"^  (store|JSON Lines|JSON Lines, fsync): (\d+) \([\d.]+ of", out, flags=re.MULTILINE))
     assert out.startswith("93000 rows in batches of 8 question-conditions, rows a second:\n")
     assert len(rates) == 3 and all(int(rate) > 1000 for rate in rates.values())

@@ -1,12 +1,11 @@
 """benchmarks/training.py and scoring.py run on a tiny model; TRL's part where TRL is installed."""
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support import scripts
 from tiny_kbm import make_folder
 
 ROOT = Path(__file__).parents[2]
@@ -14,9 +13,8 @@ PEERS = ["kbtrain", *(["trl_best"] if find_spec("trl") else [])]
 
 
 def run(script, **keys):
-    command = [sys.executable, str(ROOT / "benchmarks" / script)]
-    command += [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    given = [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    return scripts.run(f"benchmarks/{script}", *given)
 
 
 def test_the_training_benchmark_gives_rates_memory_losses_and_a_figure(tmp_path):

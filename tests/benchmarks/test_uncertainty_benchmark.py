@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import scripts
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 
 
 def test_it_runs_and_prints_the_ratio(tiny_folder, tmp_path) -> None:
     out = tmp_path / "uncertainty.json"
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "uncertainty.py"), "--quick", "--model", str(tiny_folder), "--dtype", "fp32",
-         "--output", str(out)],
-        capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+    given = ("--quick", "--model", tiny_folder, "--dtype", "fp32", "--output", out)
+    done = scripts.run("benchmarks/uncertainty.py", *given)
     assert done.returncode == 0, done.stderr
     assert "long: " in done.stdout and "short: " in done.stdout and "target 15" in done.stdout
     found = json.loads(out.read_text())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.config import parse_args
@@ -25,19 +23,12 @@ QUICK = {  # how soon a dead node is noticed
 }  # fmt: skip
 
 
-def stage(name: str) -> ModuleType:
-    """data_gen/<name>.py as a module."""
-    spec = importlib.util.spec_from_file_location(f"distributed_{name}", ROOT / "data_gen" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
-    spec.loader.exec_module(module)
-    return module
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Ray cluster: a head without CPUs, and two nodes with one each."""
+@pytest.fixture(scope="session")
+def started() -> Iterator[Any]:
+    """The one Ray cluster of all tests."""
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
     from ray.cluster_utils import Cluster
 
@@ -45,14 +36,23 @@ def cluster() -> Iterator[Any]:
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     head = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "_system_config": QUICK, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
-    ray.init(address=made.address, log_to_driver=False, logging_level="error")
-    made.wait_for_nodes()
     yield made
     ray.shutdown()
     made.shutdown()
     patch.undo()
+
+
+@pytest.fixture
+def cluster(started: Any) -> Any:
+    """A Ray cluster: a head without CPUs, and two nodes with one each; what a test before killed is made anew."""
+    import ray
+
+    while len(started.worker_nodes) < 2:
+        started.add_node(**NODE)
+    if not ray.is_initialized():
+        ray.init(address=started.address, log_to_driver=False, logging_level="error")
+    started.wait_for_nodes()
+    return started
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def make_run(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def sample() -> Callable[..., None]:
     """data_gen/sample.py in this process; 25 questions x 3 conditions are 11 windows of 7."""
-    module = stage("sample")
+    module = scripts.load("data_gen/sample.py")
 
     def run(folder: Path, *more: str) -> None:
         given = ("--run", str(folder), "--backend", "scripted", "--window", "7", "--samples", "{train: 4, test: 2}")
@@ -88,7 +88,7 @@ def sample() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def merge() -> Callable[..., None]:
     """data_gen/merge.py in this process."""
-    module = stage("merge")
+    module = scripts.load("data_gen/merge.py")
 
     def run(folder: Path, *more: str) -> None:
         module.main(parse_args(module.MergeConfig, ["--run", str(folder), *more]))

@@ -5,7 +5,8 @@ import pytest
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.evaluation.classify import complete, covered_by, of_data_set, read_score_files, score_areas
+from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
+from kbtrain.evaluation.run_folder import read_score_files
 from kbtrain.records import GateScore, Outcome, Question
 
 

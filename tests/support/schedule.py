@@ -1,0 +1,73 @@
+"""Order and places of the tests: file by file, the slow files first, so that no process waits at the end for another.
+
+A file stays in one process, as its fixtures do; the two files of Ray share one cluster, so they share a process.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadFileScheduling
+
+# Files that take more than about 8 s of CPU, the slowest first: by `pytest --durations` on two idle cores.
+SLOW = (
+    "recipes/test_deepspeed.py",
+    "distributed/test_ray_score.py",
+    "distributed/test_ray_engine.py",
+    "recipes/test_train_classifiers.py",
+    "recipes/test_train_kbm.py",
+    "recipes/test_train_ragate_peft.py",
+    "recipes/test_train_dialogue.py",
+    "data_gen/test_sample.py",
+    "benchmarks/test_uncertainty_benchmark.py",
+    "benchmarks/test_sampling_benchmark.py",
+    "plan/test_plan.py",
+    "test_chain.py",
+    "test_packaging.py",
+    "test_wheel.py",
+    "test_cli.py",
+    "data_gen/test_turns.py",
+    "data_gen/test_label.py",
+    "benchmarks/test_training_benchmarks.py",
+    "models/test_smollm2.py",
+    "benchmarks/test_store_benchmark.py",
+    "data_gen/test_build_atlas.py",
+    "training/test_run_files.py",
+    "data_gen/test_analyse.py",
+    "data_gen/test_collect.py",
+    "data_gen/test_sample_backends.py",
+    "data_gen/test_retrieve.py",
+    "eval/test_run_seakr.py",
+    "eval/test_browser.py",
+    "eval/test_score.py",
+    "eval/test_end_to_end.py",
+    "eval/test_dialogue.py",
+    "eval/test_write_report.py",
+    "retrieval/test_bm25.py",
+    "retrieval/test_bm25_streaming.py",
+    "eval/test_cost_transfer_compare.py",
+    "eval/test_imported_answers.py",
+    "models/test_minilm.py",
+    "models/test_embedded.py",
+    "questions/test_corrupted.py",
+    "benchmarks/test_retrieval_benchmark.py",
+    "benchmarks/test_evaluation_benchmark.py",
+    "benchmarks/test_mha_benchmark.py",
+    "gates/test_ragate_mha.py",
+    "test_store.py",
+    "test_imports.py",
+    "test_config.py",
+    "test_support.py",
+    "test_scripts.py",
+)
+PLACE = {name: place for place, name in enumerate(SLOW)}
+
+
+def place(nodeid: str) -> int:
+    """Where the file of a test stands in :data:`SLOW`; behind all of them if it is quick."""
+    return PLACE.get(nodeid.split("::")[0].removeprefix("tests/"), len(SLOW))
+
+
+class SlowFilesFirst(LoadFileScheduling):
+    """Whole files to whoever is free, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "ray" if "distributed/test_ray_" in nodeid else super()._split_scope(nodeid)
