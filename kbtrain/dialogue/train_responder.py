@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.dialogue.responder import CARD, Responder, ResponderCard, ResponsePrompts
 from kbtrain.dialogue.responses import reference
@@ -28,7 +27,6 @@ from kbtrain.training.checks import count_steps
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.finish import Ending, finish, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
-from kbtrain.training.recipe import OnLog
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -132,18 +130,6 @@ TOKENS_PER_BATCH = 4096
 class DialogueTrainer(AnswerTrainer):
     """``dev``: rows; their mean loss a token is the figure ``loss``."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        args: TrainingArguments,
-        rows: Sequence[Row],
-        dev: Sequence[Row],
-        on_log: OnLog = lambda step, steps, logs: None,
-    ) -> None:
-        super().__init__(model, tokenizer, args, rows, dev, on_log)
-        self.dev = dev
-
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
@@ -246,6 +232,7 @@ def finish_dialogue(
         facts=facts,
         data=("train", "dev", "snippets"),
         last=CARD,
+        compared="responses the same, losses equal",
     )
     return finish(config, state, ending)
 

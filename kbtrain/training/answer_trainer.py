@@ -97,7 +97,7 @@ class AnswerTrainer(BaseTrainer):
         self.split = is_zero3(self.accelerator)
         if self.split and getattr(model, "is_quantized", False):
             raise UserError("launcher: ZeRO-3 cannot split 4-bit weights; use ds_configs/zero2.json for method qlora")
-        self.rows = rows
+        self.rows, self.dev = rows, dev
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, whatever the model does
 
     def compute_loss(

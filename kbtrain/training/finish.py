@@ -72,7 +72,8 @@ class Ending:
     ``save``: puts the model into the output folder, returns the largest difference found on opening it again, and
     dev's figures. ``trained_on``: how many of what; ``run``: all that the card says of the run, ``facts`` the
     method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as
-    whole; ``score``: writes scores of dev and test, once the folder is whole.
+    whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the
+    result of the comparison on opening again, in words.
     """
 
     save: Callable[[], tuple[float, Mapping[str, float]]]
@@ -83,6 +84,7 @@ class Ending:
     last: str = CARD
     stage: str = "train"
     score: Callable[[], None] | None = None
+    compared: str = "scores equal"
 
 
 def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -> str:
@@ -105,8 +107,8 @@ def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -
     how = f"{state.global_step} steps" if state else "fitted"
     figures = ", ".join(f"{name} {value:.3f}" for name, value in dev.items()) or "none"
     return (
-        f"{ending.trained_on}, {how} in {run['seconds']} s{compute}; dev: {figures}; saved, opened again, scores equal "
-        f"(to {worst:.0e}) -> {output}"
+        f"{ending.trained_on}, {how} in {run['seconds']} s{compute}; dev: {figures}; saved, opened again, "
+        f"{ending.compared} (to {worst:.0e}) -> {output}"
     )
 
 

@@ -143,7 +143,6 @@ class KBMTrainer(AnswerTrainer):
     ) -> None:
         super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev, on_log)
         self.kbm = kbm
-        self.dev = dev
         self.labels = labels
 
     def evaluate(

@@ -109,7 +109,7 @@ class RagatePeftTrainer(KBMTrainer):
 
     def dev_figures(self, probabilities: Mapping[Any, Sequence[float]]) -> dict[str, float]:
         """``loss``, ``auroc``, ``average_precision`` and the best ``f1`` of dev."""
-        need: list[float] = [float(bool(turn.label)) for turn in self.dev]  # type: ignore[attr-defined]
+        need: list[float] = [float(bool(turn.label)) for turn in self.dev]
         return classifier_metrics(need, probabilities["need"])
 
 
