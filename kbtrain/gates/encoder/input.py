@@ -112,7 +112,7 @@ def _acts(example: TurnExample) -> str:
     return " , ".join(act.lower().replace("_", " ") for act in latest)
 
 
-def made(value: str | None, example: TurnExample, feature: Feature) -> str:
+def require_feature(value: str | None, example: TurnExample, feature: Feature) -> str:
     """A feature's text. Raises :class:`UserError` if the example has none."""
     if value is None:
         raise UserError(f"example '{example.id}': no '{feature}' there; make it first (data_gen/turn_features.py)")
@@ -121,20 +121,20 @@ def made(value: str | None, example: TurnExample, feature: Feature) -> str:
 
 def _entities(example: TurnExample) -> str:
     found = None if example.entities is None else ", ".join(entity.text for entity in example.entities)
-    return made(found, example, "ner")
+    return require_feature(found, example, "ner")
 
 
 def _knowledge(example: TurnExample) -> str:
     found = None if example.knowledge is None else " ".join(f"{hit.title} {hit.text}" for hit in example.knowledge)
-    return made(found, example, "know")
+    return require_feature(found, example, "know")
 
 
 _TEXTS: dict[Feature, Callable[[TurnExample], str]] = {
     "structure": _structure,
     "acts": _acts,
-    "resp": lambda example: f"SYSTEM: {made(example.response, example, 'resp')}",
-    "syn-resp": lambda example: f"SYSTEM: {made(example.synthetic_response, example, 'syn-resp')}",
+    "resp": lambda example: f"SYSTEM: {require_feature(example.response, example, 'resp')}",
+    "syn-resp": lambda example: f"SYSTEM: {require_feature(example.synthetic_response, example, 'syn-resp')}",
     "ner": _entities,
     "know": _knowledge,
-    "source": lambda example: made(example.source, example, "source"),
+    "source": lambda example: require_feature(example.source, example, "source"),
 }

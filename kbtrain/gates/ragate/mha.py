@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads
-from kbtrain.gates.encoder.input import made
+from kbtrain.gates.encoder.input import require_feature
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
@@ -90,16 +90,16 @@ def joined_text(example: Example, inputs: Inputs) -> str:
             raise UserError(f"example '{example.id}': a question has no response; use contx or contx+know")
         return example.reference or ""
     if inputs == "contx+resp":
-        return made(example.response, example, "resp")
+        return require_feature(example.response, example, "resp")
     if inputs == "contx+syn-resp":
-        return made(example.synthetic_response, example, "syn-resp")
+        return require_feature(example.synthetic_response, example, "syn-resp")
     return knowledge_text(example)
 
 
 def knowledge_text(example: TurnExample) -> str:
     """The snippets, best first."""
     found = None if example.knowledge is None else " ".join(f"{hit.title} {hit.text}" for hit in example.knowledge)
-    return made(found, example, "know")
+    return require_feature(found, example, "know")
 
 
 def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int) -> PreTrainedTokenizerBase:

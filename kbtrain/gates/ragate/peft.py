@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.gate_folder import ADAPTER, CARD, Gate, GateCard, Reads
-from kbtrain.gates.encoder.input import made
+from kbtrain.gates.encoder.input import require_feature
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import PromptTemplate
@@ -57,7 +57,7 @@ def peft_prompts(tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeat
     """Prompts of context and features; the answer is True or False."""
 
     def render(turn: TurnExample, context: str) -> GateExample:
-        values = {name: made(_VALUES[name](turn), turn, name) for name in features}
+        values = {name: require_feature(_VALUES[name](turn), turn, name) for name in features}
         return GateExample(turn.id, turn.id, turn.split, ragate_peft_prompt(context, values), "en", None)
 
     chat = bool(tokenizer.chat_template)

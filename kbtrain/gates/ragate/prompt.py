@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Reads
-from kbtrain.gates.encoder.input import made
+from kbtrain.gates.encoder.input import require_feature
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
 from kbtrain.prompts.kbm import encode
@@ -123,5 +123,5 @@ class RagatePrompt(Gate):
         if self.needs_evidence:
             hits = turn.knowledge
             text = None if hits is None else "\n".join(f"{hit.title} {hit.text}" for hit in hits)
-            knowledge = made(text, turn, "know")
+            knowledge = require_feature(text, turn, "know")
         return GateExample(turn.id, turn.id, "test", context, "en", knowledge)
