@@ -232,7 +232,7 @@ def test_the_whole_chain_runs_on_five_native_dialogues(tmp_path, capsys):
     script("eval/score.py", "--run", run, "--only", "always")
     script("eval/dialogue.py", "--run", run, "--gates", "{always: [always]}", "--draws", 100)
     out = capsys.readouterr().out
-    assert "opened again, losses equal (to" in out and "missing:" not in out.split("Table 1")[0]
+    assert "opened again, responses the same, losses equal (to" in out and "missing:" not in out.split("Table 1")[0]
     document = json.loads((run / "dialogue.json").read_text())
     tables = {table["name"]: table for table in document["tables"]}
     test = [one for one in read(TurnExample, run / "turns.jsonl") if one.split == "test"]

@@ -72,7 +72,7 @@ def weights(folder):
 def test_it_learns_responses_and_its_folder_opens_to_the_same_model(recipe, data, tmp_path, capsys):
     recipe(arguments(data, tmp_path / "g", epochs=20, learning_rate=1e-2, save_steps=20))
     out = capsys.readouterr().out
-    assert "saved, opened again, scores equal (to 0e+00)" in out
+    assert "saved, opened again, responses the same, losses equal (to 0e+00)" in out
     responder = Responder.load(tmp_path / "g", "fp32", "cpu")
     plain = responder.respond([responder.prompts.prompt(turn(i, "test")).ids for i in (1, 2, 3)])
     assert {one.text for one in plain} == {"Done."} and all(0 < one.minimum_probability <= 1 for one in plain)
