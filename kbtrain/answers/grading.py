@@ -21,8 +21,6 @@ NORMALISATION = "nfkc-casefold-punctuation-articles-spaces/1"
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(rf"([{CJK}])")
-_LETTER_FIRST = re.compile(r"^\W*([A-J])(?:\s*[.):,;\-]|\s*$|\s*\n)")
-_LETTER_NAMED = re.compile(r"\b(?:answer|option|choice)\s*(?:is|:)?\s*\(?([A-J])\b(?!\s+\w)", re.IGNORECASE)
 
 
 def normalise(text: str) -> str:
@@ -31,14 +29,19 @@ def normalise(text: str) -> str:
     Chinese characters become words of their own, so that "contains" is over characters there. A text that would
     vanish (gold "A", "The The") is kept whole: an empty gold answer would match everything.
     """
+    words = _words(text)
+    # an article stands before a word: the last word is none ("Vitamin A")
+    without = [word for i, word in enumerate(words) if word not in _ARTICLES or i == len(words) - 1]
+    return " ".join(without or words) or unicodedata.normalize("NFKC", text).casefold().strip()
+
+
+def _words(text: str) -> list[str]:
+    """The words that are compared, articles among them."""
     text = unicodedata.normalize("NFKC", text).casefold()
     text = _CJK.sub(r" \1 ", text)
     text = re.sub(r"(?<=\d)[,'](?=\d{3})", "", text)  # 1,000 and 1'000 are 1000
     kept = (c if unicodedata.category(c)[0] in "LNM" or _decimal_point(text, i) else " " for i, c in enumerate(text))
-    words = "".join(kept).split()
-    # an article stands before a word: the last word is none ("Vitamin A")
-    without = [word for i, word in enumerate(words) if word not in _ARTICLES or i == len(words) - 1]
-    return " ".join(without or words) or text.strip()
+    return "".join(kept).split()
 
 
 def _decimal_point(text: str, i: int) -> bool:
@@ -52,22 +55,163 @@ def contains(answer: str, gold: str) -> bool:
     return bool(needle) and f" {needle} " in f" {hay} "
 
 
+_OPENING, _CLOSING = "[{\u3010\u3014\u3008\u300a<", "]}\u3011\u3015\u3009\u300b>"
+_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys(_OPENING, "("),
+        **dict.fromkeys(_CLOSING, ")"),
+        **dict.fromkeys('*`$"\u201c\u201d\u300c\u300d\u300e\u300f', " "),
+        "\u3002": ".",
+        "\u3001": ",",
+        "\u2019": "'",
+    }
+)
+_COMMAND = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+_TAG = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
+_QUOTE = re.compile(r"(?<![A-Za-z])'|'(?![A-Za-z])|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
+
+# a letter that is none of a word: "A" and "I" are words themselves, so few words may follow those
+_BECAUSE = r"(?:because|since|as|for|due|which|that|is|was|and|or|but|not)\b"
+_UPPER = rf"([B-HJ](?![A-Za-z0-9'&+#/])|[AI](?![A-Za-z0-9'&+#/])(?!\s+(?!(?i:{_BECAUSE}))[A-Za-z]))"
+_LOWER = r"([a-j](?=\s*(?:[):,;]|\.(?!\w)|$)))"
+_LETTER = rf"\(?\s*(?:{_UPPER}|{_LOWER})"
+_HAN_LETTER = r"\(?\s*([A-Ja-j])(?![A-Za-z0-9])"
+_WRONG = (
+    r"(?!\s*[.)]?\s*(?i:(?:is|are|was)\s+(?:not\b|incorrect|wrong|false)|isn't|(?:选?项)?(?:是|为)?(?:不|错|有误)))"
+)
+_LINK = (
+    r"[\s:.,=>(-]*(?i:(?:is|was|be|would be|should be|must be|will be|has to be)\b[\s:,=(-]*)?"
+    r"(?i:(?:the|most likely|likely|probably|definitely|clearly|indeed|correct|right|option|choice|letter|answer)"
+    r"\b[\s:,(-]*)*"
+)
+_NOT = r"(?<!not )(?<!n't )(?<!never )(?<!wrong )(?<!incorrect )"
+_HAN_NOT = r"(?<![不别非未勿误])(?<!不正确)(?<!错误的)"
+_HAN_LINK = r"(?:应该|应当|应|可能|就|只能|正确|的)*(?:是|为|选择|选|填)*[\s:(,.]*(?:选项|选|[\s:(])*"
+_FIRST = re.compile(
+    rf"^[\W_]*(?:([A-J])(?=\s*[.](?!\w\.)|\s*[):,;=]|\s*[-\u2013\u2014]+\s|\s*$|\s*\n|\s+(?i:{_BECAUSE}))"
+    r"|([a-j])(?=\s*[):]|\.(?!\w)|\s*$)"
+    r"|([A-Ja-j])(?=\s*(?:选项|项|因为|由于)))" + _WRONG
+)
+_CLAIMS = tuple(
+    re.compile(pattern + _WRONG)
+    for pattern in (
+        rf"{_NOT}\b(?i:answers?|ans)\b(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?\bis\b)?{_LINK}{_LETTER}",
+        rf"{_NOT}\b(?i:correct|right|best)\s+(?i:option|choice|letter|one)\b{_LINK}{_LETTER}",
+        r"(?<![\w'])\(?([A-Ja-j])[.)]?\)?\s+(?i:is|was|must be|should be)\s+(?i:the\s+|most likely\s+|only\s+|best\s+)*"
+        r"(?i:correct|right|true|answer)\b",
+        rf"{_HAN_NOT}(?:答案|正确的?(?:选项|是)){_HAN_LINK}{_HAN_LETTER}",
+        r"(?<![A-Za-z0-9])([A-Ja-j])\)?\s*(?:选项|项)?(?:是|为|才是)?最?(?:正确|对的|对(?=\W|$)|答案)",
+    )
+)
+_MENTIONS = tuple(
+    re.compile(pattern + _WRONG)
+    for pattern in (
+        rf"{_NOT}\b(?i:option|choice|letter|select(?:ed)?|choose|chose|pick(?:ed)?|go with){_LINK}{_LETTER}",
+        rf"\b(?i:it is|it's|it must be|it would be|this is|that is|therefore|thus|hence|so|i think|i believe|i'd say"
+        rf"|i would say)\b[\s:,(]*{_LETTER}(?=\s*(?:[.):,;]|$|\n))",
+        rf"{_HAN_NOT}(?<!还)(?:选项|选择|选|应为|应该是|是){_HAN_LINK}{_HAN_LETTER}",
+    )
+)
+_SECOND = re.compile(
+    r"^\s*[.)]?\)?\s*(?:[,;/&+|]|(?i:and/or|or|and)\b|或者?|和|与|及|以及|还是)[\s(]*"
+    r"(?i:(?:or|and|maybe|also|possibly|option|answer)\b[\s(]*|选项|或)*"
+    rf"(?:{_UPPER}|([a-j])(?=\s*[).,;:]|\s*$))"
+)
+_ONLY_LETTERS = re.compile(r"[\W_]*(?:[A-J](?:[\W_]+|$)){2,}", re.DOTALL)
+_REFUSED = re.compile(r"(?i:\b(?:not|isn't|wasn't|never|nor|neither|except)\b|[不非别没])[^.,;:]{0,12}$")
+
+
 def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
-    """The option an answer names: "B", "B. Paris", "(b)", "the answer is B", or the text of one option; else None."""
+    """The option that an answer names, by its letter or by its text; None if it names none, or more than one.
+
+    A letter counts alone ("B", "(b)", "**B**"), in front ("B. Paris"), where the answer says that it is the answer
+    ("The correct answer is: B", "B is correct", "答案是B"), and, without one of these, where it is spoken of
+    ("option B", "选B"). Without any letter, the full text of one option counts if no other option's text stands
+    there and nothing is asked back. "A or B" and "A, B" name two.
+    """
     letters = [chr(65 + i) for i in range(len(options))]
-    stripped = answer.strip()
-    if len(stripped) == 1 and stripped.upper() in letters:
-        return stripped.upper()
-    by_text = [letter for letter, option in zip(letters, options, strict=True) if _same(stripped, letter, option)]
-    if len(by_text) == 1:
-        return by_text[0]
-    found = _LETTER_FIRST.match(stripped) or _LETTER_NAMED.search(stripped)
-    letter = found.group(1).upper() if found else None
-    return letter if letter in letters else None
+    text = _undressed(answer)
+    if len(text) == 1 and text.upper() in letters:
+        return text.upper()
+    whole = [letter for letter, option in zip(letters, options, strict=True) if _same(text, letter, option)]
+    if len(whole) == 1:
+        return whole[0]
+    if _ONLY_LETTERS.fullmatch(text) and len(set(text) & set(letters)) > 1:
+        return None
+    first = _named((_FIRST,), text, letters)
+    said = _named(_CLAIMS, text, letters)
+    claims = first | said
+    listed = _listed(text, letters, options)
+    for found in (
+        claims if said or len(listed) < 2 else listed,
+        listed,
+        _named(_MENTIONS, text, letters),
+        _by_text(text, letters, options),
+    ):
+        if found:
+            return next(iter(found)) if len(found) == 1 else None
+    return None
 
 
-def _same(answer: str, letter: str, option: str) -> bool:
-    return normalise(answer) in {normalise(option), normalise(f"{letter} {option}")}
+def _undressed(answer: str) -> str:
+    """An answer without markdown, TeX, tags and quotes, its brackets and full stops made plain."""
+    text = unicodedata.normalize("NFKC", answer)
+    for wrapping, inside in ((_COMMAND, r"(\1)"), (_COMMAND, r"(\1)"), (_TAG, r"\2")):
+        text = wrapping.sub(inside, text)
+    return _QUOTE.sub(" ", text.translate(_SIGNS)).strip()
+
+
+def _same(text: str, letter: str, option: str) -> bool:
+    """Whether an answer is an option's text, or its letter and text; the "A" of "A. Germany" is no article."""
+    if _words(text) in (_words(option), _words(f"{letter} {option}")):
+        return True
+    return not _FIRST.match(text) and normalise(text) == normalise(option)
+
+
+def _named(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -> set[str]:
+    """The letters that patterns find, each with those that stand behind it in a list."""
+    found = set()
+    for match in (match for pattern in patterns for match in pattern.finditer(text)):
+        group = next(i for i, letter in enumerate(match.groups(), 1) if letter)
+        letter: str | None = match[group]
+        rest = text[match.end(group) :]
+        while letter and letter.upper() in letters:
+            found.add(letter.upper())
+            second = _SECOND.match(rest)
+            letter = second and next(filter(None, second.groups()))
+            rest = rest[second.end() :] if second else ""
+    return found
+
+
+def _listed(text: str, letters: list[str], options: tuple[str, ...]) -> set[str]:
+    """The options that stand in an answer with letter and text: "A. Spain B. Austria" lists two."""
+    found = set()
+    for letter, option in zip(letters, options, strict=True):
+        sign = r"\s*[.):,]" if letter in "AI" else r"\s*[.):,]?"  # "a noble gas" has an article
+        label = rf"(?<![^\W_]){letter}{sign}\s*(?i:{re.escape(_undressed(option))})(?![A-Za-z0-9])"
+        found |= {letter} if re.search(label, text) else set()
+    return found
+
+
+def _by_text(text: str, letters: list[str], options: tuple[str, ...]) -> set[str]:
+    """The options whose text an answer holds and does not deny; not those inside a longer one ("Guinea-Bissau").
+
+    Empty for a question: it repeats what was asked.
+    """
+    if "?" in text:
+        return set()
+    held = [(letter, option) for letter, option in zip(letters, options, strict=True) if contains(text, option)]
+    alone = {
+        letter: option
+        for letter, option in held
+        if not any(option != other and contains(other, option) for _, other in held)
+    }
+    return {letter for letter, option in alone.items() if not _denied(text, option)}
+
+
+def _denied(text: str, option: str) -> bool:
+    place = text.casefold().find(unicodedata.normalize("NFKC", option).casefold())
+    return place >= 0 and _REFUSED.search(text[:place]) is not None
 
 
 def is_correct(question: Question, answer: str) -> bool:

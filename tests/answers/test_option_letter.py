@@ -1,0 +1,120 @@
+"""The option that an answer to a multiple choice question names: a table of forms, English and Chinese."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbtrain.answers.grading import option_letter
+
+CITIES = ("Rome", "Paris", "London", "Berlin")
+CHINESE = ("上海", "北京", "广州", "深圳")
+
+ENGLISH_B = [
+    "B", "b", " B ", "B.", "B)", "b)", "b.", "(B)", "(b)", "[B]", "{B}", "<B>", '"B"', "'B'", "“B”", "`B`", "_B_",
+    "*B*", "**B**", "**B.** Paris", "**B. Paris**", "***B***", r"\boxed{B}", r"$\boxed{\text{B}}$", r"\text{B}",
+    "$B$", "<b>B</b>", "<answer>B</answer>", "Ｂ", "（Ｂ）", "B:", "B: Paris", "B, because it is so", "B - Paris",
+    "B; sure", "B because Paris is large", "B\n\nParis is the capital", "B. Paris", "B.Paris", "B) Paris",
+    "(B) Paris", "b. paris", "B. Lyon", "Paris", "paris.", "The Paris", "It is Paris.",
+    "The capital is Paris, of course", "B Paris", "The answer is B", "The answer is B.", "The answer is: B",
+    "The answer is (B)", "the answer is b.", "The answer is **B**.", "The correct answer is: B. Paris",
+    "The correct answer is B. Paris.", "Answer: B", "ANSWER: B", "Answer - B", "Ans: B", "answer: b",
+    "Correct answer: B. Paris", "**Answer:** B", "### Answer\nB", "Final answer: **B**",
+    r"The final answer is $\boxed{B}$.", "The answer to the question is B.", "Answer B is correct",
+    "The answer would be B", "The answer should be option B.", "The correct option is B",
+    "The correct choice is (B).", "The answer is B because Paris is the capital", "B is correct",
+    "B is the correct answer.", "(B) is correct", "b is correct", "Option B", "option b", "Option (B)",
+    "Option B is correct", "I choose B", "I would pick B.", "I'd go with B", "It is B.", "It's B", "Therefore, B.",
+    "I think B", "Letter B", "The answer is not A but option B.", "It is not Rome. It is Paris.",
+    "The correct answer is B, not A.", "B. Paris is correct, A. is not",
+]  # fmt: skip
+CHINESE_B = [
+    "B", "B。", "B．", "B、", "B：", "Ｂ", "Ｂ。", "（B）", "【B】", "「B」", "b", "b。", "B，因为首都是北京",
+    "B, 因为", "B因为首都是北京", "B、北京", "B。北京", "B．北京", "B.北京", "B 北京", "B北京", "北京", "北京。",
+    "是北京", "答案:B", "答案：B", "答案： B。", "答案是B", "答案是 B。", "答案为B", "答案是：B", "答案就是B",
+    "答案应该是B", "答案应为B", "答案选B", "答案【B】", "答案B", "正确答案是B。", "正确答案：B", "正确答案为（B）",
+    "**答案：B**", "答案是选项B", "答案：b", "正确选项是B", "选B", "选B。", "选 B", "选：B", "选择B", "我选择B",
+    "应选B", "故选B", "故选：B。", "本题选B", "因此选B", "选项B", "B选项", "B项", "B正确", "B项正确", "B是正确的",
+    "B是正确答案", "B选项正确，因为首都是北京", "A不正确，选B", "不选A，选B", "因为首都是北京，所以答案是B。",
+]  # fmt: skip
+NONE = [
+    "", " ", "A, B", "A,B", "A, B, C, D", "A; B", "A) or B)", "(A) or (B)", "A or B", "A and B", "A and/or B", "A/B",
+    "A/B/C/D", "A & B", "A | B", "A B", "AB", "A (D)", "A-D", "a) or b)", "**A** or **B**", "A. or B.",
+    "The answer is A or B", "The answer is A, B", "Answer: A/B/C/D", "answer: (A/B/C/D... only)",
+    "Option A or option B", "A. Rome B. Paris", "Rome or Paris", "Rome, Paris, London, Berlin", "Not Paris",
+    "It is not Paris.", "Option B is wrong", "The answer is not B", "B is not correct", "B is incorrect",
+    "I would not choose B", "E", "The answer is E", "Madrid", "A dog", "The answer is a city", "The answer is A city",
+    "e.g. this", "Because", "Bread", "I do not know", "The answer is A. The answer is B.", "B.C. 300", "B-cells",
+    "Vitamin B", "A、B", "A，B", "A；B", "A或B", "A和B", "A或者B", "A与B", "A还是B", "AB", "答案是A或B", "答案：A、B",
+    "选A和B", "不选B", "答案不是B", "B不正确", "B错误", "选项B是错误的", "选E", "上海或北京", "不是北京", "不知道",
+]  # fmt: skip
+REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
+    ("The answer is: A", "Novosibirsk|Junction City|Hoàn Lão|Bimbo", "A"),
+    ("The correct answer is: B. Swiss franc", "Macedonian denar|Swiss franc|euro|Swedish krona", "B"),
+    ("The correct answer is D. Bimbo.", "Novosibirsk|Junction City|Hoàn Lão|Bimbo", "D"),
+    ("Correct answer: B. Africa", "North America|Africa|Asia|Oceania", "B"),
+    ("The correct answer is option D.", "Saint Vincent and the Grenadines|Cameroon|Somalia|India", "D"),
+    ("The correct answer is D Bangladesh", "Bhutanese ngultrum|euro|Cambodian riel|Bangladeshi taka", "D"),
+    ("*D*", "Saint Vincent and the Grenadines|Cameroon|Somalia|India", "D"),
+    ("{A}", "Peru|Colombia|Paraguay|Uruguay", "A"),
+    ("**b. Arganda`", "Waukegan|Kano|Arganda|Split", "B"),
+    ("b. euro", "Macedonian denar|Swiss franc|euro|Swedish krona", "B"),
+    ("a) Waukegan ", "Waukegan|Kano|Arganda|Split", "A"),
+    ("option d. Denmark", "Spain|Austria|Greece|Denmark", "D"),
+    ("OPTION A: Southern Africa & Africa", "Africa/Asmara|Africa/Maputo|Africa/Nairobi|Africa/Tripoli", "A"),
+    ("A is correct", "BTN|ILS|TWD|BND", "A"),
+    ("The answer is 'B. Russia'", "India|Russia|Bhutan|South Korea", "B"),
+    ("Choose A. Juneau.", "Juneau|Austin|Boston|Topeka", "A"),
+    ("Choose A: Berlin", "Amsterdam|Athens|Valletta|Berlin", "A"),
+    (
+        "The official language of the country where Cluj-Napoca is is: D. Romanian.",
+        "Dutch|Swedish|German|Romanian",
+        "D",
+    ),
+    ("As per the above procedure, answer: Kenya", "Bahrain|Bulgaria|Kenya|the Solomon Islands", "C"),
+    ("The three-letter code of the currency of Bhutan is BTN.", "BTN|ILS|TWD|BND", "A"),
+    ("The internet domain of Croatia is .hr.", ".hr|.de|.sm|.ad", "A"),
+    ("Beryllium is a chemical element with an atomic number of 4.", "7|4|10|3", "B"),
+    ("The Dominican Republic is part of North America.", "Africa|Asia|North America|Oceania", "C"),
+    ("A. Germany", "Spain|Germany|Greece|Denmark", "A"),  # the letter is what was asked for
+    ("A. B.", "Sacramento|Albany|Frankfort|Austin", None),
+    ("A, C or D", "65|58|72|73", None),
+    ("A (D)", "euro|Albanian lek|Belarusian ruble|Swedish krona", None),
+    ("A --> B", "Slovenia|Portugal|Bulgaria|Liechtenstein", None),
+    ("A: Answer: B", "BTN|ILS|TWD|BND", None),
+    ("A. RUB B. AZN", "RUB|AZN|EUR|AMD", None),
+    ("A. Sacramento, B. Albany, and C. Frankfurt", "Sacramento|Albany|Frankfort|Austin", None),
+    ("answer: (A/B/C/D... only)", "noble gas|transition metal|alkali metal|halogen", None),
+    ("A rectangular prism with a length of 3 cm and a width of 4 cm has 1 MULE of ter", "65|58|72|73", None),
+    ("question: Given the answer of A, is radon a noble gas?", "noble gas|alkali metal|lanthanide|halogen", None),
+    ("Which chemical element has the symbol Mn?", "germanium|titanium|manganese|zinc", None),
+]
+
+
+@pytest.mark.parametrize("answer", ENGLISH_B)
+def test_an_english_answer_names_the_second_option(answer: str) -> None:
+    assert option_letter(answer, CITIES) == "B"
+
+
+@pytest.mark.parametrize("answer", CHINESE_B)
+def test_a_chinese_answer_names_the_second_option(answer: str) -> None:
+    assert option_letter(answer, CHINESE) == "B"
+
+
+@pytest.mark.parametrize("answer", NONE)
+def test_an_answer_that_names_no_option_or_several_is_none(answer: str) -> None:
+    assert option_letter(answer, CHINESE if any("\u4e00" <= c <= "\u9fff" for c in answer) else CITIES) is None
+
+
+@pytest.mark.parametrize(("answer", "options", "letter"), REAL)
+def test_real_answers_name_what_a_reader_sees(answer: str, options: str, letter: str | None) -> None:
+    assert option_letter(answer, tuple(options.split("|"))) == letter
+
+
+def test_the_text_of_an_option_inside_a_longer_one_is_not_its_own() -> None:
+    assert option_letter("It is Guinea-Bissau.", ("Guinea", "Guinea-Bissau", "Mali")) == "B"
+    assert option_letter("It is Guinea.", ("Guinea", "Guinea-Bissau", "Mali")) == "A"
+
+
+def test_a_letter_that_is_an_options_text_is_read_as_the_letter() -> None:
+    assert option_letter("A. K", ("K", "Mn", "As", "Br")) == "A"
+    assert option_letter("B", ("C", "A", "B")) == "B"
