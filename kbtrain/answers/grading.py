@@ -17,30 +17,54 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
-NORMALISATION = "nfkc-casefold-punctuation-articles-spaces/1"
+NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/2"
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(rf"([{CJK}])")
 
 
+_SIGN = re.compile(  # C++, C#, A+; blood group O-; -5, but not F-16 or 1990-95
+    r"(?<=[^\W\d_])(?:\+{1,2}|#)(?![\w+#])|(?<![^\W_])(?:ab?|b|o)-(?![\w-])|(?<![\w.)\]-])-(?=\d)"
+)
+_MINUS = re.compile(r"(?<!\d)(?<!\d )\b(?:minus|negative)\s+(?=\d)|负(?=\d)")
+
+
 def normalise(text: str) -> str:
     """NFKC (full to half width), case folded, punctuation and symbols to spaces, articles dropped, spaces folded.
 
-    Chinese characters become words of their own, so that "contains" is over characters there. A text that would
-    vanish (gold "A", "The The") is kept whole: an empty gold answer would match everything.
+    Signs that make another answer stay: "C++", "C#", "A+", "-5" ("minus 5" is the same). Chinese characters become
+    words of their own, so that "contains" is over characters there. A text that would vanish (gold "A", "The The") is
+    kept whole: an empty gold answer would match everything.
     """
     words = _words(text)
     # an article stands before a word: the last word is none ("Vitamin A")
     without = [word for i, word in enumerate(words) if word not in _ARTICLES or i == len(words) - 1]
-    return " ".join(without or words) or unicodedata.normalize("NFKC", text).casefold().strip()
+    return " ".join(without or words) or _folded(text).strip()
+
+
+def readings(text: str) -> tuple[str, ...]:
+    """The normalised text, and the same with its articles where that differs.
+
+    Both are compared where one text stands in another: of "Vitamin A" and "Lin'an" the last word is no article, and
+    behind them in a sentence only the second reading still shows it.
+    """
+    return tuple(dict.fromkeys((normalise(text), " ".join(_words(text)) or normalise(text))))
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
 
 
 def _words(text: str) -> list[str]:
     """The words that are compared, articles among them."""
-    text = unicodedata.normalize("NFKC", text).casefold()
+    text = _MINUS.sub(" -", _folded(text))
     text = _CJK.sub(r" \1 ", text)
     text = re.sub(r"(?<=\d)[,'](?=\d{3})", "", text)  # 1,000 and 1'000 are 1000
-    kept = (c if unicodedata.category(c)[0] in "LNM" or _decimal_point(text, i) else " " for i, c in enumerate(text))
+    signs = {i for found in _SIGN.finditer(text) for i in range(*found.span())}
+    kept = (
+        c if unicodedata.category(c)[0] in "LNM" or i in signs or _decimal_point(text, i) else " "
+        for i, c in enumerate(text)
+    )
     return "".join(kept).split()
 
 
@@ -50,9 +74,10 @@ def _decimal_point(text: str, i: int) -> bool:
 
 
 def contains(answer: str, gold: str) -> bool:
-    """True if the gold answer's words occur in the answer in a row: "10" is not in "1066"."""
-    needle, hay = normalise(gold), normalise(answer)
-    return bool(needle) and f" {needle} " in f" {hay} "
+    """True if the gold answer's words occur in the answer in a row: "10" is not in "1066", "C" not in "C++"."""
+    if not _words(gold):
+        return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
+    return any(f" {needle} " in f" {hay} " for needle in readings(gold) for hay in readings(answer))
 
 
 _OPENING, _CLOSING = "[{\u3010\u3014\u3008\u300a<", "]}\u3011\u3015\u3009\u300b>"

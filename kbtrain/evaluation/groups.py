@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.grading import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateDecisions, decide
@@ -167,9 +167,10 @@ def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) ->
     lengths = sorted({len(words) for words in wanted})
     counts = [0] * len(questions)
     for passage in passages:
-        text = normalise(f"{passage.title} . {passage.text}").split()
+        texts = [reading.split() for reading in readings(f"{passage.title} . {passage.text}")]
         found = {
             i
+            for text in texts
             for length in lengths
             for start in range(len(text) - length + 1)
             for i in wanted.get(tuple(text[start : start + length]), ())
@@ -182,8 +183,7 @@ def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) ->
 def _gold(question: Question) -> list[tuple[str, ...]]:
     if question.form == "choice":
         return []
-    texts = question.answers
-    split = [tuple(normalise(text).split()) for text in texts]
+    split = [tuple(reading.split()) for text in question.answers for reading in readings(text)]
     return [words for words in split if 0 < len(words) <= _LONGEST]
 
 

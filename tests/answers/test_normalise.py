@@ -1,0 +1,54 @@
+"""What counts as the same text: articles, signs, apostrophes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbtrain.answers.grading import contains, is_correct, normalise
+from kbtrain.evaluation.groups import answer_counts
+from kbtrain.records import Passage, Question
+
+FOUND = [
+    ("Vitamin A is found in carrots", "Vitamin A"), ("Carrots hold vitamin a.", "Vitamin A"),
+    ("Vitamin A", "Vitamin A"),
+    ("It plays in Serie A of Italy", "Serie A"), ("Hepatitis A spreads by water", "Hepatitis A"),
+    ("Lin'an (present day Hangzhou)", "Lin'an"), ("Xi'an is a city", "Xi'an"), ("in Lin'an", "Lin'an"),
+    ("King of Hill", "King of the Hill"), ("the King of the Hill, by far", "King of Hill"), ("The Beatles", "Beatles"),
+    ("an apple a day", "apple day"), ("It is C++, surely", "C++"), ("C++", "C++"), ("用C++语言写的", "C++"),
+    ("C# by Microsoft", "C#"), ("##LDA##", "LDA"), ("a####", "a"),
+    ("in C", "C"), ("-5 degrees", "-5"), ("minus 5 degrees", "-5"), ("\u22125", "-5"), ("－5", "-5"),
+    ("零下,负5度", "-5"),
+    ("Type O- is rare", "O-"), ("A+", "A+"), ("F-16", "F 16"), ("1990-95", "95"), ("COVID-19", "19"), ("+5", "5"),
+    ("Spider-Man", "spider man"), ("50%", "50"), ("The sign is %", "%"), ("the pages 5-7", "7"), ("1,000", "1000"),
+    ("Ca++", "Ca++"),
+]  # fmt: skip
+ABSENT = [
+    ("Vitamin C is found in lemons", "Vitamin A"), ("Serie B", "Serie A"), ("C", "C++"), ("C++", "C"), ("C#", "C"),
+    ("C", "C#"), ("C++", "C#"), ("5", "-5"), ("-5", "5"), ("It is -5 degrees", "5"), ("A+", "A"), ("O+", "O-"),
+    ("O", "O-"),
+    ("1066", "10"), ("", "Paris"), ("anything", ""), ("anything", " "), ("10 minus 5", "-5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "gold"), FOUND)
+def test_an_answer_holds_the_gold_one(answer: str, gold: str) -> None:
+    assert contains(answer, gold)
+
+
+@pytest.mark.parametrize(("answer", "gold"), ABSENT)
+def test_another_answer_does_not(answer: str, gold: str) -> None:
+    assert not contains(answer, gold)
+
+
+def test_exact_answers_differ_by_signs_and_not_by_articles() -> None:
+    language = Question("q", "Which language?", ("C++",), "test", "made", grading="exact")
+    assert [is_correct(language, answer) for answer in ("C++", "c++.", "the C++", "C", "C#")] == [True] * 3 + [
+        False
+    ] * 2
+    assert len({normalise(text) for text in ("C", "C++", "C#", "5", "-5")}) == 5
+
+
+def test_knowledge_frequency_finds_what_grading_finds() -> None:
+    question = Question("q", "Which vitamin?", ("Vitamin A",), "test", "made")
+    passages = [Passage("1", "Carrot", "Vitamin A is found in carrots."), Passage("2", "Lemon", "Vitamin C is not.")]
+    assert answer_counts([question], passages) == [1]
