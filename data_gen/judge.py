@@ -67,7 +67,8 @@ def main(config: JudgeConfig) -> None:
     options = config.model_dump(mode="json")
     write_meta(out, stage="judge", config=options, inputs=inputs, extra={**extra, "counts": counts}, started=started)
     print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
-          f"abstained from {counts['abstained']}, {time.time() - started:.0f} s -> {out}")  # fmt: skip
+          f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
+          f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
 
 
 def open_judge(config: JudgeConfig) -> Judge:

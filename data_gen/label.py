@@ -24,7 +24,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.labeling import certainty
 from kbtrain.labeling.distribution import Distribution
-from kbtrain.labeling.label import LabelledBy, with_taus
+from kbtrain.labeling.label import LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, labels
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
@@ -39,6 +39,7 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
+    max_empty: float = Field(certainty.MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
     by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
     verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
 
@@ -67,7 +68,7 @@ def main(config: LabelConfig) -> None:
         made_by = store.run_meta(config.sampling_run)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
-                                      config.by))  # fmt: skip
+                                      LabelRule(config.by, config.max_empty)))  # fmt: skip
     try:
         if not n:
             what = "samples" if config.by == "samples" else "greedy answers"
@@ -79,6 +80,7 @@ def main(config: LabelConfig) -> None:
         draft.unlink()
     rule: dict[str, Any] = {
         "by": config.by,
+        "max_empty": config.max_empty,
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
         "normalisation": grading.NORMALISATION,

@@ -251,10 +251,11 @@ def is_correct(question: Question, answer: str) -> bool:
 def graded(question: Question, answer: str, verdicts: Verdicts | None = None) -> bool | None:
     """Verdict on an answer, by the question's own rule or by a judge's verdicts.
 
-    None where the judge abstained. An empty answer is wrong and is put before no judge. Raises :class:`UserError` for
+    Multiple choice keeps its own rule: a judge would compare an option's letter with its text. None where the judge
+    abstained. An empty answer is wrong and is put before no judge. Raises :class:`UserError` for
     an answer without a verdict.
     """
-    if verdicts is None:
+    if verdicts is None or question.grading == "option":
         return is_correct(question, answer)
     if is_empty(answer):
         return False

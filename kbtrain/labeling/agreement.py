@@ -82,8 +82,10 @@ def read_labelled(path: Path) -> list[LabelledAnswer]:
 
 
 def agreement(judge: Judge, rows: Sequence[LabelledAnswer]) -> Agreement:
-    """Let a judge grade what people have graded."""
-    opinions = [o.right for o in judge.judge([(row.as_question(), row.prediction) for row in rows])]
+    """Let a judge grade what people have graded; multiple choice is graded by its own rule, as in labels."""
+    cases = [(row.as_question(), row.prediction) for row in rows]
+    judged = iter(judge.judge([case for case in cases if case[0].grading != "option"]))
+    opinions = [is_correct(*case) if case[0].grading == "option" else next(judged).right for case in cases]
     pairs = [(row.right, said) for row, said in zip(rows, opinions, strict=True) if said is not None]
     same = sum(human == said for human, said in pairs)
     low, high = wilson(same, len(pairs)) if pairs else (None, None)

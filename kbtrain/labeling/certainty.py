@@ -10,6 +10,7 @@ import math
 
 from kbtrain.metrics.significance import Interval
 
+MAX_EMPTY = 0.5  # share of empty answers above which nothing is known of how the answers agree
 DRAWS = 1000  # bootstrap samples
 SEED = 20_241
 
@@ -19,6 +20,8 @@ def certainty(groups: tuple[int, ...]) -> float:
     n = sum(groups)
     if n < 2 or min(groups) < 1:
         raise ValueError(f"certainty needs two answers or more in groups that are not empty, not {groups}")
+    if len(groups) == 1:
+        return 1.0  # the sum below misses it by a rounding for some n
     entropy = math.log(n) - math.fsum(size * math.log(size) for size in sorted(groups)) / n
     return min(1.0, max(0.0, 1 - entropy / math.log(n)))
 

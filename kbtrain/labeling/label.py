@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from kbtrain.answers import grading
-from kbtrain.labeling.certainty import certainty, certainty_interval
+from kbtrain.labeling.certainty import MAX_EMPTY, certainty, certainty_interval
 from kbtrain.labeling.mastery import Graded, grade
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, SampleSet
@@ -35,20 +36,37 @@ MIN_SAMPLES = 2  # one answer has no entropy
 LabelledBy = Literal["samples", "greedy"]
 
 
+@dataclass(frozen=True)
+class LabelRule:
+    """How answers become indicators.
+
+    ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
+    one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
+    thirty times nothing is no agreement.
+    """
+
+    by: LabelledBy = "samples"
+    max_empty: float = MAX_EMPTY
+
+
+DEFAULT_RULE = LabelRule()
+
+
 def indicators(
-    question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None, by: LabelledBy = "samples"
+    question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None, rule: LabelRule = DEFAULT_RULE
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if a judge (``verdicts``) abstained from so many that fewer are left. ``by`` "greedy": of the greedy answer
-    alone, which must be there; its mastery is 0 or 1 (with the wide interval of one answer), its certainty not known.
+    None if a judge (``verdicts``) abstained from so many that fewer are left.
     """
-    answers = made.samples if by == "samples" or made.greedy is None else (made.greedy,)
+    sampled = rule.by == "samples"
+    answers = made.samples if sampled or made.greedy is None else (made.greedy,)
     graded = grade(question, (answer.text for answer in answers), verdicts)
-    if graded.n_graded < (MIN_SAMPLES if by == "samples" else 1):
+    if graded.n_graded < (MIN_SAMPLES if sampled else 1):
         return None, graded
     mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded)
-    certainty_low, certainty_high = certainty_interval(graded.groups) if by == "samples" else (None, None)
+    agree = sampled and graded.n_empty <= rule.max_empty * graded.n
+    certainty_low, certainty_high = certainty_interval(graded.groups) if agree else (None, None)
     found = Indicators(
         condition=made.condition,
         n=graded.n,
@@ -56,7 +74,7 @@ def indicators(
         mastery=graded.mastery,
         mastery_low=mastery_low,
         mastery_high=mastery_high,
-        certainty=certainty(graded.groups) if by == "samples" else None,
+        certainty=certainty(graded.groups) if agree else None,
         certainty_low=certainty_low,
         certainty_high=certainty_high,
         n_groups=len(graded.groups),

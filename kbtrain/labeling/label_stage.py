@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.answers import grading
 from kbtrain.errors import UserError
-from kbtrain.labeling.label import MIN_SAMPLES, LabelledBy, indicators, label
+from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question, SampleSet
 from kbtrain.store import SampleStore
@@ -38,18 +38,17 @@ def labels(
     questions: Iterable[Question],
     tally: LabelCounts,
     verdicts: Aligned[QuestionVerdicts] | None = None,
-    by: LabelledBy = "samples",
+    rule: LabelRule = DEFAULT_RULE,
 ) -> Iterator[Label]:
     """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
 
-    ``by`` "greedy": from the greedy answers alone.
     ``verdicts``: a judge's, in the same order; without them each question's own rule grades.
     tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
     """
     counts, stored = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        found = _found(store, run, question, tally, stored, right_of(verdicts, question), by)
+        found = _found(store, run, question, tally, stored, right_of(verdicts, question), rule)
         llm = found.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -83,7 +82,7 @@ def _found(
     tally: LabelCounts,
     stored: Counter[str],
     verdicts: grading.Verdicts | None,
-    by: LabelledBy,
+    rule: LabelRule,
 ) -> dict[Condition, Indicators]:
     """Indicators under each condition with enough samples; ``stored`` is counted down by what was read."""
     found: dict[Condition, Indicators] = {}
@@ -95,20 +94,25 @@ def _found(
         if condition != "llm":
             tally.counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
             tally.counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
-        if (lack := _lacks(made, by)) is not None:
+        if (lack := _lacks(made, rule.by)) is not None:
             tally.counts[f"{condition}_{lack}"] += 1
             continue
-        indicated, graded = indicators(question, made, verdicts, by)
+        indicated, graded = indicators(question, made, verdicts, rule)
         if indicated is None:
             tally.counts[f"{condition}_judge_abstained"] += 1
         else:
             found[condition] = indicated
+            tally.counts[f"{condition}_certainty_unknown_of_empty_answers"] += _silent(indicated, rule)
         tally.counts[f"{condition}_answers"] += graded.n
         tally.counts[f"{condition}_empty_answers"] += graded.n_empty
         tally.counts[f"{condition}_answers_without_option"] += graded.n_unparsed
         if verdicts is not None:
             tally.counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
     return found
+
+
+def _silent(found: Indicators, rule: LabelRule) -> bool:
+    return rule.by == "samples" and found.certainty is None
 
 
 def _lacks(made: SampleSet, by: LabelledBy) -> str | None:

@@ -46,11 +46,15 @@ def judged(
 ) -> Iterator[QuestionVerdicts]:
     """Verdicts on every distinct answer, in the questions' order, at least ``batch`` answers judged at once.
 
-    ``counts`` grows by ``answers``, ``right`` and ``abstained`` (of distinct answers).
+    Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`). ``counts`` grows by
+    ``answers``, ``right`` and ``abstained`` (of distinct answers), and by ``choice_questions``.
     """
     waiting: list[tuple[Question, dict[str, str]]] = []
     for question in questions:
-        waiting.append((question, distinct_answers(store, run, question)))
+        choice = question.grading == "option"
+        if choice:
+            counts["choice_questions"] += 1
+        waiting.append((question, {} if choice else distinct_answers(store, run, question)))
         if sum(len(answers) for _, answers in waiting) >= batch:
             yield from _judge(waiting, judge, counts)
             waiting = []

@@ -24,6 +24,7 @@ def test_answers_are_graded_in_their_order(capital: Question, answered: Callable
     assert made.mastery == 0.5 and made.first(1).mastery == 1 and made.half(True).right == (False, False)
     entropy = -(0.5 * math.log(0.5) + 2 * 0.25 * math.log(0.25))
     assert made.certainty == pytest.approx(1 - entropy / math.log(4))
+    assert graded_answers(capital, answered("", " ", "x")).certainty is None
     judged = graded_answers(capital, answered("x", "y"), {"x": None, "y": True})
     assert judged.right == (None, True) and judged.mastery == 1 and judged.counts == (1, 1)
     assert judged.first(1).mastery is None and judged.first(1).certainty is None

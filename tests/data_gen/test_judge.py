@@ -10,7 +10,8 @@ from pathlib import Path
 from kbtrain import jsonl
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import read_meta
-from kbtrain.records import Label
+from kbtrain.records import Label, Question, Sample, SampleSet
+from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -59,6 +60,27 @@ def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
     assert [x.llm.n_abstained for x in labels] == [(10 - i % 11) * (i % 2) for i in kept]
     assert counts["llm_judge_abstained"] == 2
     assert counts["llm_answers_judge_abstained"] == sum((10 - i % 11) * (i % 2) for i in range(20))
+
+
+def test_open_and_choice_questions_in_one_run_are_each_graded_by_what_fits(
+    run_folder: Path, script: Script, label: Callable[..., list[Label]]
+) -> None:
+    asked = [
+        Question(f"choice-{i}", f"Which book is number {i}?", ("B",), "train", "books", form="choice", grading="option",
+                 options=("Emma", "Ulysses", "Germany"))
+        for i in range(3)
+    ]  # fmt: skip
+    answers = ["B", "B. Ulysses", "b", "Ulysses", "A. Germany", "Germany", "C", "A", "B", "B"]
+    made = tuple(Sample(i, text, 3, "eos", -1.0) for i, text in enumerate(answers))
+    with open(run_folder / "questions.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(jsonl.dump(question) + "\n" for question in asked)
+    with SampleStore(run_folder / "samples.db") as store:
+        store.put("main", [SampleSet(question.id, "llm", made, None, 30) for question in asked])
+    by_rule = {x.question_id: x.llm.n_correct for x in label(run_folder)}
+    assert script("judge", "--run", str(run_folder), "--judge", "contains").returncode == 0
+    assert read_meta(run_folder / "verdicts.jsonl")["counts"]["choice_questions"] == 3
+    by_judge = {x.question_id: x.llm.n_correct for x in label(run_folder, verdicts=True)}
+    assert by_judge == by_rule and by_judge["choice-0"] == 6
 
 
 def test_a_language_model_judges_through_any_back_end(run_folder: Path, script: Script) -> None:

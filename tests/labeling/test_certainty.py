@@ -22,6 +22,10 @@ def test_certainty_by_hand() -> None:
     assert certainty((20, 10)) == pytest.approx(1 - (math.log(3) - 2 / 3 * math.log(2)) / math.log(30), abs=1e-12)
 
 
+def test_answers_that_are_all_the_same_have_a_certainty_of_exactly_one() -> None:
+    assert {certainty((n,)) for n in range(2, 1000)} == {1.0}
+
+
 def test_certainty_equals_scipys_entropy_for_any_grouping() -> None:
     rng = np.random.default_rng(1)
     for n in (2, 7, 30, 100):

@@ -167,6 +167,14 @@ def test_a_broken_file_of_labelled_answers_is_one_line(tmp_path: Path, text: str
         read_labelled(tmp_path / "graded.jsonl")
 
 
+def test_multiple_choice_is_graded_by_its_own_rule_whoever_judges() -> None:
+    rows = [
+        LabelledAnswer(text, ("B",), text, right, grading="option", options=("Asia", "Africa"))
+        for text, right in (("B", True), ("A", False), ("A. Africa", False))
+    ]
+    assert agreement(RuleJudge("contains"), rows).accuracy == agreement(LLMJudge(scripted({})), rows).accuracy == 1
+
+
 def test_kappa_needs_both_classes() -> None:
     rows = [LabelledAnswer(str(i), ("a",), "a", True) for i in range(3)]
     made = agreement(RuleJudge("exact"), rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbtrain.labeling.label import indicators, label, with_taus
+from kbtrain.labeling.label import LabelRule, indicators, label, with_taus
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import Question, SampleSet
 
@@ -25,6 +25,17 @@ def test_indicators_by_hand(capital: Question, answered: Answered) -> None:
     assert graded.groups == (2, 1, 1)
 
 
+def test_empty_answers_do_not_agree_with_one_another(capital: Question, answered: Answered) -> None:
+    silent, _ = indicators(capital, answered(*[""] * 30))
+    assert (silent.certainty, silent.certainty_low, silent.n_empty, silent.mastery) == (None, None, 30, 0.0)
+    half, _ = indicators(capital, answered(*["", "Paris"] * 15))
+    most, _ = indicators(capital, answered(*[" ", "Paris"] * 14, "", "\n"))
+    assert half.certainty is not None and most.certainty is None
+    assert indicators(capital, answered(*[""] * 30), rule=LabelRule(max_empty=1))[0].certainty == 1.0
+    made = label(capital, {"llm": silent, "rag": half}, 0.5, 0.5)
+    assert (made.certain, made.effect_certainty, made.effect_mastery) == (None, None, "beneficial")
+
+
 def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, answered: Answered) -> None:
     assert indicators(capital, answered("Paris", "Rome"))[0].greedy_correct is None
 
@@ -33,11 +44,16 @@ def test_the_greedy_answer_alone_is_right_or_wrong_and_says_nothing_of_certainty
     capital: Question, answered: Answered
 ) -> None:
     one = answered(*["Rome"] * 4, greedy="It is Paris.")
-    found, graded = indicators(capital, one, by="greedy")
+    found, graded = indicators(capital, one, rule=LabelRule("greedy"))
     assert (found.n, found.n_correct, found.mastery, found.greedy_correct) == (1, 1, 1.0, True)
     assert (found.mastery_low, found.mastery_high) == wilson(1, 1)
     assert (found.certainty, found.certainty_low, found.certainty_high, graded.n) == (None, None, None, 1)
-    made = label(capital, {"llm": found, "rag": indicators(capital, answered(greedy="Rome"), by="greedy")[0]}, 0.8, 0.8)
+    made = label(
+        capital,
+        {"llm": found, "rag": indicators(capital, answered(greedy="Rome"), rule=LabelRule("greedy"))[0]},
+        0.8,
+        0.8,
+    )
     assert (made.known, made.known_rag, made.benefit, made.effect_mastery) == (True, False, -1.0, "harmful")
     assert (made.certain, made.certain_rag, made.effect_certainty) == (None, None, None)
     assert indicators(capital, answered("Paris"))[0] is None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbtrain.answers import grading
-from kbtrain.labeling.certainty import certainty
+from kbtrain.labeling.certainty import MAX_EMPTY, certainty
 from kbtrain.metrics.significance import Z95
 from kbtrain.records import Question, SampleSet
 
@@ -44,8 +44,8 @@ class GradedAnswers:
 
     @property
     def certainty(self) -> float | None:
-        """KBM, section 3.2; None for fewer than two answers."""
-        if len(self) < 2:
+        """KBM, section 3.2; None for fewer than two answers, or where more than half of them are empty."""
+        if len(self) < 2 or self.group.count("") > MAX_EMPTY * len(self):
             return None
         return certainty(tuple(sorted(Counter(self.group).values(), reverse=True)))
 

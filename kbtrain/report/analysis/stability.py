@@ -66,21 +66,25 @@ class Stability:
         part = llm.first(size)
         low, high = wilson(*part.counts)
         at.mastery_width.add(high - low)
-        at.certainty.add(part.certainty or 0.0)
+        if part.certainty is not None:
+            at.certainty.add(part.certainty)
         now, finally_ = self._labels(part), self._labels(llm.first(self.largest))
         at.known_flips.add(now[0] != finally_[0])
-        at.certain_flips.add(now[1] != finally_[1])
+        if now[1] is not None and finally_[1] is not None:
+            at.certain_flips.add(now[1] != finally_[1])
         if 2 * size <= self.largest:
             other = self._labels(GradedAnswers(llm.right[size : 2 * size], llm.group[size : 2 * size]))
             at.known_disagree.add(now[0] != other[0])
-            at.certain_disagree.add(now[1] != other[1])
+            if now[1] is not None and other[1] is not None:
+                at.certain_disagree.add(now[1] != other[1])
         if rag is not None and None not in rag.right:
             low, high = newcombe(part.counts, rag.first(size).counts)
             at.benefit_width.add(high - low)
             at.effect_flips.add(_effect(part, rag.first(size)) != _effect(llm, rag))
 
-    def _labels(self, answers: GradedAnswers) -> tuple[bool, bool]:
-        return (answers.mastery or 0.0) > self.tau_mastery, (answers.certainty or 0.0) > self.tau_certainty
+    def _labels(self, answers: GradedAnswers) -> tuple[bool, bool | None]:
+        certain = None if answers.certainty is None else answers.certainty > self.tau_certainty
+        return (answers.mastery or 0.0) > self.tau_mastery, certain
 
 
 def _effect(llm: GradedAnswers, rag: GradedAnswers) -> str:
