@@ -62,7 +62,7 @@ def examples(
             made.append(reference_example(question, label, evidence_text(evidence.hits)))
         elif config.with_reference:
             left_out[f"{split} references without evidence"] += 1
-        wanted = [item for item in made if split != "train" or targets.complete(item)]
+        wanted = [item for item in made if split != "train" or targets.complete(item, bool(question.answers))]
         left_out["train examples without all targets"] += len(made) - len(wanted)
         yield from wanted
     if split == "train":

@@ -117,15 +117,16 @@ class SampleSet:
 class Indicators:
     """Mastery and certainty of one question under one condition (KBM, section 3.2), each with a 95 % interval.
 
-    Certainty is None where nothing is known of it: a greedy answer alone (n = 1) says nothing of how answers agree.
+    Mastery is None for a question without gold answers. Certainty is None where nothing is known of it: a greedy
+    answer alone (n = 1) says nothing of how answers agree, nor do answers that are mostly empty.
     """
 
     condition: Condition
     n: int
     n_correct: int
-    mastery: float
-    mastery_low: float
-    mastery_high: float
+    mastery: float | None
+    mastery_low: float | None
+    mastery_high: float | None
     certainty: float | None
     certainty_low: float | None
     certainty_high: float | None
@@ -141,7 +142,7 @@ class Label:
 
     ``known``/``certain`` are ``llm`` mastery > tau_mastery and certainty > tau_certainty; ``known_rag``/
     ``certain_rag`` the same under ``rag``. ``benefit`` = mastery(rag) - mastery(llm), in [-1, 1]. All about certainty
-    is None where certainty is.
+    is None where certainty is, all about mastery (benefit too) where mastery is.
     """
 
     question_id: str
@@ -151,7 +152,7 @@ class Label:
     mask: Indicators | None
     tau_mastery: float
     tau_certainty: float
-    known: bool
+    known: bool | None
     certain: bool | None
     known_rag: bool | None
     certain_rag: bool | None

@@ -252,9 +252,11 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
     """Verdict on an answer, by the question's own rule or by a judge's verdicts.
 
     Multiple choice keeps its own rule: a judge would compare an option's letter with its text. None where the judge
-    abstained. An empty answer is wrong and is put before no judge. Raises :class:`UserError` for
-    an answer without a verdict.
+    abstained, and for a question without gold answers. An empty answer is wrong and is put before no judge. Raises
+    :class:`UserError` for an answer without a verdict.
     """
+    if not question.answers:
+        return None
     if verdicts is None or question.grading == "option":
         return is_correct(question, answer)
     if is_empty(answer):

@@ -45,6 +45,7 @@ def result_meta(
         "excluded": {
             "without_stored_answers": len(dev.missing) + len(test.missing),
             "judge_abstained": len(dev.abstained) + len(test.abstained),
+            "without_gold": len(dev.without_gold) + len(test.without_gold),
         },
         "accuracy_kind": settings.kind,
         "threshold_rule": settings.rule,

@@ -33,13 +33,14 @@ ByQuestion = Mapping[str, Verdicts]
 class Stored:
     """The graded answers of some questions: ``outcomes`` where both greedy answers are there and graded.
 
-    Else they are in ``missing``, or in ``abstained`` where a judge would not say.
+    Else they are in ``missing``, in ``abstained`` where a judge would not say, or in ``without_gold``.
     """
 
     questions: list[Question] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
+    without_gold: list[str] = field(default_factory=list)
     graded: dict[Condition, list[ConditionOutcome]] = field(
         default_factory=lambda: {condition: [] for condition in CONDITIONS}
     )
@@ -55,6 +56,9 @@ def read_stored(
     found = Stored()
     for question in questions:
         if question.split != split:
+            continue
+        if not question.answers:
+            found.without_gold.append(question.id)
             continue
         sets = {condition: store.get(run, question.id, condition) for condition in CONDITIONS}
         said = None if verdicts is None else verdicts.get(question.id, {})
@@ -87,7 +91,9 @@ def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]
     """Lines for the summary on what is left out; :class:`UserError` if answers are missing and that is not allowed."""
     missing = [i for part in found for i in part.missing]
     abstained = [i for part in found for i in part.abstained]
+    ungraded = [i for part in found for i in part.without_gold]
     unjudged = [f"left out: the judge abstained from the greedy answer of {first_ids(abstained)}"] if abstained else []
+    unjudged += [f"left out: no gold answer to grade by for {first_ids(ungraded)}"] if ungraded else []
     if not missing:
         return unjudged
     note = f"no greedy answer under llm and rag is stored for {first_ids(missing)}"

@@ -22,9 +22,10 @@ TAUS = tuple(i / 10 for i in range(10))
 
 
 def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float]]:
-    """Mastery and, where it is known, certainty of a label under each of its conditions."""
+    """Mastery and certainty of a label under each of its conditions, where they are known."""
     for found in _indicators(label):
-        yield "mastery", found.condition, found.mastery
+        if found.mastery is not None:
+            yield "mastery", found.condition, found.mastery
         if found.certainty is not None:
             yield "certainty", found.condition, found.certainty
 
@@ -45,7 +46,9 @@ class _Group:
 
     def add(self, label: Label) -> None:
         self.n += 1
-        self.counts["known"] += label.known
+        self.counts["known"] += label.known is True
+        if label.known is None:
+            self.counts["without_gold"] += 1
         self.counts["certain"] += label.certain is True
         for indicator, condition, value in indicator_values(label):
             self._sum(f"{indicator}_{condition}", value)
@@ -65,6 +68,7 @@ class _Group:
         }
         return {
             "n": self.n,
+            **({"without_gold": self.counts["without_gold"]} if self.counts["without_gold"] else {}),
             "known": self.counts["known"],
             "certain": self.counts["certain"],
             **{f"mean_{key}": total / self.over[key] for key, total in sorted(self.sums.items())},
@@ -122,7 +126,8 @@ def _group_line(name: str, group: dict[str, Any]) -> str:
     n = group["n"]
     llm, rag = (f"{group[key]:.2f}" if key in group else "-" for key in ("mean_mastery_llm", "mean_mastery_rag"))
     effects = "/".join(str(count) for count in group.get("effect_mastery", {}).values()) or "-"
-    known = f"{group['known'] / n:.0%}"
+    graded = n - group.get("without_gold", 0)
+    known = f"{group['known'] / graded:.0%}" if graded else "-"
     certain = f"{group['certain'] / n:.0%}" if "mean_certainty_llm" in group else "-"
     return f"{name:<24}{n:>6}{llm:>7}{rag:>7}{known:>7}{certain:>9}  {effects}"
 
@@ -143,7 +148,7 @@ class LabelStatistics:
     split: str = "all splits"
     n: int = 0
     n_with_rag: int = 0
-    n_certainty: int = 0  # labels from one greedy answer have none
+    n_certainty: int = 0  # labels with both: one greedy answer has no certainty, no gold answer no mastery
     tau_mastery: float = 0.0
     tau_certainty: float = 0.0
     histograms: Counter[tuple[Indicator, Condition, int]] = field(default_factory=Counter)
@@ -158,7 +163,7 @@ class LabelStatistics:
         self.n += 1
         self.tau_mastery, self.tau_certainty = label.tau_mastery, label.tau_certainty
         m, c = label.llm.mastery, label.llm.certainty
-        if c is not None:
+        if m is not None and c is not None:
             self.n_certainty += 1
             self._moments = [a + b for a, b in zip(self._moments, (m, c, m * m, c * c, m * c), strict=True)]
         for indicator, condition, value in indicator_values(label):
@@ -166,7 +171,7 @@ class LabelStatistics:
             effect = label.effect_mastery if indicator == "mastery" else label.effect_certainty
             if effect is not None:
                 self.panels[indicator, condition, interval(value, INTERVALS), effect] += 1
-        if label.rag is not None:
+        if label.rag is not None and m is not None and label.rag.mastery is not None:
             self._sweep(m, label.rag.mastery)
 
     def _sweep(self, llm: float, rag: float) -> None:

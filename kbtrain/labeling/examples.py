@@ -58,11 +58,14 @@ class Targets:
     classes: Counter[tuple[bool, Key, bool]] = field(default_factory=Counter)  # (with reference, key, target) -> number
     seen: int = 0  # training examples, with all targets or not
 
-    def complete(self, made: GateExample) -> bool:
-        """True if a training example has every target; it is then counted."""
+    def complete(self, made: GateExample, gold: bool = True) -> bool:
+        """True if a training example has every target that its question can have; they are then counted.
+
+        Without gold answers that is certainty alone: training leaves out what is None.
+        """
         self.seen += 1
-        targets: dict[Key, bool | None] = {key: getattr(made, key) for key in self.keys}
-        if None in targets.values():
+        targets: dict[Key, bool | None] = {key: getattr(made, key) for key in self.keys if gold or key == "certainty"}
+        if not targets or None in targets.values():
             return False
         self.classes.update((made.reference is not None, key, bool(target)) for key, target in targets.items())
         return True

@@ -26,8 +26,10 @@ def effect(without: float, with_retrieval: float) -> Effect:
     return "beneficial" if with_retrieval > without else "harmful"
 
 
-def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval]:
-    """Mastery with retrieval minus mastery without, in [-1, 1], and its 95 % interval (Newcombe)."""
+def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval] | None:
+    """Mastery with retrieval minus mastery without, in [-1, 1], and its 95 % interval (Newcombe); None without gold."""
+    if llm.mastery is None or rag.mastery is None:
+        return None
     interval = newcombe((llm.n_correct, llm.n - llm.n_abstained), (rag.n_correct, rag.n - rag.n_abstained))
     return rag.mastery - llm.mastery, interval
 
@@ -62,9 +64,9 @@ def indicators(
     sampled = rule.by == "samples"
     answers = made.samples if sampled or made.greedy is None else (made.greedy,)
     graded = grade(question, (answer.text for answer in answers), verdicts)
-    if graded.n_graded < (MIN_SAMPLES if sampled else 1):
+    if (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1):
         return None, graded
-    mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded)
+    mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded) if graded.gold else (None, None)
     agree = sampled and graded.n_empty <= rule.max_empty * graded.n
     certainty_low, certainty_high = certainty_interval(graded.groups) if agree else (None, None)
     found = Indicators(
@@ -88,7 +90,8 @@ def indicators(
 def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery: float, tau_certainty: float) -> Label:
     """The label of a question from its indicators; ``found`` must have ``llm``, and may have ``rag`` and ``mask``."""
     llm, rag = found["llm"], found.get("rag")
-    gain, (gain_low, gain_high) = (None, (None, None)) if rag is None else benefit(llm, rag)
+    gained = None if rag is None else benefit(llm, rag)
+    gain, (gain_low, gain_high) = gained or (None, (None, None))
     made = Label(
         question_id=question.id,
         split=question.split,
@@ -97,14 +100,14 @@ def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery
         mask=found.get("mask"),
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
-        known=False,
-        certain=False,
+        known=None,
+        certain=None,
         known_rag=None,
         certain_rag=None,
         benefit=gain,
         benefit_low=gain_low,
         benefit_high=gain_high,
-        effect_mastery=None if rag is None else effect(llm.mastery, rag.mastery),
+        effect_mastery=None if rag is None else _effect(llm.mastery, rag.mastery),
         effect_certainty=None if rag is None else _effect(llm.certainty, rag.certainty),
         relation=question.relation,
     )
@@ -117,9 +120,9 @@ def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
         made,
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
-        known=made.llm.mastery > tau_mastery,
+        known=_above(made.llm.mastery, tau_mastery),
         certain=_above(made.llm.certainty, tau_certainty),
-        known_rag=None if made.rag is None else made.rag.mastery > tau_mastery,
+        known_rag=None if made.rag is None else _above(made.rag.mastery, tau_mastery),
         certain_rag=None if made.rag is None else _above(made.rag.certainty, tau_certainty),
     )
 

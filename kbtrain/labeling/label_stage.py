@@ -54,10 +54,13 @@ def labels(
             counts["questions_without_llm_samples"] += 1
             continue
         counts["labels"] += 1
+        if llm.mastery is None:
+            counts["labels_without_gold"] += 1
         counts["labels_without_rag_samples"] += "rag" not in found
         counts["labels_with_unequal_n"] += "rag" in found and found["rag"].n != llm.n
         if question.split == "train":
-            tally.mastery[llm.mastery] += 1
+            if llm.mastery is not None:
+                tally.mastery[llm.mastery] += 1
             if llm.certainty is not None:
                 tally.certainty[llm.certainty] += 1
         yield label(question, found, 0.0, 0.0)

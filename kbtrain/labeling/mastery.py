@@ -12,7 +12,10 @@ from kbtrain.records import Question
 
 @dataclass(frozen=True)
 class Graded:
-    """A question's sampled answers after grading; ``groups`` are the sizes of the answer groups, largest first."""
+    """A question's sampled answers after grading; ``groups`` are the sizes of the answer groups, largest first.
+
+    Of a question without gold answers none is correct, and none graded.
+    """
 
     n: int
     n_correct: int
@@ -20,16 +23,17 @@ class Graded:
     n_unparsed: int  # multiple choice: answers, not empty, that name no option (they count as wrong)
     groups: tuple[int, ...]
     n_abstained: int = 0  # answers from which a judge abstained: neither right nor wrong
+    gold: bool = True  # there is something to compare with
 
     @property
     def n_graded(self) -> int:
         """Number of answers that are right or wrong."""
-        return self.n - self.n_abstained
+        return self.n - self.n_abstained if self.gold else 0
 
     @property
-    def mastery(self) -> float:
-        """Share of the graded answers that are right. Raises ``ZeroDivisionError`` if a judge abstained from all."""
-        return self.n_correct / self.n_graded
+    def mastery(self) -> float | None:
+        """Share of the graded answers that are right; None without gold answers, or if a judge abstained from all."""
+        return self.n_correct / self.n_graded if self.n_graded else None
 
 
 def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts | None = None) -> Graded:
@@ -42,9 +46,9 @@ def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts
         empty += times * is_empty
         right = grading.graded(question, text, verdicts)
         correct += times * (right is True)
-        abstained += times * (right is None)
+        abstained += times * (right is None and bool(question.answers))
         if question.grading == "option" and not is_empty:
             unparsed += times * (grading.option_letter(text, question.options) is None)
         groups[grading.group_key(question, text)] += times
     sizes = tuple(sorted(groups.values(), reverse=True))
-    return Graded(texts.total(), correct, empty, unparsed, sizes, abstained)
+    return Graded(texts.total(), correct, empty, unparsed, sizes, abstained, bool(question.answers))

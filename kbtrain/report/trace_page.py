@@ -14,7 +14,10 @@ SHOWN = 200  # characters of a document that are not folded away
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over all questions, and why they stopped; a question with an error counts as answered wrongly."""
+    """Means over all questions, and why they stopped; a question with an error counts as answered wrongly.
+
+    ``correct``, ``exact_match`` and ``f1`` leave out the ``without_gold`` questions, which nothing can grade.
+    """
 
     n: int
     correct: float
@@ -26,6 +29,7 @@ class Summary:
     errors: int
     empty_samples: int
     document_tokens_cut: int
+    without_gold: int = 0
 
     def line(self) -> str:
         """All of it in one line."""
@@ -33,7 +37,7 @@ class Summary:
         return (
             f"{self.n} questions, right {self.correct:.3f}, EM {self.exact_match:.3f}, F1 {self.f1:.3f}, searched for "
             f"{self.retrieved:.0%}; {cost}; errors {self.errors}, empty samples {self.empty_samples}, document tokens "
-            f"cut {self.document_tokens_cut}"
+            f"cut {self.document_tokens_cut}" + (f", without gold {self.without_gold}" if self.without_gold else "")
         )
 
 
@@ -42,18 +46,20 @@ def summarise(traces: Sequence[Trace]) -> Summary:
     n = len(traces)
     if not n:
         raise ValueError("no trace to summarise")
+    graded = [trace for trace in traces if trace.answers]
     names = [part.name for part in fields(Spent)]
     return Summary(
         n=n,
-        correct=sum(t.correct for t in traces) / n,
-        exact_match=sum(t.exact_match for t in traces) / n,
-        f1=sum(t.f1 for t in traces) / n,
+        correct=sum(t.correct for t in graded) / max(len(graded), 1),
+        exact_match=sum(t.exact_match for t in graded) / max(len(graded), 1),
+        f1=sum(t.f1 for t in graded) / max(len(graded), 1),
         retrieved=sum(t.retrieved for t in traces) / n,
         spent={name: sum(getattr(t.spent, name) for t in traces) for name in names},
         stopped=dict(Counter(t.stopped for t in traces).most_common()),
         errors=sum(t.error is not None for t in traces),
         empty_samples=sum(t.empty_samples for t in traces),
         document_tokens_cut=sum(t.document_tokens_cut for t in traces),
+        without_gold=n - len(graded),
     )
 
 

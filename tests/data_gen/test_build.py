@@ -14,6 +14,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, Label, Question, Split
+from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., dict[str, list[GateExample]]]
@@ -47,6 +48,25 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     meta = read_meta(labelled / "examples" / "train.jsonl")
     assert meta["n_records"] == 20 and meta["label_rule"]["tau_mastery"]["value"] == 0.2
     assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
+
+
+def test_questions_without_gold_answers_are_labelled_and_taught_by_their_certainty(
+    run_folder: Path, label: Callable[..., list[Label]], build: Run, books: Any
+) -> None:
+    add(run_folder, *(dataclasses.replace(books.question(i, "train"), id=f"open-{i}", text=f"Who is {i}?", answers=(),
+                                          gold="none") for i in range(3)))  # fmt: skip
+    with SampleStore(run_folder / "samples.db") as store:
+        for i in range(3):
+            asked = dataclasses.replace(books.question(i, "train"), id=f"open-{i}")
+            store.put("main", [books.sample_set(asked, condition, 5 + i) for condition in ("llm", "rag")])
+    labels = label(run_folder)[-3:]
+    assert {(made.known, made.benefit, made.llm.mastery, made.llm.n_groups) for made in labels} == {
+        (None, None, None, 2)
+    }
+    assert read_meta(run_folder / "labels.jsonl")["counts"]["labels_without_gold"] == 3
+    made = build(run_folder)["train"][-3:]
+    assert [(item.id, item.mastery, item.benefit) for item in made] == [(f"open-{i}", None, None) for i in range(3)]
+    assert all(item.soft_certainty is not None for item in made)
 
 
 def test_reference_examples_stand_beside_the_plain_ones(labelled: Path, build: Run) -> None:

@@ -49,6 +49,21 @@ def test_results_hold_all_gates_and_follow_the_schema(
     assert load(run_folder / "results.json").meta["sampling"]["model"] == "made-up"
 
 
+def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    without = {"test-3", "test-4", "dev-1"}
+    jsonl.write(run_folder / "questions.jsonl", (
+        dataclasses.replace(question, answers=(), gold="none") if question.id in without else question
+        for question in questions
+    ))  # fmt: skip
+    document = evaluate(script, run_folder)
+    assert document["meta"]["excluded"]["without_gold"] == 3
+    assert {gate["n"] for gate in document["gates"]} == {198}
+    assert "left out: no gold answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
+
+
 def test_without_training_questions_there_is_no_relation_only(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +131,7 @@ def test_missing_answers_are_refused_or_counted(
     with pytest.raises(UserError, match=r"is stored for 1 question \(new\)"):
         evaluate(script, run_folder)
     document = evaluate(script, run_folder, allow_missing=True)
-    assert document["meta"]["excluded"] == {"without_stored_answers": 1, "judge_abstained": 0}
+    assert document["meta"]["excluded"] == {"without_stored_answers": 1, "judge_abstained": 0, "without_gold": 0}
     assert document["gates"][0]["n"] == 199
     said = capsys.readouterr().out
     assert "1 question (new)" in said and "1 questions without stored answers left out" in said

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
 import pytest
 
+from kbtrain.labeling.examples import example
 from kbtrain.labeling.label import LabelRule, indicators, label, with_taus
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import Question, SampleSet
@@ -34,6 +36,20 @@ def test_empty_answers_do_not_agree_with_one_another(capital: Question, answered
     assert indicators(capital, answered(*[""] * 30), rule=LabelRule(max_empty=1))[0].certainty == 1.0
     made = label(capital, {"llm": silent, "rag": half}, 0.5, 0.5)
     assert (made.certain, made.effect_certainty, made.effect_mastery) == (None, None, "beneficial")
+
+
+def test_without_gold_answers_there_is_certainty_and_no_mastery(capital: Question, answered: Answered) -> None:
+    impossible = dataclasses.replace(capital, answers=(), gold="none")
+    llm, graded = indicators(impossible, answered("Paris", "Paris", "Rome", "Rome", greedy="Paris"))
+    assert (llm.mastery, llm.mastery_low, llm.mastery_high, llm.n_correct, llm.n_abstained) == (None, None, None, 0, 0)
+    assert (llm.certainty, llm.greedy_correct, graded.mastery) == (pytest.approx(0.5), None, None)
+    rag, _ = indicators(impossible, answered(*["Rome"] * 4, condition="rag"), verdicts={})
+    made = label(impossible, {"llm": llm, "rag": rag}, 0.2, 0.8)
+    assert (made.known, made.known_rag, made.benefit, made.benefit_low, made.effect_mastery) == (None,) * 5
+    assert (made.certain, made.certain_rag, made.effect_certainty) == (False, True, "beneficial")
+    taught = example(impossible, made)
+    assert (taught.mastery, taught.soft_mastery, taught.benefit, taught.soft_benefit) == (None,) * 4
+    assert (taught.certainty, taught.soft_certainty) == (False, pytest.approx(0.5))
 
 
 def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, answered: Answered) -> None:

@@ -52,6 +52,17 @@ def test_a_question_without_an_answer_is_refused(tmp_path, files):
         check_files(*files)
 
 
+def test_a_question_that_has_no_gold_answer_is_asked_like_any_other(tmp_path, files):
+    gold = ("given", "none", "hidden")
+    jsonl.write(
+        files[0], [Question(f"q{i}", "Where?", ("A",) * (i == 0), "train", "t", gold=gold[i]) for i in (0, 1, 2)]
+    )
+    jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", ()) for i in (0, 1, 2)])
+    assert check_files(*files) == {"train": 3}
+    asked = Plan(*files, ("llm",), {"train": 30}).requests()
+    assert [(one.question.id, one.n) for one in asked] == [("q0", 30), ("q1", 30), ("q2", 30)]
+
+
 def test_a_repeated_question_is_refused(files):
     for file in files:
         file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")

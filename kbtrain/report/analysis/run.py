@@ -93,9 +93,16 @@ class RunAnalysis:
         verdicts: grading.Verdicts | None,
     ) -> None:
         answers = {c: graded_answers(question, made, verdicts) for c, made in sets.items() if made.samples}
-        greedy = {c: grading.graded(question, s.greedy.text, verdicts) for c, s in sets.items() if s.greedy is not None}
+        graded = bool(question.answers)  # without a gold answer there is certainty, and nothing else
+        self.counts["questions_without_gold"] += not graded
+        greedy = {
+            c: grading.graded(question, s.greedy.text, verdicts)
+            for c, s in sets.items()
+            if graded and s.greedy is not None
+        }
         self.accuracies.add(sets, answers, greedy)
-        self.counts["abstained_answers"] += sum(r is None for graded in answers.values() for r in graded.right)
+        if graded:
+            self.counts["abstained_answers"] += sum(r is None for found in answers.values() for r in found.right)
         if "llm" in answers:
             self.least_certain.add(question, sets["llm"], answers["llm"])
             if len(answers["llm"]) > 1:
@@ -103,7 +110,7 @@ class RunAnalysis:
         if "llm" in answers and "rag" in answers:
             for indicator in INDICATORS:
                 self.sweeps[indicator].add(indicator, answers["llm"], answers["rag"])
-        if "mask" in answers:
+        if "mask" in answers and graded:
             self._mask(question, sets["mask"], answers["mask"], evidence)
         self._label(question, sets, verdicts)
 
