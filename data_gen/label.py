@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
@@ -24,7 +24,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.labeling import certainty
 from kbtrain.labeling.distribution import Distribution
-from kbtrain.labeling.label import LabelledBy, LabelRule, with_taus
+from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, labels
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
@@ -41,7 +41,14 @@ class LabelConfig(Config):
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
     max_empty: float = Field(certainty.MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
     by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
+    cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
     verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
+
+    @model_validator(mode="after")
+    def _possible(self) -> LabelConfig:
+        if self.verdicts and self.cut == "prefix":
+            raise ValueError("cut: prefix grades other texts than the judge did; use keep or drop with verdicts")
+        return self
 
 
 def questions(path: Path) -> Iterator[Question]:
@@ -63,12 +70,12 @@ def main(config: LabelConfig) -> None:
     started = time.time()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
-    tally, seen = LabelCounts(), Distribution()
+    tally, seen, how = LabelCounts(), Distribution(), LabelRule(config.by, config.max_empty, config.cut)
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
-                                      LabelRule(config.by, config.max_empty)))  # fmt: skip
+                                      how))  # fmt: skip
     try:
         if not n:
             what = "samples" if config.by == "samples" else "greedy answers"
@@ -81,6 +88,7 @@ def main(config: LabelConfig) -> None:
     rule: dict[str, Any] = {
         "by": config.by,
         "max_empty": config.max_empty,
+        "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
         "normalisation": grading.NORMALISATION,
@@ -90,7 +98,7 @@ def main(config: LabelConfig) -> None:
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
     inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")
     write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)
-    print("\n".join(seen.lines()))
+    print("\n".join([*seen.lines(), *tally.warnings(how)]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, "
           f"{time.time() - started:.0f} s -> {out}")  # fmt: skip

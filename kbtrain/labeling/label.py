@@ -6,7 +6,8 @@ The effect has three classes; benefit is their soft form.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from kbtrain.answers import grading
 from kbtrain.labeling.certainty import MAX_EMPTY, certainty, certainty_interval
 from kbtrain.labeling.mastery import Graded, grade
 from kbtrain.metrics.significance import Interval, newcombe, wilson
-from kbtrain.records import Condition, Effect, Indicators, Label, Question, SampleSet
+from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
 
 _SAME = 1e-9  # equal entropies of different groupings, e.g. 4+1+1+1+1 and 2+2+2+2, differ in the last digit
 
@@ -36,6 +37,8 @@ def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval] | None:
 
 MIN_SAMPLES = 2  # one answer has no entropy
 LabelledBy = Literal["samples", "greedy"]
+Cut = Literal["keep", "drop", "prefix"]
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{3})[.!?](?=\s)|[。！？]")  # "St. Louis", "D.C. area" and "1. Paris" go on
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,13 @@ class LabelRule:
 
     ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
     one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
-    thirty times nothing is no agreement.
+    thirty times nothing is no agreement. ``cut`` says what becomes of answers that end at the token limit: they stand
+    as they are, are dropped, or count by their first sentence where one is complete.
     """
 
     by: LabelledBy = "samples"
     max_empty: float = MAX_EMPTY
+    cut: Cut = "keep"
 
 
 DEFAULT_RULE = LabelRule()
@@ -59,11 +64,11 @@ def indicators(
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if a judge (``verdicts``) abstained from so many that fewer are left.
+    None if a judge (``verdicts``) abstained from so many that fewer are left, or ``rule`` drops so many.
     """
     sampled = rule.by == "samples"
     answers = made.samples if sampled or made.greedy is None else (made.greedy,)
-    graded = grade(question, (answer.text for answer in answers), verdicts)
+    graded = grade(question, _texts(answers, rule.cut), verdicts)
     if (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1):
         return None, graded
     mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded) if graded.gold else (None, None)
@@ -85,6 +90,20 @@ def indicators(
         n_abstained=graded.n_abstained,
     )
     return found, graded
+
+
+def _texts(answers: Sequence[Sample], cut: Cut) -> list[str]:
+    return [
+        first_sentence(answer.text) if cut == "prefix" and answer.finish == "length" else answer.text
+        for answer in answers
+        if cut != "drop" or answer.finish != "length"
+    ]
+
+
+def first_sentence(text: str) -> str:
+    """The first complete sentence of an answer that was cut; the whole text where there is none."""
+    found = _SENTENCE_END.search(text)
+    return text[: found.end()] if found else text
 
 
 def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery: float, tau_certainty: float) -> Label:

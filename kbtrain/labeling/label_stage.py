@@ -19,6 +19,8 @@ from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question, SampleSet
 from kbtrain.store import SampleStore
 
+MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
+
 
 @dataclass
 class LabelCounts:
@@ -30,6 +32,21 @@ class LabelCounts:
 
     def as_dict(self) -> dict[str, int]:
         return dict(sorted(self.counts.items()))
+
+    def cut_shares(self) -> dict[Condition, float]:
+        """Share of the answers under each condition that end at the token limit."""
+        sizes: dict[Condition, int] = {c: self.counts[f"{c}_answers_stored"] for c in CONDITIONS}
+        return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
+
+    def warnings(self, rule: LabelRule) -> list[str]:
+        """A line for each condition in which more than :data:`MANY_CUT` of the answers are cut."""
+        counted = {"keep": "count as they stand", "drop": "are left out", "prefix": "count by their first sentence"}
+        return [
+            f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and {counted[rule.cut]}; "
+            "sample with a larger max_new_tokens, or choose by --cut"
+            for condition, share in self.cut_shares().items()
+            if share > MANY_CUT
+        ]
 
 
 def labels(
@@ -101,8 +118,12 @@ def _found(
             tally.counts[f"{condition}_{lack}"] += 1
             continue
         indicated, graded = indicators(question, made, verdicts, rule)
+        stated = made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
+        tally.counts[f"{condition}_answers_stored"] += len(stated)
+        tally.counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
         if indicated is None:
-            tally.counts[f"{condition}_judge_abstained"] += 1
+            short = graded.n < MIN_SAMPLES and rule.by == "samples"
+            tally.counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
         else:
             found[condition] = indicated
             tally.counts[f"{condition}_certainty_unknown_of_empty_answers"] += _silent(indicated, rule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -128,6 +130,28 @@ def test_a_broken_question_is_one_line_with_its_place(run_folder: Path, label: R
     with pytest.raises(UserError, match=message) as caught:
         label(run_folder)
     assert "\n" not in str(caught.value) and not (run_folder / "labels.jsonl").exists()
+
+
+def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(
+    run_folder: Path, script: Script, label: Run, books: Any
+) -> None:
+    assert "warning" not in script("label", "--run", str(run_folder), "--tau-mastery", "0.2").stdout
+    asked = books.question(99, "train")
+    with open(run_folder / "questions.jsonl", "a", encoding="utf-8") as file:
+        file.write(jsonl.dump(asked) + "\n")
+    whole = books.sample_set(asked, "llm", 5, n=40)
+    cut = tuple(dataclasses.replace(s, finish="length") if s.index % 2 else s for s in whole.samples)
+    with SampleStore(run_folder / "samples.db") as store:
+        store.put("main", [dataclasses.replace(whole, samples=cut)])
+    done = script("label", "--run", str(run_folder), "--tau-mastery", "0.2")
+    # 20 of 240 answers
+    assert "warning: 8.3% of the answers under 'llm' end at the token limit and count as they stand" in done.stdout
+    meta = read_meta(run_folder / "labels.jsonl")
+    assert (meta["counts"]["llm_answers_cut"], meta["counts"]["rag_answers_cut"]) == (20, 0)
+    assert meta["label_rule"]["cut"]["share"]["llm"] == pytest.approx(20 / 240)
+    assert label(run_folder, cut="drop")[-1].llm.n == 20
+    with pytest.raises(ValidationError, match="prefix grades other texts than the judge did"):
+        label(run_folder, cut="prefix", verdicts=True)
 
 
 def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run) -> None:

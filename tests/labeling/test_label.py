@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.labeling.examples import example
-from kbtrain.labeling.label import LabelRule, indicators, label, with_taus
+from kbtrain.labeling.label import LabelRule, first_sentence, indicators, label, with_taus
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import Question, SampleSet
 
@@ -50,6 +50,34 @@ def test_without_gold_answers_there_is_certainty_and_no_mastery(capital: Questio
     taught = example(impossible, made)
     assert (taught.mastery, taught.soft_mastery, taught.benefit, taught.soft_benefit) == (None,) * 4
     assert (taught.certainty, taught.soft_certainty) == (False, pytest.approx(0.5))
+
+
+def test_answers_cut_at_the_token_limit_stand_are_dropped_or_count_by_their_first_sentence(
+    capital: Question, answered: Answered
+) -> None:
+    texts = ["Paris. Its river is the", "Rome, I", "Rome", "Paris"]
+    made = answered(*texts)
+    finishes = ("length", "length", "eos", "stop")
+    samples = (dataclasses.replace(s, finish=f) for s, f in zip(made.samples, finishes, strict=True))  # type: ignore[arg-type]
+    made = dataclasses.replace(made, samples=tuple(samples))
+    found = {cut: indicators(capital, made, rule=LabelRule(cut=cut))[0] for cut in ("keep", "drop", "prefix")}
+    assert {cut: (f.n, f.n_correct, f.n_groups) for cut, f in found.items()} == {
+        "keep": (4, 2, 4), "drop": (2, 1, 2), "prefix": (4, 2, 3),
+    }  # fmt: skip
+    assert (
+        indicators(capital, dataclasses.replace(made, samples=made.samples[:3]), rule=LabelRule(cut="drop"))[0] is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("It is Paris. Its river", "It is Paris."), ("巴黎。它的河", "巴黎。"), ("St. Louis is in", "St. Louis is in"),
+        ("1. Paris is the", "1. Paris is the"), ("Paris", "Paris"), ("It has 3.5 million people and", None),
+    ],
+)  # fmt: skip
+def test_the_first_sentence_of_a_cut_answer(text: str, sentence: str | None) -> None:
+    assert first_sentence(text) == (sentence or text)
 
 
 def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, answered: Answered) -> None:
