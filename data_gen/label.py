@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,10 +22,10 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.labeling import certainty
+from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
-from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, labels
+from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, common_answers, labels, refuse_unequal
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import read_meta, write_meta
@@ -39,9 +39,11 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
-    max_empty: float = Field(certainty.MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
+    max_empty: float = Field(MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
     by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
     cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
+    certainty: Literal["common", "paper"] = Field("common", description="one scale for all splits, or 1 - U / ln I")
+    certainty_answers: int | None = Field(None, ge=2, description="I of the common scale; null: the fewest of a split")
     verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
 
     @model_validator(mode="after")
@@ -70,9 +72,11 @@ def main(config: LabelConfig) -> None:
     started = time.time()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
-    tally, seen, how = LabelCounts(), Distribution(), LabelRule(config.by, config.max_empty, config.cut)
+    tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
+        scale = config.certainty_answers or common_answers(store, config.sampling_run)
+        how = LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
                                       how))  # fmt: skip
@@ -80,6 +84,8 @@ def main(config: LabelConfig) -> None:
         if not n:
             what = "samples" if config.by == "samples" else "greedy answers"
             raise UserError(f"{at(store_path)}: holds no {what} under 'llm' for {source}; run data_gen/sample.py")
+        if config.certainty == "paper" and config.by == "samples":
+            refuse_unequal(tally)
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
         tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
         jsonl.write(out, decided(draft, tau_mastery, tau_certainty, seen))
@@ -88,12 +94,14 @@ def main(config: LabelConfig) -> None:
     rule: dict[str, Any] = {
         "by": config.by,
         "max_empty": config.max_empty,
+        "certainty": {"rule": config.certainty, "answers": how.certainty_answers},
+        "mastery_step": {split: 1 / n for split, n in tally.most_answers.items()},
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
         "normalisation": grading.NORMALISATION,
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
-        "bootstrap": {"draws": certainty.DRAWS, "seed": certainty.SEED},
+        "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
     inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")

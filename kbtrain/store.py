@@ -199,6 +199,12 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY condition"""
         return dict(self._fetch(query, (run,)))
 
+    def set_sizes(self, run: str) -> dict[int, int]:
+        """Number of sampled answers -> how many finished question-conditions have so many."""
+        query = """SELECT n_samples, count(*) FROM questions JOIN sets USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY n_samples"""
+        return dict(self._fetch(query, (run,)))
+
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
 

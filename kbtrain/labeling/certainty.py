@@ -1,6 +1,11 @@
 """Certainty (KBM, section 3.2): how much a question's sampled answers agree, C = 1 - U / ln I in [0, 1].
 
 U is the entropy (natural logarithm) of the answer groups of I samples. C = 1: all the same, C = 0: all different.
+
+The value grows with I (two equal halves: .646, .722, .757, .801 for I = 5, 10, 15, 30), so certainties from different
+numbers of answers stand on different scales. On one scale they are the mean certainty of I answers drawn from those
+that are there, without replacement, for the same I everywhere (rarefaction; Hurlbert 1971 for species counts): it is
+unbiased for any I up to their number, and the paper's own value where I is their number.
 """
 
 from __future__ import annotations
@@ -15,20 +20,39 @@ DRAWS = 1000  # bootstrap samples
 SEED = 20_241
 
 
-def certainty(groups: tuple[int, ...]) -> float:
-    """Certainty from the sizes of the answer groups (their order does not matter); needs at least two answers."""
+def certainty(groups: tuple[int, ...], answers: int | None = None) -> float:
+    """Certainty from the sizes of the answer groups (their order does not matter); needs at least two answers.
+
+    ``answers``: the I of the scale, at most as many as there are; None: all of them (the paper's value).
+    """
     n = sum(groups)
-    if n < 2 or min(groups) < 1:
-        raise ValueError(f"certainty needs two answers or more in groups that are not empty, not {groups}")
+    scale = n if answers is None else answers
+    if n < 2 or min(groups) < 1 or not 2 <= scale <= n:
+        raise ValueError(f"certainty needs two answers or more in groups that are not empty, not {scale} of {groups}")
     if len(groups) == 1:
         return 1.0  # the sum below misses it by a rounding for some n
-    entropy = math.log(n) - math.fsum(size * math.log(size) for size in sorted(groups)) / n
-    return min(1.0, max(0.0, 1 - entropy / math.log(n)))
+    if scale < n:
+        entropy = math.fsum(_mean_entropy(size, n, scale) for size in sorted(groups))
+    else:
+        entropy = math.log(n) - math.fsum(size * math.log(size) for size in sorted(groups)) / n
+    return min(1.0, max(0.0, 1 - entropy / math.log(scale)))
+
+
+@functools.lru_cache(maxsize=16_384)
+def _mean_entropy(size: int, n: int, drawn: int) -> float:
+    """A group's part of the entropy of ``drawn`` of ``n`` answers, over all ways to draw them (hypergeometric)."""
+    ways = (
+        (k, math.comb(size, k) * math.comb(n - size, drawn - k))
+        for k in range(max(1, drawn - n + size), min(size, drawn) + 1)
+    )
+    return math.fsum(-times * (k / drawn) * math.log(k / drawn) for k, times in ways) / math.comb(n, drawn)
 
 
 @functools.lru_cache(maxsize=16_384)  # 30 answers fall into groups in 5,604 ways: each is computed once
-def certainty_interval(groups: tuple[int, ...], draws: int = DRAWS, seed: int = SEED) -> Interval:
-    """95 % bootstrap interval for the certainty that as many samples show on average.
+def certainty_interval(
+    groups: tuple[int, ...], answers: int | None = None, draws: int = DRAWS, seed: int = SEED
+) -> Interval:
+    """95 % bootstrap interval for the certainty that as many samples show on average, on the scale of ``answers``.
 
     The plain percentile interval fails here: a resample always agrees more than its original. So the resamples'
     spread is centred on the value itself, and one answer not seen yet takes part with weight 1 / (n + 1), without
@@ -38,10 +62,14 @@ def certainty_interval(groups: tuple[int, ...], draws: int = DRAWS, seed: int = 
     import numpy as np
 
     sizes = tuple(sorted(groups, reverse=True))
-    n, value = sum(sizes), certainty(sizes)
+    n, value = sum(sizes), certainty(sizes, answers)
     shares = np.array([*sizes, 1]) / (n + 1)
     counts = np.random.default_rng([seed, *sizes]).multinomial(n, shares, size=draws)
-    size_log_size = np.array([0.0, *(size * math.log(size) for size in range(1, n + 1))])
-    resampled = size_log_size[counts].sum(axis=1) / (n * math.log(n))  # = 1 - U / ln n
+    if answers is None or answers == n:
+        size_log_size = np.array([0.0, *(size * math.log(size) for size in range(1, n + 1))])
+        resampled = size_log_size[counts].sum(axis=1) / (n * math.log(n))  # = 1 - U / ln n
+    else:
+        parts = np.array([0.0, *(_mean_entropy(size, n, answers) for size in range(1, n + 1))])
+        resampled = 1 - parts[counts].sum(axis=1) / math.log(answers)
     low, high = np.quantile(resampled, [0.025, 0.975]) - resampled.mean()
     return max(0.0, value + min(0.0, float(low))), min(1.0, value + max(0.0, float(high)))

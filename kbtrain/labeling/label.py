@@ -48,12 +48,15 @@ class LabelRule:
     ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
     one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
     thirty times nothing is no agreement. ``cut`` says what becomes of answers that end at the token limit: they stand
-    as they are, are dropped, or count by their first sentence where one is complete.
+    as they are, are dropped, or count by their first sentence where one is complete. ``certainty_answers``: the I of
+    certainty's scale (:mod:`kbtrain.labeling.certainty`); fewer answers have no certainty on it. None: each question
+    on the scale of all of its answers, which is the paper's value.
     """
 
     by: LabelledBy = "samples"
     max_empty: float = MAX_EMPTY
     cut: Cut = "keep"
+    certainty_answers: int | None = None
 
 
 DEFAULT_RULE = LabelRule()
@@ -72,8 +75,9 @@ def indicators(
     if (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1):
         return None, graded
     mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded) if graded.gold else (None, None)
-    agree = sampled and graded.n_empty <= rule.max_empty * graded.n
-    certainty_low, certainty_high = certainty_interval(graded.groups) if agree else (None, None)
+    scale = rule.certainty_answers
+    agree = sampled and graded.n_empty <= rule.max_empty * graded.n and graded.n >= (scale or 0)
+    certainty_low, certainty_high = certainty_interval(graded.groups, scale) if agree else (None, None)
     found = Indicators(
         condition=made.condition,
         n=graded.n,
@@ -81,7 +85,7 @@ def indicators(
         mastery=graded.mastery,
         mastery_low=mastery_low,
         mastery_high=mastery_high,
-        certainty=certainty(graded.groups) if agree else None,
+        certainty=certainty(graded.groups, scale) if agree else None,
         certainty_low=certainty_low,
         certainty_high=certainty_high,
         n_groups=len(graded.groups),

@@ -16,7 +16,7 @@ from kbtrain.answers import grading
 from kbtrain.errors import UserError
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question, SampleSet
+from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question, SampleSet, Split
 from kbtrain.store import SampleStore
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
@@ -29,6 +29,7 @@ class LabelCounts:
     counts: Counter[str] = field(default_factory=Counter)
     mastery: Counter[float] = field(default_factory=Counter)
     certainty: Counter[float] = field(default_factory=Counter)
+    most_answers: dict[Split, int] = field(default_factory=dict)  # of a question's ``llm`` answers, by split
 
     def as_dict(self) -> dict[str, int]:
         return dict(sorted(self.counts.items()))
@@ -73,6 +74,7 @@ def labels(
         counts["labels"] += 1
         if llm.mastery is None:
             counts["labels_without_gold"] += 1
+        tally.most_answers[question.split] = max(llm.n, tally.most_answers.get(question.split, 0))
         counts["labels_without_rag_samples"] += "rag" not in found
         counts["labels_with_unequal_n"] += "rag" in found and found["rag"].n != llm.n
         if question.split == "train":
@@ -126,7 +128,9 @@ def _found(
             tally.counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
         else:
             found[condition] = indicated
-            tally.counts[f"{condition}_certainty_unknown_of_empty_answers"] += _silent(indicated, rule)
+            if indicated.certainty is None and rule.by == "samples":
+                few = graded.n < (rule.certainty_answers or 0)
+                tally.counts[f"{condition}_certainty_unknown_of_{'few' if few else 'empty'}_answers"] += 1
         tally.counts[f"{condition}_answers"] += graded.n
         tally.counts[f"{condition}_empty_answers"] += graded.n_empty
         tally.counts[f"{condition}_answers_without_option"] += graded.n_unparsed
@@ -135,8 +139,26 @@ def _found(
     return found
 
 
-def _silent(found: Indicators, rule: LabelRule) -> bool:
-    return rule.by == "samples" and found.certainty is None
+def common_answers(store: SampleStore, run: str) -> int | None:
+    """The I of the scale that all splits' certainties share: the fewest answers that a split was to have.
+
+    Where the run does not say: the number that most of its question-conditions have. None without sampled answers.
+    """
+    planned = store.run_meta(run).get("samples")
+    if isinstance(planned, dict) and (sampled := [n for n in planned.values() if n >= MIN_SAMPLES]):
+        return int(min(sampled))
+    sizes = {n: times for n, times in store.set_sizes(run).items() if n >= MIN_SAMPLES}
+    return max(sizes, key=lambda n: (sizes[n], -n), default=None)
+
+
+def refuse_unequal(tally: LabelCounts) -> None:
+    """Raise :class:`UserError` if the splits' labels come from different numbers of answers."""
+    if len(set(tally.most_answers.values())) > 1:
+        counted = ", ".join(f"{split} {n}" for split, n in tally.most_answers.items())
+        raise UserError(
+            f"key 'certainty': 'paper' depends on the number of answers, which differs between the splits ({counted}), "
+            "so no tau fits them all; use certainty: common, or sample all splits alike"
+        )
 
 
 def _lacks(made: SampleSet, by: LabelledBy) -> str | None:

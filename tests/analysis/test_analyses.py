@@ -57,6 +57,18 @@ def test_conditions_are_compared_on_the_same_questions(capital: Question, answer
     assert (rag_found.cut, rag_found.cut_tokens) == (3, 15)
 
 
+def test_the_sweep_over_certainty_has_one_scale_for_all_answers_and_for_halves() -> None:
+    answers = GradedAnswers((True, True, False, False) * 5, ("a", "a", "b", "b") * 5)
+    sweep = TauSweep()
+    sweep.add("certainty", answers, answers)
+    # two equal halves: 1 - ln 2 / ln 20 = .769 of all answers, .699 of ten of them
+    assert {row.tau: row.saved for row in TauSweep.rows(sweep.same)}[0.75] == 0
+    assert {row.tau: row.saved for row in TauSweep.rows(sweep.held_out)}[0.75] == 0
+    assert answers.certainty == pytest.approx(0.769, abs=1e-3) and answers.certainty_at(10) == pytest.approx(
+        0.71, abs=0.02
+    )
+
+
 def test_figure_2_is_the_share_of_masks_among_certain_questions(graded: Build) -> None:
     found = Copying()
     found.add(graded("aaaa"), 4, ())  # certain, copied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.labeling.certainty import certainty
 from kbtrain.provenance import file_sha256, read_meta
 from kbtrain.records import Label
 from kbtrain.store import SampleStore
@@ -152,6 +154,36 @@ def test_answers_cut_at_the_token_limit_are_counted_and_warned_of(
     assert label(run_folder, cut="drop")[-1].llm.n == 20
     with pytest.raises(ValidationError, match="prefix grades other texts than the judge did"):
         label(run_folder, cut="prefix", verdicts=True)
+
+
+def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
+    tmp_path: Path, script: Script, label: Run, books: Any
+) -> None:
+    run = tmp_path / "run"
+    books.fill(run, n_train=0, n_held_out=0)
+    asked = [books.question(i, split) for i, split in enumerate(("train", "train", "dev", "dev"))]
+    jsonl.write(run / "questions.jsonl", asked)
+    with SampleStore(run / "samples.db") as store:
+        store.begin("unequal", {"samples": {"train": 30, "dev": 10, "test": 0}})
+        sizes = ((15, 30), (0, 30), (5, 10), (10, 10))  # right answers, of how many
+        store.put("unequal", [books.sample_set(q, "llm", *size) for q, size in zip(asked, sizes, strict=True)])
+    settings = {"sampling_run": "unequal", "tau_mastery": 0.2}
+    thirty, _, ten, _ = (made.llm.certainty for made in label(run, **settings, tau_certainty=0.8))
+    assert ten == pytest.approx(1 - math.log(2) / math.log(10))  # the paper's value, as the fewest answers are ten
+    assert thirty == certainty((15, 15), 10) and abs(thirty - ten) < 0.03
+    rule = read_meta(run / "labels.jsonl")["label_rule"]
+    assert rule["certainty"] == {"rule": "common", "answers": 10}
+    assert rule["mastery_step"] == {"train": 1 / 30, "dev": 1 / 10}
+    five = label(run, **settings, tau_certainty=0.8, certainty_answers=5)
+    assert five[0].llm.certainty == certainty((15, 15), 5)
+    more = label(run, **settings, tau_certainty=0.8, certainty_answers=20)
+    assert [made.llm.certainty is None for made in more] == [False, False, True, True]
+    assert read_meta(run / "labels.jsonl")["counts"]["llm_certainty_unknown_of_few_answers"] == 2
+    done = script("label", "--run", str(run), "--sampling-run", "unequal", "--certainty", "paper")
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(
+        "error: key 'certainty': 'paper' depends on the number of answers, which differs between the splits (train 30, "
+        "dev 10), so no tau fits them all; use certainty: common"
+    )
 
 
 def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -20,6 +22,40 @@ def test_certainty_by_hand() -> None:
     assert certainty((15, 15)) == pytest.approx(1 - math.log(2) / math.log(30), abs=1e-12)
     # 2/3 and 1/3: U = ln 3 - 2/3 ln 2
     assert certainty((20, 10)) == pytest.approx(1 - (math.log(3) - 2 / 3 * math.log(2)) / math.log(30), abs=1e-12)
+
+
+@pytest.mark.parametrize(("groups", "drawn"), [((3, 2), 2), ((3, 2, 1, 1), 4), ((4, 4), 7), ((1,) * 6, 3), ((6, 2), 5)])
+def test_on_a_smaller_scale_certainty_is_the_mean_over_all_ways_to_draw_so_many(
+    groups: tuple[int, ...], drawn: int
+) -> None:
+    answers = [group for group, size in enumerate(groups) for _ in range(size)]
+    every = [certainty(tuple(Counter(part).values())) for part in itertools.combinations(answers, drawn)]
+    assert certainty(groups, drawn) == pytest.approx(np.mean(every), abs=1e-12)
+    low, high = certainty_interval(groups, drawn)
+    assert 0 <= low <= certainty(groups, drawn) <= high <= 1
+
+
+def test_the_scale_of_all_answers_is_the_papers_value() -> None:
+    for groups in ((30,), (15, 15), (20, 9, 1), (1,) * 30):
+        assert certainty(groups, 30) == certainty(groups)
+        assert certainty_interval(groups, 30) == certainty_interval(groups)
+
+
+def test_the_papers_value_grows_with_the_number_of_answers_and_the_common_scale_does_not() -> None:
+    """Two thirds of the answers are one, a third another: 5, 10 and 30 answers, each drawn 4,000 times."""
+    rng = np.random.default_rng(7)
+    paper, common = {}, {}
+    for n in (6, 12, 30):
+        drawn = [tuple(int(c) for c in counts if c) for counts in rng.multinomial(n, [2 / 3, 1 / 3], size=4000)]
+        paper[n] = np.mean([certainty(groups) for groups in drawn])
+        common[n] = np.mean([certainty(groups, 6) for groups in drawn])
+    assert paper[30] - paper[6] > 0.1
+    assert max(common.values()) - min(common.values()) < 0.01
+
+
+def test_fewer_answers_than_the_scale_have_no_certainty_on_it() -> None:
+    with pytest.raises(ValueError, match="not 10 of"):
+        certainty((4, 1), 10)
 
 
 def test_answers_that_are_all_the_same_have_a_certainty_of_exactly_one() -> None:

@@ -45,9 +45,13 @@ class GradedAnswers:
     @property
     def certainty(self) -> float | None:
         """KBM, section 3.2; None for fewer than two answers, or where more than half of them are empty."""
-        if len(self) < 2 or self.group.count("") > MAX_EMPTY * len(self):
+        return self.certainty_at(len(self))
+
+    def certainty_at(self, scale: int) -> float | None:
+        """Certainty on the scale of ``scale`` answers, as :attr:`certainty`; None also where fewer are there."""
+        if scale < 2 or len(self) < scale or self.group.count("") > MAX_EMPTY * len(self):
             return None
-        return certainty(tuple(sorted(Counter(self.group).values(), reverse=True)))
+        return certainty(tuple(sorted(Counter(self.group).values(), reverse=True)), scale)
 
 
 def graded_answers(question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:

@@ -12,8 +12,8 @@ from kbtrain.answers import grading
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
-from kbtrain.labeling.label import indicators, label
-from kbtrain.labeling.label_stage import right_of
+from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
+from kbtrain.labeling.label_stage import common_answers, right_of
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Question, SampleSet
@@ -39,6 +39,7 @@ class RunAnalysis:
     copying: Copying = field(default_factory=Copying)
     sweeps: dict[Indicator, TauSweep] = field(default_factory=new_sweeps)
     counts: Counter[str] = field(default_factory=Counter)
+    rule: LabelRule = DEFAULT_RULE
 
     @classmethod
     def begin(
@@ -59,6 +60,7 @@ class RunAnalysis:
             stability=Stability(_most_samples(meta), *tau),
             least_certain=LeastCertain(examples),
             statistics=LabelStatistics(split, tau_mastery=tau[0], tau_certainty=tau[1]),
+            rule=LabelRule(certainty_answers=common_answers(store, run)),
         )
 
     def read(
@@ -129,7 +131,7 @@ class RunAnalysis:
     ) -> None:
         found: dict[Condition, Indicators] = {}
         for condition, made in sets.items():
-            if len(made.samples) > 1 and (indicated := indicators(question, made, verdicts)[0]) is not None:
+            if len(made.samples) > 1 and (indicated := indicators(question, made, verdicts, self.rule)[0]) is not None:
                 found[condition] = indicated
         if "llm" in found:
             tau = self.statistics.tau_mastery, self.statistics.tau_certainty

@@ -26,7 +26,8 @@ class AtSize:
     """With the first I answers of every question that has at least 30 (or the run's number).
 
     Widths are of 95 % intervals. ``*_flips``: labels that differ from those of all answers; ``*_disagree``: labels of
-    two disjoint sets of I answers that differ (only where 2 I answers are there).
+    two disjoint sets of I answers that differ (only where 2 I answers are there). Certainties that are compared stand
+    on the scale of I answers; ``certainty`` is the mean of the paper's value, which grows with I.
     """
 
     mastery_width: RunningMean = field(default_factory=RunningMean)
@@ -68,12 +69,12 @@ class Stability:
         at.mastery_width.add(high - low)
         if part.certainty is not None:
             at.certainty.add(part.certainty)
-        now, finally_ = self._labels(part), self._labels(llm.first(self.largest))
+        now, finally_ = self._labels(part, size), self._labels(llm.first(self.largest), size)
         at.known_flips.add(now[0] != finally_[0])
         if now[1] is not None and finally_[1] is not None:
             at.certain_flips.add(now[1] != finally_[1])
         if 2 * size <= self.largest:
-            other = self._labels(GradedAnswers(llm.right[size : 2 * size], llm.group[size : 2 * size]))
+            other = self._labels(GradedAnswers(llm.right[size : 2 * size], llm.group[size : 2 * size]), size)
             at.known_disagree.add(now[0] != other[0])
             if now[1] is not None and other[1] is not None:
                 at.certain_disagree.add(now[1] != other[1])
@@ -82,8 +83,9 @@ class Stability:
             at.benefit_width.add(high - low)
             at.effect_flips.add(_effect(part, rag.first(size)) != _effect(llm, rag))
 
-    def _labels(self, answers: GradedAnswers) -> tuple[bool, bool | None]:
-        certain = None if answers.certainty is None else answers.certainty > self.tau_certainty
+    def _labels(self, answers: GradedAnswers, scale: int) -> tuple[bool, bool | None]:
+        value = answers.certainty_at(scale)
+        certain = None if value is None else value > self.tau_certainty
         return (answers.mastery or 0.0) > self.tau_mastery, certain
 
 
@@ -117,7 +119,7 @@ class TauSweep:
 
     ``same``: the answers that decide are also the ones that are counted, as in the paper; a question that was lucky
     is then kept and counted as good. ``held_out``: one half of the answers decides, the other half is counted, both
-    ways round.
+    ways round. Certainty stands on the scale of half of the answers in both.
     """
 
     same: dict[float, _AtTau] = field(default_factory=lambda: {tau: _AtTau() for tau in TAUS})
@@ -125,8 +127,13 @@ class TauSweep:
 
     def add(self, indicator: Indicator, llm: GradedAnswers, rag: GradedAnswers) -> None:
         """One question."""
-        _add(self.same, [(getattr(llm, indicator), _gap(llm, rag))])
-        halves = [(getattr(llm.half(odd), indicator), _gap(llm.half(not odd), rag)) for odd in (False, True)]
+        scale = len(llm) // 2
+
+        def value(answers: GradedAnswers) -> float | None:
+            return answers.mastery if indicator == "mastery" else answers.certainty_at(scale)
+
+        _add(self.same, [(value(llm), _gap(llm, rag))])
+        halves = [(value(llm.half(odd)), _gap(llm.half(not odd), rag)) for odd in (False, True)]
         _add(self.held_out, halves)
 
     @staticmethod
