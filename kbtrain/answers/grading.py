@@ -7,6 +7,7 @@ report them, use the same normalisation.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -42,6 +43,7 @@ def normalise(text: str) -> str:
     return " ".join(without or words) or _folded(text).strip()
 
 
+@functools.lru_cache(maxsize=512)
 def readings(text: str) -> tuple[str, ...]:
     """The normalised text, and the same with its articles where that differs.
 
@@ -55,7 +57,8 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
 
 
-def _words(text: str) -> list[str]:
+@functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question
+def _words(text: str) -> tuple[str, ...]:
     """The words that are compared, articles among them."""
     text = _MINUS.sub(" -", _folded(text))
     text = _CJK.sub(r" \1 ", text)
@@ -65,7 +68,7 @@ def _words(text: str) -> list[str]:
         c if unicodedata.category(c)[0] in "LNM" or i in signs or _decimal_point(text, i) else " "
         for i, c in enumerate(text)
     )
-    return "".join(kept).split()
+    return tuple("".join(kept).split())
 
 
 def _decimal_point(text: str, i: int) -> bool:
