@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
-from kbtrain.metrics.turns import SeedSummary, summarise_seeds
+from kbtrain.metrics.turns import SeedSummary, gain_over_random, summarise_seeds
 from kbtrain.provenance import write_result
 from kbtrain.report.compare import FinishedRun, read_finished
 from kbtrain.report.summary import interval
@@ -46,10 +46,13 @@ def main(config: SeedsConfig) -> None:
         columns = [decisions_of(run.decided, name) for run in runs]
         known = [column for column in columns if column is not None]
         if len(known) == len(runs):
-            gains = [correct - at_random(run, retrieve) for run, (correct, retrieve) in
-                     zip(runs, (column.T for column in known), strict=True)]  # fmt: skip
-            values = {"accuracy": [column[:, 0] for column in known], "gain": gains}
-            found[name] = {key: summarise_seeds(value, config.bootstrap_draws) for key, value in values.items()}
+            correct = [column[:, 0] for column in known]
+            beside = [np.column_stack([column[:, 0], answers(run), column[:, 1]])
+                      for run, column in zip(runs, known, strict=True)]  # fmt: skip
+            found[name] = {
+                "accuracy": summarise_seeds(correct, config.bootstrap_draws),
+                "gain": summarise_seeds(beside, config.bootstrap_draws, figure=gain_over_random),
+            }
     document = {"runs": [str(path) for path in config.runs], "gates": {
         gate: {key: dataclasses.asdict(value) for key, value in of.items()} for gate, of in found.items()}}  # fmt: skip
     inputs = [path / "results.json" for path in config.runs]
@@ -67,11 +70,9 @@ def check(runs: list[FinishedRun]) -> None:
         raise UserError(f"runs: {problem}; seeds are compared on the same questions")
 
 
-def at_random(run: FinishedRun, retrieve: np.ndarray) -> np.ndarray:
-    """Each question's expected correctness under a random gate with the same retrieval ratio."""
-    outcomes = run.decided.outcomes
-    llm, rag = (np.array([getattr(o, key) for o in outcomes], float) for key in ("llm_correct", "rag_correct"))
-    return (1 - retrieve.mean()) * llm + retrieve.mean() * rag
+def answers(run: FinishedRun) -> np.ndarray:
+    """Correctness of each question without and with retrieval: (n, 2)."""
+    return np.array([(o.llm_correct, o.rag_correct) for o in run.decided.outcomes], float)
 
 
 def table(found: dict[str, dict[str, SeedSummary]]) -> str:

@@ -6,7 +6,7 @@ them are paired. A mean over seeds has two sources of variance: the questions as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,17 +121,38 @@ class SeedSummary:
     both: Delta
 
 
-def summarise_seeds(values: Sequence[Floats], draws: int = 10_000, seed: int = 0) -> SeedSummary:
+Figure = Callable[[Floats], Floats]  # means of a seed's columns (..., k) -> the figure (...)
+
+
+def gain_over_random(means: Floats) -> Floats:
+    """Accuracy beyond a random gate of the same ratio, from means of (correct, llm, rag, retrieved)."""
+    correct, llm, rag, ratio = (means[..., i] for i in range(4))
+    gain: Floats = correct - (1 - ratio) * llm - ratio * rag
+    return gain
+
+
+def summarise_seeds(
+    values: Sequence[Floats], draws: int = 10_000, seed: int = 0, figure: Figure | None = None
+) -> SeedSummary:
     """``values[s][i]``: the figure of question i under seed s, e.g. correctness, or a difference to another gate.
+
+    ``figure``: for one that is no mean over questions; ``values[s]`` are then columns (n, k), and it is made from their
+    means in each draw anew, since what stands still in it (a ratio, chance) would count as known.
 
     The second bootstrap draws seeds with replacement, and questions for all of them alike: seeds share their test
     questions, so the two are crossed, not nested. With few seeds it is too narrow by about sqrt((s - 1) / s).
     """
-    table = np.stack(values, axis=1)
-    drawn = resampled_means(table, draws, seed)
-    picked = np.random.default_rng([seed, 1]).integers(table.shape[1], size=(draws, table.shape[1]))
+    table = np.concatenate([value.reshape(len(value), -1) for value in values], axis=1)
+
+    def of_seeds(found: Floats) -> Floats:
+        """Means of all columns (..., s k) -> each seed's figure (..., s)."""
+        by_seed = found.reshape(*found.shape[:-1], len(values), -1)
+        return by_seed[..., 0] if figure is None else figure(by_seed)
+
+    drawn = of_seeds(resampled_means(table, draws, seed))
+    picked = np.random.default_rng([seed, 1]).integers(len(values), size=(draws, len(values)))
     both = np.take_along_axis(drawn, picked, axis=1).mean(axis=1)
-    means = table.mean(axis=0)
+    means = of_seeds(table.mean(axis=0))
     return SeedSummary(
         mean=float(means.mean()),
         by_seed=[float(mean) for mean in means],

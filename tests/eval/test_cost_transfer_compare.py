@@ -179,12 +179,13 @@ def test_seeds_are_a_second_source_of_variance(
 ) -> None:
     runs = [Path(shutil.copytree(run_folder, tmp_path / f"seed{i}")) for i in range(3)]
     scores = list(jsonl.read(GateScore, run_folder / "scores.jsonl"))
-    for seed, run in enumerate(runs):  # kbm_mastery differs by seed, the others do not
+    for seed, run in enumerate(runs):  # kbm_mastery differs by seed, the others do not; prompt parts no questions
         noise = random.Random(seed)
         noisy = [
             dataclasses.replace(s, score=s.score + noise.gauss(0, 0.5)) if s.gate == "kbm_mastery" else s
             for s in scores
         ]
+        noisy = [dataclasses.replace(s, score=0.5) if s.gate == "prompt" else s for s in noisy]
         jsonl.write(run / "scores.jsonl", noisy)
         evaluate(script, run)
     module = script("seeds")
@@ -193,6 +194,8 @@ def test_seeds_are_a_second_source_of_variance(
     gates = json.loads((tmp_path / "seeds.json").read_text())["gates"]
     assert list(gates) == ["prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"]
     assert gates["kbm_benefit"]["accuracy"]["spread"] == pytest.approx(0)
+    nothing = gates["prompt"]["gain"]["questions"]
+    assert (nothing["low"], nothing["high"]) == pytest.approx((0, 0), abs=1e-12)
     found = gates["kbm_mastery"]["gain"]
     assert found["spread"] > 0
     assert found["both"]["high"] - found["both"]["low"] > found["questions"]["high"] - found["questions"]["low"]
