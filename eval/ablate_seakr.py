@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.progress import progress_bar
@@ -44,6 +44,15 @@ COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 
 class AblateSeakrConfig(SeakrPipelineConfig):
     ablations: tuple[Ablation, ...] = Field(("measure", "documents", "parts"), description="which of the three")
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> AblateSeakrConfig:
+        if self.threshold is not None and "measure" in self.ablations:
+            raise ValueError(
+                "threshold: one number cannot serve the signals of ablation 'measure', whose units differ; leave it "
+                "out (each signal's is then chosen by ratio), or set ablations: [documents, parts]"
+            )
+        return self
 
 
 def main(config: AblateSeakrConfig) -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from tiny_kbm import make_folder
 
 from kbtrain import jsonl
@@ -141,7 +142,7 @@ def test_a_window_without_room_for_the_demonstrations_is_one_line(script, run_fo
 def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(script, run_folder, capsys):
     module = script("ablate_seakr")
     config = module.AblateSeakrConfig(
-        run=run_folder, demonstrations=1, max_new_tokens=3, threshold=0.0, limit=1, max_steps=2,
+        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2,
         ablations=("measure", "documents", "parts"),
     )  # fmt: skip
     module.main(config)
@@ -152,6 +153,13 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
     module.main(config)
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
+
+
+def test_one_threshold_for_signals_of_different_units_is_refused(script, run_folder):
+    module = script("ablate_seakr")
+    with pytest.raises(ValidationError, match="one number cannot serve the signals of ablation 'measure'"):
+        module.AblateSeakrConfig(run=run_folder, threshold=0.0)
+    assert module.AblateSeakrConfig(run=run_folder, threshold=0.0, ablations=("documents", "parts")).threshold == 0
 
 
 def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):
