@@ -1,9 +1,10 @@
 """Choose a gate's threshold on dev questions for a goal, and note it with its evidence in the gate's folder.
 
-Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a retrieval ratio, the
-best accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of
-the same kind), or a threshold given by hand. A threshold under a SeaKR gate's floor is refused. Scores of the test
-split, or of --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
+Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
+accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
+same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
+choices can leave alone), or a threshold given by hand. A threshold under a SeaKR gate's floor is refused. Scores of the
+test split, or of --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
   python eval/calibrate.py --run runs/demo --gate seakr --folder runs/demo/seakr
@@ -38,6 +39,7 @@ class CalibrateConfig(Config):
     ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
     max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
     delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability that the promise fails")
+    dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions, by their ids; rest untouched")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
     new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
     check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
@@ -49,7 +51,7 @@ def main(config: CalibrateConfig) -> None:
     path, scores = stored_scores(config.run).of(config.gate)
     outcomes = list(jsonl.read(Outcome, config.run / "outcomes.jsonl"))
     if not config.check:
-        note(config, dev_table(config.gate, scores, outcomes, path), path)
+        note(config, dev_table(config.gate, scores, outcomes, path, config.dev_share), path)
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +48,12 @@ class Chosen:
     def line(self) -> str:
         """The threshold, and what it does on dev."""
         e, kept = self.evidence, self.evidence["guarantee"]
-        promise = f"; promised: at most {kept['limit']:g} lost" if kept else ""
+        promise = (
+            f"; promised: at most {kept['limit']:g} lost with probability {1 - kept['delta']:g}, if these questions "
+            "chose nothing else of the gate"
+            if kept
+            else ""
+        )
         return (
             f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
             f"{e['retrieval_ratio']:.1%} retrieved, accuracy {e['accuracy']:.3f} (LLM only {e['llm_only']:.3f}, "
@@ -55,11 +61,21 @@ class Chosen:
         )
 
 
-def dev_table(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> Dev:
-    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score."""
-    dev = [outcome for outcome in outcomes if outcome.split == "dev"]
+def dev_table(
+    gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path, share: float = 1.0
+) -> Dev:
+    """Scores and greedy answers of the dev questions among ``outcomes``. Raises :class:`UserError` without a score.
+
+    ``share`` of them, picked by a hash of their ids: the others are left for other choices.
+    """
+    dev = [outcome for outcome in outcomes if outcome.split == "dev" and _place(outcome.question_id) < share]
     known = answers(dev, "greedy")
     return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, needed(dev).astype(np.float64))
+
+
+def _place(question_id: str) -> float:
+    """A number in [0, 1) that depends on the id alone."""
+    return int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:6], "big") / 2**48
 
 
 def calibrate(dev: Dev, wanted: CalibrationGoal, floor: float | None = None) -> Chosen:
@@ -69,19 +85,19 @@ def calibrate(dev: Dev, wanted: CalibrationGoal, floor: float | None = None) -> 
     """
     if not len(dev.scores):
         raise UserError("no dev question with a score and an outcome to choose a threshold on")
-    value, guarantee = _value(dev, wanted)
+    value, guarantee = _value(dev, wanted, floor)
     if floor is not None:
         value = max(value, floor)  # "retrieve everything" lies 1 below the lowest dev score
     return Chosen(value, _rule(wanted), _evidence(dev, value) | {"guarantee": guarantee})
 
 
-def _value(dev: Dev, wanted: CalibrationGoal) -> tuple[float, dict[str, Any] | None]:
+def _value(dev: Dev, wanted: CalibrationGoal, floor: float | None) -> tuple[float, dict[str, Any] | None]:
     if wanted.goal == "given":
         if wanted.given is None:
             raise UserError("goal 'given': name the threshold")
         return wanted.given, None
     if wanted.goal == "max_loss":
-        found = control("accuracy_lost", dev, wanted.max_loss, wanted.delta)
+        found = control("accuracy_lost", dev, wanted.max_loss, wanted.delta, floor)
         return found.threshold, asdict(found)
     return choose(wanted.goal, dev, wanted.ratio).value, None
 

@@ -137,12 +137,16 @@ class Guarantee:
     ratio: float
 
 
-def control(promise: Promise, calibration: Dev, limit: float, delta: float = 0.1) -> Guarantee:
+def control(
+    promise: Promise, calibration: Dev, limit: float, delta: float = 0.1, least: float | None = None
+) -> Guarantee:
     """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy (a share of all
     questions, net of what not retrieving saves), or the one with the most retrievals within ``limit``.
 
     The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
-    Raises :class:`UserError` if there are too few of them for any promise, with the number needed.
+    ``least``: no threshold below it is considered, and each bound is that of the threshold that is returned.
+    Raises :class:`UserError` if there are too few of them for any promise, with the number needed, and if no threshold
+    from ``least`` on keeps it.
     """
     if not 0 < limit < 1 or not 0 < delta < 1:
         raise UserError(f"risk control: limit and delta must lie between 0 and 1, found {limit} and {delta}")
@@ -154,6 +158,8 @@ def control(promise: Promise, calibration: Dev, limit: float, delta: float = 0.1
             f"probability {1 - delta:g}; {needed} are needed, or a larger limit"
         )
     values = cuts(scores)  # from "retrieve nothing" to "retrieve everything"
+    if least is not None:
+        values = np.unique(np.maximum(values, least))[::-1]
     if promise == "retrieved":
         taken = np.searchsorted(np.sort(-scores), -values, side="left").astype(np.float64)
         observed, bounds = taken / n, upper_bounds(taken, n, delta)
@@ -161,6 +167,12 @@ def control(promise: Promise, calibration: Dev, limit: float, delta: float = 0.1
         values = values[::-1]
         observed, bounds = _lost(calibration, values, delta)
     kept = bounds <= limit + 1e-12
+    if not kept[0]:
+        raise UserError(
+            f"risk control: no threshold from {values[0]:g} on keeps '{promise}' <= {limit}: already "
+            f"{observed[0]:.3f} of the {n} calibration questions, at most {bounds[0]:.3f} of all; allow a larger "
+            "limit, or measure the gate's floor again (recipes/make_seakr.py)"
+        )
     last = len(kept) - 1 if kept.all() else int(np.argmin(kept)) - 1
     ratio = float((scores > values[last]).mean())
     return Guarantee(promise, limit, delta, float(values[last]), n, float(observed[last]), float(bounds[last]), ratio)

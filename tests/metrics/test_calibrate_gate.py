@@ -1,12 +1,15 @@
 """Calibration: each goal on questions worked by hand, evidence, floor, and shifted scores."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
+from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate, dev_table
 from kbtrain.metrics.calibration import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
+from kbtrain.records import Outcome
 
 
 def dev(n=200, seed=0):
@@ -52,6 +55,28 @@ def test_retrieving_everything_does_not_fall_under_the_floor():
     assert calibrate(always, CalibrationGoal("best_accuracy")).threshold == -1.0
     floored = calibrate(always, CalibrationGoal("best_accuracy"), floor=-0.25)
     assert floored.threshold == -0.25 and floored.evidence["retrieval_ratio"] == 1.0
+
+
+def test_a_promise_is_kept_at_the_floor_or_refused():
+    """A fifth of the scores lie under the floor: retrieving from the floor on loses their questions."""
+    n = 1000
+    scores = np.concatenate([np.full(n // 5, -6.7), np.linspace(-5.9, -4, n - n // 5)])
+    lost = Dev(scores, np.zeros(n), np.ones(n), np.ones(n))
+    with pytest.raises(UserError, match=r"no threshold from -6 on keeps 'accuracy_lost' <= 0.05: already 0.200"):
+        calibrate(lost, CalibrationGoal("max_loss", max_loss=0.05), floor=-6.0)
+    kept = calibrate(lost, CalibrationGoal("max_loss", max_loss=0.3), floor=-6.0)
+    guarantee = kept.evidence["guarantee"]
+    assert kept.threshold == guarantee["threshold"] >= -6.0 and guarantee["bound"] <= 0.3
+    assert kept.evidence["all_rag"] - kept.evidence["accuracy"] == pytest.approx(guarantee["observed"])
+    assert "if these questions chose nothing else" in kept.line()
+
+
+def test_a_share_of_the_dev_questions_is_the_same_every_time_and_leaves_the_others():
+    outcomes = [Outcome(f"q{i}", "dev", None, False, True, None, None, 1, 1) for i in range(1000)]
+    scores = {outcome.question_id: float(i) for i, outcome in enumerate(outcomes)}
+    half, again, whole = (dev_table("g", scores, outcomes, Path("s"), share) for share in (0.5, 0.5, 1.0))
+    assert 430 < len(half.scores) < 570 and len(whole.scores) == 1000
+    assert (half.scores == again.scores).all()
 
 
 def test_a_given_threshold_is_taken_and_measured():
