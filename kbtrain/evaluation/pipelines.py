@@ -60,11 +60,13 @@ class PipelineResult:
 
 @dataclass
 class _Way:
-    """Figures of each question: correct, exact match, F1, searched; and totals of costs."""
+    """Figures of each question: correct, exact match, F1, searched; totals of costs, and of stored answers each
+    question's own."""
 
     name: str
     table: Floats  # (n, 4)
     spent: dict[str, float] = field(default_factory=dict)
+    each: dict[str, Floats] = field(default_factory=dict)  # (n,)
 
 
 def measure_pipeline(
@@ -108,20 +110,24 @@ def _stored(
         (is_correct(q, a.text), exact_match(a.text, q.answers), token_f1(a.text, q.answers), hits is not None)
         for q, a in zip(questions, answers, strict=True)
     ]
-    n = len(rows)
-    read = 0 if hits is None else sum(hits.get(question.id, 0) for question in questions)
-    tokens = sum(answer.n_tokens for answer in answers)
-    spent = {"searches": 0 if hits is None else n, "passages": read, "requests": n, "samples": 0, "tokens": tokens}
-    return _Way(name, np.array(rows, dtype=np.float64), {cost: float(value) for cost, value in spent.items()})
+    one = np.ones(len(rows))
+    each = {
+        "searches": 0 * one if hits is None else one,
+        "passages": 0 * one if hits is None else np.array([hits.get(q.id, 0) for q in questions], dtype=np.float64),
+        "requests": one,
+        "samples": 0 * one,
+        "tokens": np.array([answer.n_tokens for answer in answers], dtype=np.float64),
+    }
+    return _Way(name, np.array(rows, dtype=np.float64), {cost: float(of.sum()) for cost, of in each.items()}, each)
 
 
 def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _Way, own: Mapping[str, float]) -> _Way:
-    """RAG for the ``searches`` questions of the highest score (of equal ones the first), else the plain answer."""
+    """RAG for the ``searches`` questions of the highest score (of equal ones the first), else the plain answer; its
+    costs are those of the answers it chose, and its own."""
     n = len(scores)
     retrieve = np.zeros(n, dtype=bool)
     retrieve[np.argsort(-np.asarray(scores), kind="stable")[:searches]] = True
-    share = searches / n
-    spent = {cost: (1 - share) * llm.spent[cost] + share * rag.spent[cost] for cost in llm.spent}
+    spent = {cost: float(np.where(retrieve, rag.each[cost], llm.each[cost]).sum()) for cost in llm.each}
     for cost, each in ({"requests": 1.0} | dict(own)).items():
         if cost in COSTS:
             spent[cost] = spent.get(cost, 0.0) + n * each
