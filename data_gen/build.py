@@ -39,7 +39,7 @@ class BuildConfig(Config):
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
     benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
     with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
-    on_leak: Literal["fail", "drop"] = Field("fail", description="training questions that stand in dev or test")
+    on_leak: Literal["fail", "drop"] = Field("fail", description="training questions in dev or test, dev in test")
 
     @model_validator(mode="after")
     def _possible(self) -> BuildConfig:
@@ -78,8 +78,10 @@ def main(config: BuildConfig) -> None:
     rule |= {"benefit": dataclasses.asdict(benefit)}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])
-    leaked = {leak.id for leak in find_leaks(inputs[0])} if config.on_leak == "drop" else set()
-    targets, left_out = Targets(config.keys), Counter({"leaked training questions": len(leaked)})
+    found = list(find_leaks(inputs[0])) if config.on_leak == "drop" else []
+    leaked, names = {leak.id for leak in found}, {"train": "training", "dev": "dev", "test": "test"}
+    targets, left_out = Targets(config.keys), Counter({"leaked training questions": 0})
+    left_out.update(f"leaked {names[leak.split]} questions" for leak in found)
     outputs = {split: config.run / "examples" / f"{split}.jsonl" for split in SPLITS}
     sizes = {
         split: jsonl.write(out, examples(config, split, leaked, benefit, targets, left_out))

@@ -23,6 +23,7 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import ConditionOutcome, grade, outcome
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import meta_path, read_meta
+from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
 
@@ -236,9 +237,13 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
     with SampleStore(store_file, read_only=True) as store:
         sampling = store.run_meta(sampling_run)
         questions = list(jsonl.read(Question, path / "questions.jsonl"))
+        asked = {leak_key(question) for question in questions if question.split == "test"}
+        leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in asked]
+        questions = [question for question in questions if question.id not in set(leaked)]
         verdicts = run_verdicts(path)
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts) for split in _SPLITS)
     notes = check_missing([dev, test], store_file, allow_missing)
+    notes += [f"left out: the same question stands in test for {first_ids(leaked)} of dev"] if leaked else []
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")

@@ -17,7 +17,7 @@ from typing import Self
 from kbtrain import jsonl
 from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.records import Question
+from kbtrain.records import Question, Split
 
 
 class FirstSeen:
@@ -101,12 +101,14 @@ def problem_of(question: Question) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Leak:
-    """A training question and the dev or test question with the same normalised text, each with its line."""
+    """A training question and the dev or test question with the same normalised text, each with its line; or a dev
+    question (``split``) and the test question."""
 
     id: str
     line: int
     other_id: str
     other_line: int
+    split: Split = "train"
 
 
 def leak_key(question: Question) -> str:
@@ -115,21 +117,29 @@ def leak_key(question: Question) -> str:
 
 
 def find_leaks(path: Path | str) -> Iterator[Leak]:
-    """Every leak in a questions file, in the order of its training questions; memory does not grow with the file."""
-    with FirstSeen() as held_out:
+    """Every leak in a questions file, in the order of its questions; memory does not grow with the file.
+
+    Training questions are looked for in dev and test, dev questions in test.
+    """
+    with FirstSeen() as held_out, FirstSeen() as test:
         for line, question in read_questions(path):
             if question.split != "train":
                 held_out.add(leak_key(question), question.id, line)
+            if question.split == "test":
+                test.add(leak_key(question), question.id, line)
         for line, question in read_questions(path):
-            other = held_out.find(leak_key(question)) if question.split == "train" else None
+            if question.split == "test":
+                continue
+            other = (held_out if question.split == "train" else test).find(leak_key(question))
             if other is not None:
-                yield Leak(question.id, line, *other)
+                yield Leak(question.id, line, *other, question.split)
 
 
 def refuse_leaks(path: Path | str) -> None:
     """Raise :class:`UserError` for the first leak, naming both questions and their lines."""
     for leak in find_leaks(path):
+        which, where = ("training", "dev or test") if leak.split == "train" else ("dev", "test")
         raise UserError(
-            f"{at(path, leak.line)}: training question '{leak.id}' also stands in dev or test as '{leak.other_id}' "
+            f"{at(path, leak.line)}: {which} question '{leak.id}' also stands in {where} as '{leak.other_id}' "
             f"(line {leak.other_line}); delete one of them or set on_leak: drop"
         )

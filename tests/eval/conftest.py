@@ -100,7 +100,7 @@ def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple
 def _questions(sizes: dict[Split, int]) -> Iterator[Question]:
     for split, size in sizes.items():
         for i in range(size):
-            text = EVIL if i == 0 else f"What is fact {i} of {split}?"
+            text = f"{EVIL} ({split})" if i == 0 else f"What is fact {i} of {split}?"
             yield Question(f"{split}-{i}", text, ("yes",), split, "made-up", relation=f"relation{i % 4}")
 
 

@@ -64,6 +64,20 @@ def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
     assert "left out: no gold answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
 
 
+def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    text = next(question.text for question in questions if question.id == "test-7")
+    jsonl.write(run_folder / "questions.jsonl", (
+        dataclasses.replace(question, text=text.upper()) if question.id == "dev-3" else question
+        for question in questions
+    ))  # fmt: skip
+    before = sum(question.split == "dev" for question in questions)
+    assert evaluate(script, run_folder)["meta"]["n_dev"] == before - 1
+    assert "left out: the same question stands in test for 1 question (dev-3) of dev" in capsys.readouterr().out
+
+
 def test_without_training_questions_there_is_no_relation_only(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,21 @@ def test_leaks_are_found_wherever_the_twin_stands(tmp_path: Path) -> None:
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_dev_question_that_stands_in_test_is_a_leak_too(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "q.jsonl",
+        ("x1", "test", "Capital of Spain"),
+        ("d1", "dev", "capital of Spain?"),
+        ("d2", "dev", "capital of Italy"),
+        ("t1", "train", "capital of Chile"),
+    )
+    assert list(find_leaks(path)) == [Leak("d1", 2, "x1", 1, "dev")]
+    with pytest.raises(
+        UserError, match=r"q\.jsonl:2: dev question 'd1' also stands in test as 'x1' \(line 1\); delete"
+    ):
+        refuse_leaks(path)
+
+
 def test_no_leak_passes(tmp_path: Path) -> None:
     path = written(tmp_path / "q.jsonl", ("t", "train", "Capital of France?"), ("d", "dev", "Capital of Franconia?"))
     refuse_leaks(path)
