@@ -56,7 +56,9 @@ def test_the_page_shows_the_commands_it_should():
 @pytest.mark.parametrize("command", script_commands(), ids=lambda c: Path(c[0]).stem)
 def test_a_script_takes_the_arguments_that_are_shown(command, monkeypatch):
     monkeypatch.chdir(ROOT)
-    parse_args(config_of(command[0]), command[1:])
+    config = parse_args(config_of(command[0]), command[1:])
+    given = {word[2:].split("=")[0].replace("-", "_") for word in command[1:] if word.startswith("--")} - {"config"}
+    assert given <= config.model_fields_set
 
 
 @pytest.mark.parametrize("command", [c[2:] for c in commands() if c[:2] == ["kbtrain", "run"]], ids=lambda c: c[0])

@@ -59,9 +59,10 @@ def load(*args, **more):
 
 
 def refused(*args, match, **more):
+    """The error's one line; fails unless it comes and matches."""
     with pytest.raises(UserError, match=match) as error:
         load(*args, **more)
-    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def sgd_folder(folder, dialogue=SGD, split="test"):
@@ -125,32 +126,38 @@ def test_a_join_that_does_not_fit_names_the_dialogue(tmp_path, change, words):
     change(notes)
     put(tmp_path / "ketod" / "test_ketod.json", [notes])
     sgd = sgd_folder(sgd_folder(tmp_path / "sgd"), SGD | {"dialogue_id": "other"}, "train")
-    refused("ketod_released", tmp_path / "ketod", sgd=sgd, match=words)
+    assert "\n" not in refused("ketod_released", tmp_path / "ketod", sgd=sgd, match=words)
 
 
 def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):
     again = joined()
     again["turns"].insert(1, copy.deepcopy(again["turns"][1]))
-    refused(
+    assert "\n" not in refused(
         "ketod", put(tmp_path / "train.json", [again]), match="dialogue '1_00000': turns 1 and 2 are both by SYSTEM"
     )
-    refused("ketod", put(tmp_path / "train.json", [joined(), joined()]), match="dialogue '1_00000': stands there twice")
+    assert "\n" not in refused(
+        "ketod", put(tmp_path / "train.json", [joined(), joined()]), match="dialogue '1_00000': stands there twice"
+    )
     put(tmp_path / "test.json", [joined()])
     put(tmp_path / "train.json", [joined()])
-    refused("ketod", tmp_path, match=r"train.json: dialogue '1_00000': stands there twice \(first in .*test.json")
+    assert "\n" not in refused(
+        "ketod", tmp_path, match=r"train.json: dialogue '1_00000': stands there twice \(first in .*test.json"
+    )
 
 
 def test_an_unknown_split_is_refused(tmp_path):
     put(tmp_path / "trial.json", [joined()])
-    refused("ketod", tmp_path, match="unknown split 'trial'")
+    assert "\n" not in refused("ketod", tmp_path, match="unknown split 'trial'")
     assert load("ketod", tmp_path / "trial.json", split="dev")[0][0].split == "dev"
-    refused("sgd", sgd_folder(tmp_path / "sgd", split="extra"), match="unknown split 'extra'")
+    assert "\n" not in refused("sgd", sgd_folder(tmp_path / "sgd", split="extra"), match="unknown split 'extra'")
 
 
 def test_a_slot_outside_its_text_is_refused(tmp_path):
     bad = copy.deepcopy(SGD)
     bad["turns"][0]["frames"][0]["slots"][0]["exclusive_end"] = 99
-    refused("sgd", sgd_folder(tmp_path, bad), match="dialogue '1_00000': slot 'city' at 10 to 99, outside")
+    assert "\n" not in refused(
+        "sgd", sgd_folder(tmp_path, bad), match="dialogue '1_00000': slot 'city' at 10 to 99, outside"
+    )
 
 
 def dstc(folder, labels, knowledge):
@@ -194,10 +201,14 @@ def test_dstc9_and_dstc11_label_the_turn_after_the_last(tmp_path):
 
 
 def test_dstc_labels_that_do_not_fit_are_refused(tmp_path):
-    refused("dstc", dstc(tmp_path, [{"target": False}], DSTC9), match="2 dialogues in logs.json but 1 in labels.json")
+    assert "\n" not in refused(
+        "dstc", dstc(tmp_path, [{"target": False}], DSTC9), match="2 dialogues in logs.json but 1 in labels.json"
+    )
     gone = {"domain": "hotel", "entity_id": 4, "doc_id": 0}
     labels = [{"target": True, "knowledge": [gone]}, {"target": False}]
-    refused("dstc", dstc(tmp_path, labels, DSTC9), match="dialogue 0: its knowledge 'hotel/4/0' is not in knowledge")
+    assert "\n" not in refused(
+        "dstc", dstc(tmp_path, labels, DSTC9), match="dialogue 0: its knowledge 'hotel/4/0' is not in knowledge"
+    )
 
 
 def lines(path, *rows):
@@ -220,11 +231,19 @@ def test_plain_lines_need_only_context_and_label(tmp_path):
 def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(tmp_path):
     row = {"dialogue_id": "d", "context": ["Hi"], "split": "train"}
     path = tmp_path / "turns.jsonl"
-    refused("jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': turn 1 stands there twice")
-    refused("jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train")
-    refused("jsonl", lines(path, {"context": [], "split": "dev"}), match="turns.jsonl:1: field 'context'")
-    refused("jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown")
-    refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
+    assert "\n" not in refused(
+        "jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': turn 1 stands there twice"
+    )
+    assert "\n" not in refused(
+        "jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train"
+    )
+    assert "\n" not in refused(
+        "jsonl", lines(path, {"context": [], "split": "dev"}), match="turns.jsonl:1: field 'context'"
+    )
+    assert "\n" not in refused(
+        "jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown"
+    )
+    assert "\n" not in refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
 
 
 def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
@@ -237,8 +256,8 @@ def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
 
 def test_every_data_set_has_a_name_and_a_wrong_one_is_told():
     assert DATASETS == ("sgd", "ketod", "ketod_lines", "dstc", "ketod_released", "jsonl")
-    refused("ketodd", Path(), match="unknown data set 'ketodd'; did you mean 'ketod'")
-    refused("ketod_released", Path(), match="needs the folder of SGD")
+    assert "\n" not in refused("ketodd", Path(), match="unknown data set 'ketodd'; did you mean 'ketod'")
+    assert "\n" not in refused("ketod_released", Path(), match="needs the folder of SGD")
 
 
 @pytest.mark.skipif("KBTRAIN_TEST_DATA" not in os.environ, reason="KBTRAIN_TEST_DATA: folder of real data not given")

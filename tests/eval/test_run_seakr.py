@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from tiny_kbm import make_folder
+from yaml import safe_load
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -182,4 +183,6 @@ def test_every_config_of_these_scripts_is_taken(script_file, config_class, yaml)
     from kbtrain.config import parse_args
 
     module = load(ROOT / script_file)
-    parse_args(getattr(module, config_class), ["--config", str(ROOT / yaml)])
+    config = parse_args(getattr(module, config_class), ["--config", str(ROOT / yaml)])
+    given = safe_load((ROOT / yaml).read_text())
+    assert given and config.model_fields_set == set(given)

@@ -87,4 +87,5 @@ def test_a_dev_question_that_stands_in_test_is_a_leak_too(tmp_path: Path) -> Non
 
 def test_no_leak_passes(tmp_path: Path) -> None:
     path = written(tmp_path / "q.jsonl", ("t", "train", "Capital of France?"), ("d", "dev", "Capital of Franconia?"))
-    refuse_leaks(path)
+    refuse_leaks(path)  # raises nothing
+    assert list(find_leaks(path)) == []

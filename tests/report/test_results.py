@@ -94,4 +94,7 @@ def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> No
 def test_further_keys_may_be_added(results: Results, tmp_path: Path) -> None:
     document = to_json(results)
     document["gates"][0] = {**document["gates"][0], "note": "more"}
-    check({**document, "more": 1})
+    check({**document, "more": 1})  # raises nothing
+    document["gates"][0] |= {"accuracy": "high"}
+    with pytest.raises(ValueError, match="at 'gates/0/accuracy'"):
+        check({**document, "more": 1})
