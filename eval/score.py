@@ -28,7 +28,7 @@ from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import CARD, Reads
+from kbtrain.gate_folder import CARD, Reads, trained_among
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted
 from kbtrain.gates.score_stage import (
@@ -55,6 +55,7 @@ class ScoreConfig(ScoringConfig):
     gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
     model: str | None = Field(None, description="language model of the prompted gates; without it they are left out")
     members: tuple[Path, ...] = Field((), description="gate average: gate folders, relative to the run")
+    allow_trained: bool = Field(False, description="score questions that a gate was trained on; they are counted")
     turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
 
     @field_validator("only", "members", mode="before")
@@ -146,9 +147,28 @@ def make_turn_gates(config: ScoreConfig, asked: Asked) -> None:
         AverageGate.of(config.run / "average", folders, open_member)
 
 
+def trained_on(config: ScoreConfig, asked: Asked, gate: GateHandle) -> dict[str, int]:
+    """Number of questions of each split that the gate was trained on; refused unless that is allowed."""
+    if gate.opening is None or gate.opening.prompt is not None:
+        return {}
+    found = {split: trained_among(gate.opening.model, rows) for split, rows in asked.examples.items()}
+    first = next((row for rows in found.values() for row in rows), None)
+    counts = {split: len(rows) for split, rows in found.items() if rows}
+    if first is not None and not config.allow_trained:
+        told = " and ".join(f"{n} of {len(asked.examples[split])} {split} questions" for split, n in counts.items())
+        raise UserError(
+            f"{gate.opening.model}: gate '{gate.name}' was trained on {told} (the first: '{first.id}'), so its scores "
+            "of them say nothing; leave them out of the run, or set allow_trained to score and count them"
+        )
+    if counts:
+        print(f"{gate.name}: trained on " + ", ".join(f"{n} {split} questions" for split, n in counts.items()))
+    return counts
+
+
 def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> bool:
     """One gate's file; True if it takes the place of scores of other inputs."""
     begun, out, splits = time.time(), score_path(config.run, gate.name), config.splits
+    trained = trained_on(config, asked, gate)
     inputs = {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
     take_over(config.run, gate, inputs)
     with ScoreFile(out, inputs) as scores:
@@ -162,6 +182,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             "spent_per_question": {name: {s: scores.spent(name, s) for s in splits} for name in gate.names},
             "model": config.model if gate.name in PROMPTED else None,
             "device": scores.device(),
+            "trained_on": trained,
         }
         scores.finish()
     settings, files = config.model_dump(mode="json"), list(asked.files.values())

@@ -6,6 +6,7 @@ above its threshold, which is chosen on dev questions afterwards and noted in th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.grading import CJK, normalise
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
@@ -26,6 +27,7 @@ from kbtrain.records import Decision, Example, GateExample, TurnExample
 
 CARD = "gate.json"
 ADAPTER = "adapter"
+TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
 Reads = Literal["question", "turn"]
 Unit = Literal["probability", "log odds"]
 _CHINESE = re.compile(rf"[{CJK}]")
@@ -232,6 +234,25 @@ class Gate(ABC):
             f"gate '{self.name}': reads {texts}records {wanted} (kbtrain.records), found {type(value).__name__} "
             f"at place {place}"
         )
+
+
+def question_hash(text: str) -> str:
+    """16 hexadecimal digits of a normalised question: equal for spellings that count as the same question."""
+    return hashlib.sha256(normalise(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def write_trained_on(folder: Path, examples: Iterable[Example]) -> None:
+    """Note the questions a gate was trained on, so that it is never scored on them unnoticed in another run."""
+    hashes = {question_hash(example.question) for example in examples if isinstance(example, GateExample)}
+    if hashes:
+        write_atomically(folder / TRAINED_ON, "".join(f"{one}\n" for one in sorted(hashes)))
+
+
+def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[GateExample]:
+    """The examples whose question a folder's gate (or one inside it) was trained on; none where no folder says."""
+    found = [path.read_text(encoding="utf-8").split() for path in Path(folder).rglob(TRAINED_ON)]
+    hashes = {one for hashes in found for one in hashes}
+    return [e for e in examples if isinstance(e, GateExample) and question_hash(e.question) in hashes]
 
 
 def logistic(log_odds: float) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, ClassifierCard, Threshold
+from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, write_trained_on
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
 from kbtrain.records import Example, GateScore
@@ -73,7 +73,8 @@ class Ending:
     dev's figures. ``trained_on``: how many of what; ``run``: all that the card says of the run, ``facts`` the
     method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as
     whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the
-    result of the comparison on opening again, in words.
+    result of the comparison on opening again, in words; ``questions``: the training examples, whose hashes stand in
+    the folder.
     """
 
     save: Callable[[], tuple[float, Mapping[str, float]]]
@@ -85,6 +86,7 @@ class Ending:
     stage: str = "train"
     score: Callable[[], None] | None = None
     compared: str = "scores equal"
+    questions: Sequence[Example] = ()
 
 
 def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -> str:
@@ -97,6 +99,7 @@ def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -
         state.save_to_json(str(output / "trainer_state.json"))
     worst, dev = ending.save()
     write_run_files(output, config, ending.data, state.log_history if state else None)
+    write_trained_on(output, ending.questions)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
     write_meta(output / ending.last, stage=ending.stage, config=run, inputs=list(inputs), extra=ending.facts)
     if ending.score:
@@ -256,6 +259,7 @@ def finish_classifier(
         facts=facts,
         data=("train", "dev", "test"),
         score=lambda: score_held_out(config, gate, dev),
+        questions=[row.example for row in data.train],
     )
     return finish(config, state, ending)
 

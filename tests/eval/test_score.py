@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +15,10 @@ from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import stored_scores
-from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gate_folder import Gate, Threshold, set_threshold, write_trained_on
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
-from kbtrain.gates.registry import GateHandle
+from kbtrain.gates.registry import GateHandle, Opening
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
@@ -100,6 +101,26 @@ def test_other_weights_mean_scoring_afresh(
     assert model.calls == 10
     assert "scores of other inputs were replaced" in capsys.readouterr().out
     assert len(list(jsonl.read(GateScore, run_folder / "scores" / "kbm.jsonl"))) == 2 * 280
+
+
+def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
+    script: Script,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    test = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
+    spelled = [replace(example, question=example.question.upper() + " ?") for example in test[5:7]]
+    write_trained_on(tmp_path, [*spelled, GateExample.ask("Another one?")])
+    gate = Scripted()
+    monkeypatch.setattr(gate, "handle", lambda: replace(Scripted.handle(gate), opening=Opening(str(tmp_path))))
+    with pytest.raises(UserError, match=r"gate 'kbm' was trained on 2 of 200 test questions \(the first: 'test-5'\)"):
+        run(script, run_folder, gate, monkeypatch)
+    assert gate.calls == 0
+    run(script, run_folder, gate, monkeypatch, allow_trained=True)
+    assert "kbm: trained on 2 test questions" in capsys.readouterr().out
+    assert read_meta(run_folder / "scores" / "kbm.jsonl")["trained_on"] == {"test": 2}
 
 
 def test_seconds_per_question_are_noted_for_each_gate(

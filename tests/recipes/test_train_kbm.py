@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import trained_among
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import dev_metrics
 from kbtrain.jsonl import write
@@ -56,6 +57,8 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
     readme = (tmp_path / "kbm" / "README.md").read_text()
     assert card.prompt_fingerprint in readme and "auroc_mastery" in readme
     assert not (tmp_path / "kbm" / "checkpoints").exists()
+    train = [labelled(i, "train") for i in range(20)]
+    assert trained_among(tmp_path / "kbm", train + dev) == train
     model, tokenizer = (
         AutoModelForCausalLM.from_pretrained(tmp_path / "kbm"),
         AutoTokenizer.from_pretrained(tmp_path / "kbm"),

@@ -244,7 +244,8 @@ def finish_kbm(
         return worst, dev_metrics(data.dev, kept, card.labels) if data.dev else {}
 
     left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"
-    return finish(config, trainer.state, Ending(save, f"{len(data.train)} examples ({left_out})", card.run, facts))
+    trained_on = f"{len(data.train)} examples ({left_out})"
+    return finish(config, trainer.state, Ending(save, trained_on, card.run, facts, questions=data.train))
 
 
 def _model_card(card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Key, list[float]], n_probe: int) -> ModelCard:
