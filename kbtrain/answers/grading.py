@@ -104,9 +104,8 @@ _UPPER = rf"([B-HJ](?![A-Za-z0-9'&+#/])|[AI](?![A-Za-z0-9'&+#/])(?!\s+(?!(?i:{_B
 _LOWER = r"([a-j](?=\s*(?:[):,;]|\.(?!\w)|$)))"
 _LETTER = rf"\(?\s*(?:{_UPPER}|{_LOWER})"
 _HAN_LETTER = r"\(?\s*([A-Ja-j])(?![A-Za-z0-9])"
-_WRONG = (
-    r"(?!\s*[.)]?\s*(?i:(?:is|are|was)\s+(?:not\b|incorrect|wrong|false)|isn't|(?:选?项)?(?:是|为)?(?:不|错|有误)))"
-)
+_DENIED = r"(?:is|are|was)\s+(?:not\b|incorrect|wrong|false)|isn't|makes no\b|(?:选?项)?(?:是|为)?(?:不|错|有误)"
+_WRONG = rf"(?!\s*[.)]?\s*(?i:{_DENIED}))"
 _LINK = (
     r"[\s:.,=>(-]*(?i:(?:is|was|be|would be|should be|must be|will be|has to be)\b[\s:,=(-]*)?"
     r"(?i:(?:the|most likely|likely|probably|definitely|clearly|indeed|correct|right|option|choice|letter|answer)"

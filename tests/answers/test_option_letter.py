@@ -76,6 +76,7 @@ REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
     ("Beryllium is a chemical element with an atomic number of 4.", "7|4|10|3", "B"),
     ("The Dominican Republic is part of North America.", "Africa|Asia|North America|Oceania", "C"),
     ("A. Germany", "Spain|Germany|Greece|Denmark", "A"),  # the letter is what was asked for
+    ("Premise: Option C makes no logical sense, or more specifically in the context of", "3|9|10|7", None),
     ("A. B.", "Sacramento|Albany|Frankfort|Austin", None),
     ("A, C or D", "65|58|72|73", None),
     ("A (D)", "euro|Albanian lek|Belarusian ruble|Swedish krona", None),
