@@ -131,6 +131,14 @@ def writing(path: Path, run: str) -> Iterator[None]:
         lock.release()
 
 
+def _flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key, so that an error can name the one that differs: ``sampling.max_new_tokens``."""
+    found: dict[str, Any] = {}
+    for key, value in meta.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
 class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     """The samples of one or more runs in one file; a context manager.
 
@@ -165,7 +173,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with self._transaction() as db:
             text = json.dumps(wanted, ensure_ascii=False)
             db.execute("INSERT OR IGNORE INTO runs (name, meta) VALUES (?, ?)", (run, text))
-        stored = self.run_meta(run)
+        stored, wanted = _flat(self.run_meta(run)), _flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
                 before, now = (json.dumps(side.get(key), ensure_ascii=False)[:60] for side in (stored, wanted))

@@ -134,7 +134,7 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
 
 def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports: Run) -> None:
     imports(answers)
-    with pytest.raises(UserError, match="run 'main' was begun with answers = "):
+    with pytest.raises(UserError, match=r"run 'main' was begun with answers\.llm = "):
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
