@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads only slow tiny models down
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,8 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # keep the order of pytest_collection_modifyitems
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> schedule.SlowFilesFirst:
-    return schedule.SlowFilesFirst(config)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedule.SlowFilesFirst:
+    return schedule.SlowFilesFirst(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
