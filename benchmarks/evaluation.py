@@ -60,7 +60,7 @@ def make(folder: Path, number: int, config: EvaluationBenchmarkConfig) -> None:
     rng = random.Random(number)
     sizes: dict[Split, int] = {"dev": config.n_dev, "test": config.n_questions}
     questions = [
-        Question(f"{split}-{i}", f"What is fact {i} of set {number}?", ("yes",), split, f"set{number}")
+        Question(f"{split}-{i}", f"What is {split} fact {i} of set {number}?", ("yes",), split, f"set{number}")
         for split, size in sizes.items()
         for i in range(size)
     ]

@@ -189,7 +189,7 @@ def _undressed(answer: str) -> str:
 
 
 def _same(text: str, letter: str, option: str) -> bool:
-    """Whether an answer is an option's text, or its letter and text; the "A" of "A. Germany" is no article."""
+    """True if an answer is an option's text, or its letter and text; the "A" of "A. Germany" is no article."""
     if _words(text) in (_words(option), _words(f"{letter} {option}")):
         return True
     return not _FIRST.match(text) and normalise(text) == normalise(option)

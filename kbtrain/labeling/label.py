@@ -43,7 +43,7 @@ _SENTENCE_END = re.compile(r"(?<=[^\W\d_]{3})[.!?](?=\s)|[。！？]")  # "St. L
 
 @dataclass(frozen=True)
 class LabelRule:
-    """How answers become indicators.
+    """Rule by which answers become indicators.
 
     ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
     one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since

@@ -73,5 +73,5 @@ def test_four_questions_are_sampled_and_scored_with_the_real_weights(tmp_path):
     assert [len(stored[land, "llm"].samples) for land, _ in asked] == [3, 0, 3, 0]
     done = scripts.run("eval/score.py", "--run", tmp_path, "--model", NAME)
     assert done.returncode == 0, done.stderr[-2000:]
-    scores = {score.question_id: score.score for score in jsonl.read(GateScore, tmp_path / "scores.jsonl")}
+    scores = {score.question_id: score.score for score in jsonl.read(GateScore, tmp_path / "scores" / "prompt.jsonl")}
     assert len(scores) == 4 and all(0 < score < 1 for score in scores.values())
