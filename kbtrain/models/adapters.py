@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
-from kbtrain.models.weights import open_adapter, open_weights
+from kbtrain.models.weights import open_adapter, open_weights, shapes_in
 
 if TYPE_CHECKING:
     import torch
@@ -73,12 +73,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
     if index.exists():
         names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / file for name, file in names.items()}
-    found: dict[str, Path] = {}
-    for path in folder.glob("*.safetensors"):
-        with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        found |= {name: path for name in header if name != "__metadata__"}
-    return found
+    return {name: path for path in folder.glob("*.safetensors") for name in shapes_in(path)}
 
 
 def _first_embeddings(folder: Path) -> bytes | None:
