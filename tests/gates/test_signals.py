@@ -11,9 +11,10 @@ from kbtrain.gates.seakr.signals import (
     laplacian_sum,
     lexical_disagreement,
     measure,
-    n_empty,
     similarities,
+    speaking,
 )
+from kbtrain.gates.seakr.uncertainty import ceiling, floor
 from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 from kbtrain.records import Sample
 
@@ -77,7 +78,32 @@ def test_entropy_and_perplexity_are_means_over_the_samples():
     assert found["perplexity"] == pytest.approx(math.e)
 
 
-def test_empty_samples_are_counted_and_do_not_break_any_signal():
-    samples = [closed(i, "" if i < 2 else "Rome", [i, 1, 2]) for i in range(4)]
-    assert n_empty(samples) == 2
-    assert all(math.isfinite(value) for value in measure(samples).values())
+def test_empty_samples_are_dropped_and_none_left_is_the_highest_of_every_signal():
+    rng = np.random.default_rng(1)
+    nothing = rng.normal(size=16)
+    different = [closed(i, f"city{i} {i}", rng.normal(size=16), 2.0, 2.0) for i in range(20)]
+    for n_left in (0, 1):
+        silent = [closed(i, "", nothing, 0.0, 0.0) for i in range(20 - n_left)]
+        found = measure([*different[:n_left], *silent])
+        assert all(math.isfinite(value) for value in found.values())
+        assert all(found[name] > value for name, value in measure(different).items())
+    half = [*different[:10], *(closed(i, " ", nothing, 0.0, 0.0) for i in range(10))]
+    assert len(speaking(half)) == 10
+    for name in ("token_entropy", "perplexity", "answer_groups"):
+        assert measure(half)[name] == measure(different[:10])[name]
+
+
+def test_u_of_the_samples_that_are_left_stands_on_the_scale_of_all():
+    """Ends worked by hand: equal states at the floor of k = 20, orthogonal ones at the ceiling, whatever is left."""
+    row = np.array([1.0, -1.0, 0, 0, 0, 0, 0, 0], dtype=np.float64) / math.sqrt(2)
+    empty = [closed(i, "", np.zeros(8)) for i in range(15)]
+    same = measure([*(closed(i, "Rome", row) for i in range(5)), *empty])
+    assert same["seakr"] == pytest.approx(floor(1.0, 20), abs=1e-6)
+    apart = [np.roll(row, 2 * i) for i in range(4)]
+    unlike = measure([*(closed(i, f"city{i}", z) for i, z in enumerate(apart)), *empty])
+    assert unlike["seakr"] == pytest.approx(ceiling(1.0), abs=1e-6)
+    # EigenScore: the same of cov = G / 7, in decimal logarithms
+    assert same["eigen_score"] == pytest.approx(floor(1 / 7, 20) / math.log(10), abs=1e-6)
+    assert unlike["eigen_score"] == pytest.approx(ceiling(1 / 7) / math.log(10), abs=1e-6)
+    # before, 19 of 20 empty samples gave nearly the floor, the surest number there is
+    assert same["seakr"] < measure([closed(0, "Rome", row), *empty, *empty[:4]])["seakr"]

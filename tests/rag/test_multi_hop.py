@@ -82,7 +82,38 @@ def test_a_missing_or_unknown_answer_loses_whatever_its_uncertainty():
 
 def test_all_ways_missing_give_an_empty_answer_not_a_crash():
     (trace,) = run(Script(lambda ask: ("", -1.0)), Shelf())
-    assert trace.answer == "" and not trace.correct and trace.stopped == "empty sentence"
+    assert trace.answer == "" and not trace.correct and trace.stopped == "nothing found"
+
+
+@pytest.mark.parametrize(
+    "silence", ["", "So the answer is: unknown.", "So the answer is: not mentioned", "So the answer is:"]
+)
+def test_a_sentence_that_says_nothing_is_searched_for_however_certain(silence):
+    """An empty thought has the lowest uncertainty there is: before, it ended the loop without a search."""
+
+    def say(ask):
+        if ask.answer:
+            return "Ann", 0.0
+        return ("So the answer is: Ann.", -1.0) if ask.documents else (silence, -9.0)
+
+    shelf = Shelf(wrote=("a",))
+    (trace,) = run(Script(say), shelf)
+    assert shelf.queries == ["wrote"] and trace.steps[0].query == "wrote"  # of the question, not of "unknown"
+    assert trace.stopped == "final answer" and trace.answer == "Ann" and trace.retrieved
+
+
+def test_a_document_on_which_the_model_falls_silent_comes_last():
+    us = {"a": -9.0, "b": -9.0, "c": 0.9}
+    texts = {"a": "", "b": "So the answer is: unknown.", "c": "So the answer is: Ann."}
+
+    def say(ask):
+        if ask.answer or not ask.documents:
+            return ("Ann", 0.0) if ask.answer else ("Guess wrote it.", 1.0)
+        return texts[ask.documents[-1].passage_id], us[ask.documents[-1].passage_id]
+
+    (trace,) = run(Script(say), Shelf(Guess_wrote=("a", "b", "c")))
+    assert [(c.passage_id, c.kept) for c in trace.steps[0].candidates] == [("a", False), ("b", False), ("c", True)]
+    assert trace.stopped == "final answer"
 
 
 def test_a_search_that_finds_nothing_ends_the_loop_and_says_so():

@@ -50,8 +50,9 @@ class SeakrSettings(BaseModel):
 class Thought:
     """A prompt's greedy answer and its uncertainty. ``pieces`` are its tokens' texts and probabilities.
 
-    ``squared_norm``: mean of the samples' states, by which the floor is known. ``generated_tokens`` counts the greedy
-    answer and all ``n_samples``; ``n_empty`` of the samples say nothing.
+    ``squared_norm``: mean of the states of the samples that say something, by which the floor is known (None: fewer
+    than two do, and the uncertainty is the signal's highest). ``generated_tokens`` counts the greedy answer and all
+    ``n_samples``; ``n_empty`` of the samples say nothing.
     """
 
     id: str
@@ -59,7 +60,7 @@ class Thought:
     uncertainty: float
     signals: dict[str, float]
     pieces: tuple[tuple[str, float], ...]
-    squared_norm: float
+    squared_norm: float | None
     n_samples: int
     n_empty: int
     prompt_tokens: int
@@ -141,6 +142,7 @@ class Uncertainty:
 
     def _thought(self, row: PromptRows, answers: list[AnswerWithStates]) -> Thought:
         greedy, samples = answers[0], answers[1:]
+        said = signals.speaking(samples)
         try:
             measured = signals.measure(samples, self.settings.alpha)
         except UserError as error:
@@ -151,9 +153,9 @@ class Uncertainty:
             uncertainty=measured[self.settings.signal],
             signals=measured,
             pieces=greedy.pieces,
-            squared_norm=seakr.squared_norm(seakr.gram(signals.mlp_states(samples))),
+            squared_norm=seakr.squared_norm(seakr.gram(signals.mlp_states(said))) if len(said) > 1 else None,
             n_samples=len(samples),
-            n_empty=signals.n_empty(samples),
+            n_empty=len(samples) - len(said),
             prompt_tokens=len(row.ids),
             generated_tokens=sum(answer.sample.n_tokens for answer in answers),
         )

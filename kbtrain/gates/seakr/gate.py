@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, GateCard, read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
@@ -60,10 +61,16 @@ class SeakrCard(GateCard):
 
 
 def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> MeasuredScale:
-    """From the norms of some questions' states."""
+    """From the norms of some questions' states. Raises :class:`UserError` if the model says nothing to any of them."""
     from kbtrain.gates.seakr.uncertainty import floor
 
-    scale = Scale.of([thought.squared_norm for thought in thoughts], settings.k, settings.alpha)
+    norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
+    if not norms:
+        raise UserError(
+            f"to all of {len(thoughts)} dev questions the model says nothing in {settings.k} samples: there is no "
+            "scale to measure; look at its answers, and at keys stop and max_new_tokens"
+        )
+    scale = Scale.of(norms, settings.k, settings.alpha)
     return MeasuredScale(
         n=scale.n,
         low=scale.low,

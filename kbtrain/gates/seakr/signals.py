@@ -80,11 +80,14 @@ Answers = Sequence["AnswerWithStates"]
 
 @dataclass(frozen=True)
 class Signal:
-    """``compute(samples, alpha)`` gives one number of a question's sampled answers (the greedy one is none of them)."""
+    """``compute(samples, alpha, k)`` gives one number of those of a question's k sampled answers that say something
+    (the greedy one is none of them). ``silent``: the number where fewer than two do, above all others.
+    """
 
-    compute: Callable[[Answers, float], float]
+    compute: Callable[[Answers, float, int], float]
     unit: str
     source: str
+    silent: float
 
 
 def mlp_states(samples: Answers) -> Floats:
@@ -101,51 +104,64 @@ def _texts(samples: Answers) -> list[str]:
     return [answer.sample.text for answer in samples]
 
 
+# above what the logarithm of any state's squared norm, or any other of these numbers, can be; numbers and no infinity:
+# they stand in score files, quantiles and tables
+_LOGARITHM, _UNBOUNDED = 100.0, 1e9
+
 SIGNALS: dict[str, Signal] = {
     "seakr": Signal(
-        lambda s, alpha: seakr.uncertainty(mlp_states(s), alpha),
+        lambda s, alpha, k: seakr.uncertainty(mlp_states(s), alpha, k),
         "nats per sample, from the model's floor to its ceiling",
         "SeaKR, section 3.1: ln det(G + alpha I) / k of the middle MLP's output",
+        _LOGARITHM,
     ),
     "seakr_residual": Signal(
-        lambda s, alpha: seakr.uncertainty(residual_states(s), alpha),
+        lambda s, alpha, k: seakr.uncertainty(residual_states(s), alpha, k),
         "nats per sample",
         "the same of the residual stream",
+        _LOGARITHM,
     ),
     "eigen_score": Signal(
-        lambda s, alpha: seakr.eigen_score(residual_states(s), alpha),
+        lambda s, alpha, k: seakr.eigen_score(residual_states(s), alpha, k),
         "mean log10 of eigenvalues",
         "INSIDE, equation 6, on the residual stream",
+        _LOGARITHM,
     ),
     "state_variance": Signal(
-        lambda s, alpha: seakr.state_variance(mlp_states(s)),
+        lambda s, alpha, k: seakr.state_variance(mlp_states(s)),
         "squared activations, mean of the features",
         "variance of the middle MLP's output over the samples",
+        _UNBOUNDED,
     ),
     "token_entropy": Signal(
-        lambda s, alpha: float(np.mean([answer.entropy for answer in s])),
+        lambda s, alpha, k: float(np.mean([answer.entropy for answer in s])),
         "nats per token, mean of the samples' means",
         "entropy of the model's next-token distribution at each drawn token",
+        _LOGARITHM,
     ),
     "perplexity": Signal(
-        lambda s, alpha: float(np.exp(np.mean([answer.surprisal for answer in s]))),
+        lambda s, alpha, k: float(np.exp(np.mean([answer.surprisal for answer in s]))),
         "from 1; exp of the mean of the samples' mean -ln p per token",
         "perplexity of the sampled answers under the model itself",
+        _UNBOUNDED,
     ),
     "lexical_disagreement": Signal(
-        lambda s, alpha: lexical_disagreement(_texts(s)),
+        lambda s, alpha, k: lexical_disagreement(_texts(s)),
         "from 0 (all the same) to 1 (no word in common)",
         "1 - lexical similarity (mean ROUGE-L of all pairs; Fomicheva et al. 2020)",
+        2.0,
     ),
     "answer_groups": Signal(
-        lambda s, alpha: float(answer_groups(_texts(s))),
+        lambda s, alpha, k: float(answer_groups(_texts(s))),
         "1 to k",
         "number of different answers after normalisation",
+        _UNBOUNDED,
     ),
     "laplacian_sum": Signal(
-        lambda s, alpha: laplacian_sum(_texts(s)),
+        lambda s, alpha, k: laplacian_sum(_texts(s)),
         "1 to k: an effective number of meanings",
         "sum of max(0, 1 - eigenvalue) of the graph Laplacian, ROUGE-L as similarity (Lin et al. 2023)",
+        _UNBOUNDED,
     ),
 }
 
@@ -153,11 +169,15 @@ SIGNALS: dict[str, Signal] = {
 def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
     """All signals of one question's samples, in the order of :data:`SIGNALS`.
 
-    Raises :class:`~kbtrain.errors.UserError` for states that are not numbers.
+    Empty samples are dropped: k times nothing would be the greatest agreement there is. Raises
+    :class:`~kbtrain.errors.UserError` for states that are not numbers.
     """
-    return {name: signal.compute(samples, alpha) for name, signal in SIGNALS.items()}
+    said = speaking(samples)
+    if len(said) < 2:
+        return {name: signal.silent for name, signal in SIGNALS.items()}
+    return {name: signal.compute(said, alpha, len(samples)) for name, signal in SIGNALS.items()}
 
 
-def n_empty(samples: Answers) -> int:
-    """Number of empty samples: they count as samples, all alike, and are reported."""
-    return sum(is_empty(answer.sample.text) for answer in samples)
+def speaking(samples: Answers) -> Answers:
+    """The samples that say something."""
+    return [answer for answer in samples if not is_empty(answer.sample.text)]

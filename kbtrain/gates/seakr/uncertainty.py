@@ -35,9 +35,27 @@ def gram(states: ArrayLike) -> Floats:
     return product
 
 
-def uncertainty(states: ArrayLike, alpha: float = ALPHA) -> float:
-    """U of states (k x d), in nats per sample; between their :func:`floor` and :func:`ceiling`."""
-    return log_det(gram(states), alpha)
+def uncertainty(states: ArrayLike, alpha: float = ALPHA, k: int | None = None) -> float:
+    """U of states (k x d), in nats per sample; between their :func:`floor` and :func:`ceiling`.
+
+    ``k``: as many samples were drawn, though some said nothing; U is then that :func:`of_k` samples.
+    """
+    g = gram(states)
+    found = log_det(g, alpha)
+    return found if k is None else of_k(found, squared_norm(g), len(g), k, alpha)
+
+
+def of_k(value: float, squared_norm: float, n: int, k: int, alpha: float = ALPHA) -> float:
+    """U of ``n`` samples (2 or more) where U of ``k`` would be: as far between floor and ceiling, which is exact at
+    both ends.
+
+    The floor falls with the number of samples (-5.20 for 5, -6.41 for 20 of squared norm 1), so U of fewer samples, a
+    threshold of k and U of another prompt are not numbers of one scale.
+    """
+    if n == k:
+        return value
+    low, high, low_k = floor(squared_norm, n, alpha), ceiling(squared_norm, alpha), floor(squared_norm, k, alpha)
+    return high - (high - value) * (high - low_k) / (high - low) if high > low else value
 
 
 def log_det(g: Floats, alpha: float = ALPHA) -> float:
@@ -106,11 +124,14 @@ def squared_norm(g: Floats) -> float:
     return float(np.trace(g)) / len(g)
 
 
-def eigen_score(states: ArrayLike, alpha: float = ALPHA) -> float:
-    """INSIDE's EigenScore: mean log10 of the singular values of cov + alpha I, cov = G / (d - 1). No unit."""
+def eigen_score(states: ArrayLike, alpha: float = ALPHA, k: int | None = None) -> float:
+    """INSIDE's EigenScore: mean log10 of the singular values of cov + alpha I, cov = G / (d - 1). No unit; ``k`` as
+    in :func:`uncertainty`."""
     z = np.asarray(states, dtype=np.float64)
-    values = np.linalg.svd(gram(z) / (z.shape[1] - 1) + alpha * np.eye(len(z)), compute_uv=False)
-    return float(np.log10(values).mean())
+    cov = gram(z) / (z.shape[1] - 1)
+    values = np.linalg.svd(cov + alpha * np.eye(len(z)), compute_uv=False)
+    found = float(np.log10(values).mean())
+    return found if k is None else of_k(found * math.log(10), squared_norm(cov), len(z), k, alpha) / math.log(10)
 
 
 def state_variance(states: ArrayLike) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,12 +88,21 @@ class DistinctSequences:
         return {sequence: i for i, sequence in enumerate(live)}
 
 
-class Stopper:
-    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings."""
+_BLANK_LINES = re.compile(r"^\s*\n")
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
+
+class Stopper:
+    """Knows all end-of-sequence ids of model and tokenizer, and the stop strings.
+
+    ``skip_blank`` True: blank lines before an answer are no part of it, and their line breaks do not stop it.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], skip_blank: bool = False
+    ) -> None:
         self.tokenizer = tokenizer
         self.stop = tuple(stop)
+        self.skip_blank = skip_blank
         self.eos = eos_ids(model, tokenizer)
         # a text can only come to hold a stop string with a token that has the string's last character
         last = {string[-1] for string in self.stop}
@@ -106,7 +116,7 @@ class Stopper:
         if newest in self.eos:
             return "eos"
         if newest < len(self._may_stop) and self._may_stop[newest]:
-            text = self.tokenizer.decode(list(tokens))
+            text = self.begun(str(self.tokenizer.decode(list(tokens))))
             if any(string in text for string in self.stop):
                 return "stop"
         return None
@@ -114,10 +124,14 @@ class Stopper:
     def text(self, tokens: Sequence[int]) -> str:
         """The answer without end tokens, special tokens and whatever follows the first stop string."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
-        text = str(self.tokenizer.decode(list(kept), skip_special_tokens=True))
+        text = self.begun(str(self.tokenizer.decode(list(kept), skip_special_tokens=True)))
         for string in self.stop:
             text = text.split(string, 1)[0]
         return text
+
+    def begun(self, text: str) -> str:
+        """A decoded text from where the answer begins."""
+        return _BLANK_LINES.sub("", text) if self.skip_blank else text
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -169,6 +183,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     row_type: type[RowT]
     merge = True  # equal beginnings are computed once
     tail_tokens = 0  # that may be fed behind an answer
+    skip_blank = False  # blank lines before an answer are no part of it
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool = True
@@ -177,7 +192,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.shared = shared
-        self.stopper = Stopper(model, tokenizer, sampling.stop)
+        self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
         self._packed = PackedLinears(model)
         keep_freed_memory()
 

@@ -63,6 +63,7 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
     row_type = StateRow
     merge = False  # a row's states come from a row of the batch of its own: merging moves their last digits
     tail_tokens = _TAIL
+    skip_blank = True  # or, with a line break as stop, a model that begins with one would say nothing
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
             return [row.tokens[-1], self.end]
         if row.finish == "eos":
             return [self.end]
-        before = str(self.tokenizer.decode(row.tokens[:-1], skip_special_tokens=True))
+        before = self.stopper.begun(str(self.tokenizer.decode(row.tokens[:-1], skip_special_tokens=True)))
         rest = self.stopper.text(row.tokens)[len(before) :]
         ids: list[int] = self.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         return [*(ids if len(ids) < _TAIL else row.tokens[-1:]), self.end]

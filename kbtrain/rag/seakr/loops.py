@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
+from kbtrain.answers.missing import is_missing
 from kbtrain.prompts.seakr import final_answer, first_sentence
 from kbtrain.rag.seakr.self_aware import (
     Exchange,
@@ -21,6 +22,7 @@ from kbtrain.rag.seakr.self_aware import (
     SelfAwareSettings,
     choose,
     rank,
+    says_nothing,
     strategy,
 )
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
@@ -78,12 +80,13 @@ def _probabilities(pieces: Sequence[tuple[str, float]], start: int, end: int) ->
 def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
     """One question to its answer, as :func:`kbtrain.rag.seakr.loops.multi_hop`.
 
+    A direct answer that says nothing is searched for, however certain.
     The documents are tried one at a time; of answers that are not missing, the lowest U wins. Where the search finds
     nothing, or every document leads to no answer, the direct answer stands.
     """
     (reply,) = cast(list[Reply], (yield [GenerationRequest(f"{question.id}/direct", question.text, answer=True)]))
     direct = strategy("direct", reply)
-    if direct.uncertainty <= settings.threshold:
+    if direct.uncertainty <= settings.threshold and not is_missing(direct.answer):
         answer, weighed = choose([direct])
         return PipelineOutcome(
             answer, "sure", [Step(direct.answer, direct.uncertainty, None, (), direct.answer)], weighed
@@ -131,11 +134,14 @@ class _Buffers:
         )
 
     def take(self, sentence: str, uncertainty: float) -> bool:
-        """Append a sentence to the rationale; True if it was the final one, which is kept apart."""
+        """Append a sentence to the rationale, if it says something; True if it was the final one, which is kept
+        apart."""
         answer = final_answer(sentence)
+        if says_nothing(sentence):
+            return False
         if answer is not None:
             self.final = Strategy("final sentence", answer, uncertainty, False)
-        elif sentence:
+        else:
             self.rationales.append(sentence)
         return answer is not None
 
@@ -154,14 +160,16 @@ def multi_hop(question: Question, settings: SelfAwareSettings) -> QuestionCorout
 
 
 def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None]:
-    """One sentence; returns why the loop ends, or None."""
+    """One sentence; returns why the loop ends, or None. One that says nothing is searched for, however certain."""
     (reply,) = cast(list[Reply], (yield [buffers.request("sentence")]))
     sentence, u = first_sentence(reply.thought.text), reply.thought.uncertainty
-    if final_answer(sentence) is not None or u <= settings.threshold:
+    silent = says_nothing(sentence)
+    if not silent and (final_answer(sentence) is not None or u <= settings.threshold):
         done = buffers.take(sentence, u)
         buffers.steps.append(Step(sentence, u, None, (), sentence))
-        return "final answer" if done else None if sentence else "empty sentence"
-    query = build_query(reply.thought.pieces, sentence, buffers.question.text, settings.word_confidence)
+        return "final answer" if done else None
+    said = "" if silent else sentence  # "unknown" is no word to search for
+    query = build_query(reply.thought.pieces, said, buffers.question.text, settings.word_confidence)
     repeated = query.lower() in buffers.queries
     buffers.queries.add(query.lower())
     hits = () if repeated else cast(tuple[Hit, ...], (yield (query, settings.documents)))
@@ -186,7 +194,7 @@ def _aided(
     sentence = first_sentence(replies[best].thought.text)
     done = buffers.take(sentence, replies[best].thought.uncertainty)
     text, u, query = dropped
-    buffers.steps.append(Step(text, u, query, candidates, sentence))
+    buffers.steps.append(Step(text, u, query, candidates, None if says_nothing(sentence) else sentence))
     if done:
         return "final answer"
     return f"{settings.max_documents} documents" if len(buffers.kept) >= settings.max_documents else None

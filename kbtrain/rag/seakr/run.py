@@ -163,7 +163,9 @@ class SeakrRun:
         """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
         settings = SeakrCard.read(self.config.gate).settings
         if thoughts and (self.config.signal or settings.signal) == "seakr":
-            Scale.of([thought.squared_norm for thought in thoughts], settings.k, settings.alpha).check(threshold)
+            norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
+            if norms:
+                Scale.of(norms, settings.k, settings.alpha).check(threshold)
 
 
 def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:

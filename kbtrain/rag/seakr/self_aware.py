@@ -9,10 +9,18 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.missing import is_missing
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import Thought
-from kbtrain.prompts.seakr import clean_answer, encode_head, encode_step, first_sentence, reasoning, step_prompt
+from kbtrain.prompts.seakr import (
+    clean_answer,
+    encode_head,
+    encode_step,
+    final_answer,
+    first_sentence,
+    reasoning,
+    step_prompt,
+)
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
 from kbtrain.records import Hit
 
@@ -104,12 +112,6 @@ Exchange = Generator[Request, Response, T]
 QuestionCoroutine = Exchange["PipelineOutcome"]
 """A question in work: yields generation requests or a search, is sent replies or hits, returns its outcome."""
 
-_UNKNOWN = {
-    "unknown", "not known", "unclear", "not clear", "none", "n a", "na", "no answer", "not mentioned",
-    "not specified", "not stated", "not given", "not provided", "not available", "cannot be determined",
-    "can not be determined", "i do not know", "i don t know", "unanswerable",
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class SelfAwareSettings:
@@ -138,16 +140,20 @@ class PipelineOutcome:
     strategies: list[Strategy] = field(default_factory=list)
 
 
-def is_missing(answer: str) -> bool:
-    """True for an empty answer and for one that says that it is not known."""
-    key = normalise(answer)
-    return not key.strip(". ") or key in _UNKNOWN
+def says_nothing(sentence: str) -> bool:
+    """True for an empty sentence, and for a final one without an answer."""
+    answer = final_answer(sentence)
+    return not sentence.strip() if answer is None else is_missing(answer)
 
 
 def rank(hits: Sequence[Hit], replies: Sequence[Reply]) -> tuple[int, tuple[Candidate, ...]]:
-    """The document whose sentence is the least uncertain (of equal ones the search's best), and all candidates."""
+    """The document whose sentence is the least uncertain (of equal ones the search's best), and all candidates.
+
+    Documents on which the model says nothing come last.
+    """
     us = [reply.thought.uncertainty for reply in replies]
-    best = us.index(min(us))
+    silent = [says_nothing(first_sentence(reply.thought.text)) for reply in replies]
+    best = min(range(len(us)), key=lambda i: (silent[i], us[i]))
     candidates = tuple(
         Candidate(hit.passage_id, hit.title, hit.text, first_sentence(reply.thought.text), u, i == best)
         for i, (hit, reply, u) in enumerate(zip(hits, replies, us, strict=True))

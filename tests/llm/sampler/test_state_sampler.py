@@ -10,7 +10,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, decoder_layers, middle, mlp_name
 from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filtered, top
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Stopper
 from kbtrain.llm.sampler.state_sampler import StateSampler
 
 SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
@@ -216,3 +216,17 @@ def test_logits_that_are_no_numbers_name_the_question_in_one_line(top_k, make_mo
         with pytest.raises(UserError, match=r"^'q1': hidden states are not numbers; try dtype fp32[^\n]*$"):
             sampler.sample(rows)
         handle.remove()
+
+
+def test_blank_lines_before_an_answer_are_no_part_of_it_and_do_not_stop_it(make_model, tokenizer):
+    """With a line break as stop, a model that begins with a blank line gave nothing but empty samples."""
+    stopper = Stopper(make_model("llama"), tokenizer, ("\n",), skip_blank=True)
+    blank, word, end = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("\n", " answer", "\nmore"))
+    assert stopper.finish(blank) is None and stopper.finish([*blank, *blank]) is None
+    assert stopper.finish([*blank, *word]) is None
+    assert stopper.finish([*blank, *word, *blank]) == "stop"
+    assert stopper.text([*blank, *blank, *word, *end]) == " answer" == stopper.text(word)
+    assert stopper.text(blank) == ""
+    plain = Stopper(make_model("llama"), tokenizer, ("\n",))
+    assert plain.finish(blank) == "stop"  # sampling for labels is as it was
+    assert StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama"))).stopper.skip_blank
