@@ -58,8 +58,9 @@ def examples(
         if question.split != split or question.id in leaked:
             continue
         made = [example(question, label, to)]
-        if evidence is not None:
-            made.append(reference_example(question, label, evidence_text(evidence.hits)))
+        reference = None if evidence is None else evidence_text(evidence.hits, evidence.titles)
+        if reference is not None:
+            made.append(reference_example(question, label, reference))
         elif config.with_reference:
             left_out[f"{split} references without evidence"] += 1
         wanted = [item for item in made if split != "train" or targets.complete(item, bool(question.answers))]

@@ -23,6 +23,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.records import Titles
 from kbtrain.retrieval.base import context_hits, fixed_hits
 from kbtrain.retrieval.corpus import Chunking
 from kbtrain.retrieval.retrieve_stage import EvidenceFile, Search, by_own, by_search, find_evidence, open_index, summary
@@ -38,6 +39,7 @@ class RetrieveConfig(Config):
     )
     k: int = Field(3, ge=1, description="passages per question, best first")
     query: Literal["text", "text_and_options"] = Field("text", description="what is searched for")
+    titles: Titles = Field("missing", description="shown before a passage: missing (if not in its text), always, never")
     batch: int = Field(256, ge=1, description="questions searched at once")
     chinese: Chinese = Field("bigrams", description="Chinese is cut into bigrams, characters, or words by jieba")
     chunk_tokens: int | None = Field(None, ge=1, description="longer passages are cut into chunks of so many tokens")
@@ -58,7 +60,9 @@ def main(config: RetrieveConfig) -> None:
         search, web = search_of(config, corpus)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:
-            for batch in find_evidence(questions, search, config.retriever, config.query, config.batch, out.n):
+            for batch in find_evidence(
+                questions, search, config.retriever, config.query, config.batch, out.n, config.titles
+            ):
                 for evidence in batch:
                     out.add(evidence)
                 out.flush()

@@ -62,13 +62,16 @@ def main(config: ScoreReferenceConfig) -> None:
 
 
 def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateExample]:
-    """Every question of the splits with its passages. Raises :class:`UserError` for questions without any."""
-    found = {evidence.question_id: evidence.hits for evidence in jsonl.read(Evidence, files[1])}
+    """Every question of the splits with its passages, the plain question where nothing was found.
+
+    Raises :class:`UserError` for questions that were not searched for.
+    """
+    found = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
     questions = [q for q in jsonl.read(Question, files[0]) if q.split in splits]
-    missing = [q.id for q in questions if not found.get(q.id)]
+    missing = [q.id for q in questions if q.id not in found]
     if missing:
-        raise UserError(f"{at(files[1])}: no passage for {first_ids(missing)}; run data_gen/retrieve.py again")
-    return [reference_example(q, None, evidence_text(found[q.id])) for q in questions]
+        raise UserError(f"{at(files[1])}: no search for {first_ids(missing)}; run data_gen/retrieve.py again")
+    return [reference_example(q, None, found[q.id]) for q in questions]
 
 
 if __name__ == "__main__":

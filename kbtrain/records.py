@@ -17,6 +17,7 @@ Gold = Literal["given", "none", "hidden"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 Finish = Literal["eos", "stop", "length"]
 Speaker = Literal["USER", "SYSTEM"]
+Titles = Literal["missing", "always", "never"]  # of passages, before their texts in a prompt; missing: not in the text
 
 CONDITIONS: tuple[Condition, ...] = ("llm", "rag", "mask")
 GREEDY = -1  # the sample index of the greedy answer
@@ -77,7 +78,11 @@ class Hit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Passages that one retriever found for one question."""
+    """Passages that one retriever found for one question, and the rule by which a prompt shows their titles.
+
+    Whatever reads the record shows them by that rule: sampling, examples with a reference, second judgements. A file
+    of an older version names none: there no title was shown.
+    """
 
     question_id: str
     retriever: str
@@ -85,6 +90,7 @@ class Evidence:
     hits: tuple[Hit, ...]
     gold_found: bool | None = None  # is a gold passage among the hits? None: the data set names none
     mask_leak: tuple[str, ...] | None = None  # gold answers that masking leaves in the text; None: not looked for
+    titles: Titles = field(default="never", metadata=_RARE)
 
 
 @dataclass(frozen=True)

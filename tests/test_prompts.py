@@ -77,8 +77,6 @@ def test_answer_prompts_are_figures_9_to_12(question: Question, without: str, wi
 def test_evidence_goes_with_rag_and_mask_only() -> None:
     with pytest.raises(ValueError, match="'llm' takes no evidence"):
         answer_prompt(EN, "llm", "text")
-    with pytest.raises(ValueError, match="'rag' needs evidence"):
-        answer_prompt(EN, "rag")
 
 
 def test_the_english_kbm_prompt_is_figure_14() -> None:
@@ -140,8 +138,35 @@ def test_options_follow_the_question_one_a_line() -> None:
 
 
 def test_hits_are_joined_best_first() -> None:
-    assert evidence_text([Hit("1", "t", "one", 2.0), Hit("2", "t", "two", 1.0)]) == "one\ntwo"
-    assert evidence_text([]) == ""
+    assert evidence_text([Hit("1", "", "one", 2.0), Hit("2", "", "two", 1.0)]) == "one\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "shown"),
+    [
+        ("Ada Lovelace", "She wrote a program.", "Ada Lovelace: She wrote a program."),
+        ("Ada Lovelace", "ADA  lovelace wrote a program.", "ADA  lovelace wrote a program."),
+        ("Ann", "The annual report.", "Ann: The annual report."),  # whole words
+        ("北京", "北京市是首都。", "北京市是首都。"),
+        ("上海", "它是一座城市。", "上海: 它是一座城市。"),
+        ("C++ (language)", "It is {old}.", "C++ (language): It is {old}."),
+        ("", "It is old.", "It is old."),
+    ],
+)
+def test_a_title_is_shown_where_it_is_not_in_the_text(title: str, text: str, shown: str) -> None:
+    hit = Hit("1", title, text, 1.0)
+    assert evidence_text([hit]) == shown
+    assert evidence_text([hit], "never") == text
+    assert evidence_text([hit], "always") == (f"{title}: {text}" if title else text)
+
+
+def test_an_empty_search_asks_as_no_search_does() -> None:
+    assert evidence_text([]) is None and evidence_text([Hit("1", "", " ", 1.0)]) is None
+    for question in (EN, ZH, EN_CHOICE, ZH_CHOICE):
+        plain = answer_prompt(question, "llm")
+        assert answer_prompt(question, "rag", None) == answer_prompt(question, "rag", "") == plain
+        assert answer_prompt(question, "mask", None) == plain
+    assert kbm_prompt("Who?", "", "en") == kbm_prompt("Who?", None, "en")
 
 
 def test_the_prompting_baseline_asks_for_one_value() -> None:

@@ -117,9 +117,10 @@ def example(question: Question, label: Label | None, target: BenefitTarget = PLA
     )
 
 
-def reference_example(question: Question, label: Label | None, reference: str) -> GateExample:
+def reference_example(question: Question, label: Label | None, reference: str | None) -> GateExample:
     """The example whose prompt carries the evidence, with targets from ``rag`` samples (KBM, section 5.4).
 
+    ``reference`` None: nothing was found, and the prompt is the plain question's.
     There is no target for benefit: the reference is already there.
     """
     plain = _unlabelled(question, f"{question.id}#reference", reference)

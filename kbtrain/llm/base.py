@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class AnswerRequest:
     """One question under one condition: ``n`` samples, and the greedy answer if ``greedy``.
 
-    ``evidence`` is the text that goes into the prompt; None for condition ``llm``.
+    ``evidence`` is the text that goes into the prompt; None for condition ``llm``, and where nothing was found.
     """
 
     question: Question

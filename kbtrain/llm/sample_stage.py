@@ -91,8 +91,8 @@ def _pairs(questions: Path, evidence: Path) -> Iterator[tuple[Question, Evidence
 def _text(question: Question, evidence: Evidence, condition: Condition) -> str | None:
     if condition == "llm":
         return None
-    text = evidence_text(evidence.hits)
-    return mask_answers(text, question) if condition == "mask" else text
+    text = evidence_text(evidence.hits, evidence.titles)
+    return mask_answers(text, question) if condition == "mask" and text is not None else text
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ Texts are the figures of the KBM paper to the letter (spaces before line breaks 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kbtrain.records import Condition, Hit, Question
+from kbtrain.records import Condition, Hit, Question, Titles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,19 +84,42 @@ def query_text(question: Question) -> str:
     return question.text + "".join(letters)
 
 
-def evidence_text(hits: Sequence[Hit]) -> str:
-    """The hits joined as in the paper ("the retrieved chunks are spliced together"), best first."""
-    return "\n".join(hit.text for hit in hits)
+def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None:
+    """The hits joined as in the paper ("the retrieved chunks are spliced together"), best first; None: nothing found.
+
+    The one rule for what a prompt shows of a search, in sampling, labels and use alike. Titles are ours: they are
+    searched, and a text often says "he" or "the city" of what its title names.
+    """
+    text = "\n".join(_hit_text(hit, titles) for hit in hits)
+    return text if text.strip() else None
+
+
+def _hit_text(hit: Hit, titles: Titles) -> str:
+    """A passage as a prompt shows it: "Title: text" or the text alone."""
+    title = hit.title.strip()
+    shown = titles == "always" or (titles == "missing" and not _stands_in(title, hit.text))
+    return f"{title}: {hit.text}" if title and shown else hit.text
+
+
+def _stands_in(title: str, text: str) -> bool:
+    """True if the text has the title as whole words, whatever their case."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(_plain(title))}(?![a-z0-9])", _plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def answer_prompt(question: Question, condition: Condition, evidence: str | None = None) -> str:
     """The prompt that asks for an answer: figures 9 and 11 (``llm``), 10 and 12 (``rag``, ``mask``).
 
+    Without evidence (a search that found nothing) ``rag`` and ``mask`` ask as ``llm`` does, as in use.
     Of a ``turn`` (its text is the dialogue so far) it asks for the system's response; that prompt is ours.
     """
     query = query_text(question)
-    if (condition == "llm") != (evidence is None):
-        raise ValueError(f"condition {condition!r} {'takes no' if condition == 'llm' else 'needs'} evidence")
+    if condition == "llm" and evidence is not None:
+        raise ValueError("condition 'llm' takes no evidence")
+    evidence = evidence or None
     if isinstance(question, Judgement):
         return judge_prompt(question.text, question.answers, question.language)
     if question.form == "turn":
@@ -110,7 +135,7 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
 def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequence[Key] = PAPER_KEYS) -> str:
     """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours)."""
     benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""
-    head = _KBM_HEAD[language].format(reference=NO_REFERENCE if reference is None else reference, query=query)
+    head = _KBM_HEAD[language].format(reference=reference or NO_REFERENCE, query=query)
     return head + _KBM_ASK[language].format(benefit=benefit)
 
 

@@ -10,7 +10,7 @@ from kbtrain.gate_folder import Gate
 from kbtrain.labeling.examples import example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.records import Condition, Hit, Question, SampleSet
+from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher
 
 
@@ -32,7 +32,13 @@ class GatedAnswer:
 
 
 def answer(
-    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM, searcher: Searcher, k: int = 3
+    questions: Sequence[Question],
+    gate: Gate,
+    threshold: float,
+    llm: LLM,
+    searcher: Searcher,
+    k: int = 3,
+    titles: Titles = "missing",
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; a question is searched for iff its score > ``threshold``.
 
@@ -45,7 +51,7 @@ def answer(
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
-    requests = [_ask(question, hits.get(i, ())) for i, question in enumerate(questions)]
+    requests = [_ask(question, hits.get(i, ()), titles) for i, question in enumerate(questions)]
     said = {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
         _record(question, said[question.id], scores[i], i in hits, hits.get(i, ()))
@@ -53,9 +59,10 @@ def answer(
     ]
 
 
-def _ask(question: Question, hits: tuple[Hit, ...]) -> AnswerRequest:
-    condition: Condition = "rag" if hits else "llm"
-    return AnswerRequest(question, condition, evidence_text(hits) if hits else None, n=0)
+def _ask(question: Question, hits: tuple[Hit, ...], titles: Titles) -> AnswerRequest:
+    evidence = evidence_text(hits, titles)
+    condition: Condition = "llm" if evidence is None else "rag"
+    return AnswerRequest(question, condition, evidence, n=0)
 
 
 def _record(question: Question, said: SampleSet, score: float, searched: bool, hits: tuple[Hit, ...]) -> GatedAnswer:

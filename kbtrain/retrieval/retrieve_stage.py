@@ -20,7 +20,7 @@ from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256
 from kbtrain.questions.checks import read_questions
-from kbtrain.records import Evidence, Hit, Passage, Question
+from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, chunked, read_passages
@@ -65,22 +65,24 @@ def by_own(corpus: Path, k: int, hits: Callable[[Question, Mapping[str, Passage]
 
 
 def find_evidence(
-    questions: Path, search: Search, name: str, query: Query, batch: int, skip: int
+    questions: Path, search: Search, name: str, query: Query, batch: int, skip: int, titles: Titles = "missing"
 ) -> Iterator[list[Evidence]]:
     """Evidence for all questions but the first ``skip``, a batch at a time."""
     rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)
     while group := list(itertools.islice(rows, batch)):
         queries = [question.text if query == "text" else query_text(question) for question in group]
         found = search(group, queries)
-        yield [evidence_of(*parts, name) for parts in zip(group, queries, found, strict=True)]
+        yield [evidence_of(*parts, name, titles) for parts in zip(group, queries, found, strict=True)]
 
 
-def evidence_of(question: Question, query: str, hits: tuple[Hit, ...], name: str) -> Evidence:
+def evidence_of(
+    question: Question, query: str, hits: tuple[Hit, ...], name: str, titles: Titles = "missing"
+) -> Evidence:
     """The record. ``gold_found``: True if a gold passage, or a chunk of one, is among the hits."""
     gold = set(question.gold_passages)
-    leak = mask_leak(mask_answers(evidence_text(hits), question), question)
+    leak = mask_leak(mask_answers(evidence_text(hits, titles) or "", question), question)
     found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
-    return Evidence(question.id, name, query, hits, found, leak)
+    return Evidence(question.id, name, query, hits, found, leak, titles)
 
 
 def _source(passage_id: str, gold: set[str]) -> str:

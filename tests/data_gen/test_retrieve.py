@@ -46,6 +46,13 @@ def test_every_question_gets_evidence_in_order(run: Path) -> None:
     assert "there already" in retrieve(run).stdout
 
 
+def test_the_rule_for_titles_stands_in_each_record(run: Path) -> None:
+    for option, titles in (((), "missing"), (("--titles", "never"), "never"), (("--titles", "always"), "always")):
+        assert retrieve(run, *option).returncode == 0
+        assert {e.titles for e in jsonl.read(Evidence, run / "evidence.jsonl")} == {titles}
+    assert "titles" in refused(run, "--titles", "some").stderr
+
+
 def test_an_interrupted_run_ends_in_the_same_bytes(run: Path) -> None:
     assert retrieve(run).returncode == 0
     whole = (run / "evidence.jsonl").read_bytes()

@@ -156,7 +156,7 @@ def test_figure_8_reads_the_second_scores(
     assert rows["double judgement"]["passed on"] == pytest.approx(sum(passed) / 200)
     assert rows["All RAG"]["tokens read"] == 200 * 20
     (varied / "evidence.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"evidence.jsonl: no passage for 280 questions \(dev-0, dev-1, dev-2, ...\)"):
+    with pytest.raises(UserError, match=r"evidence.jsonl: no search for 280 questions \(dev-0, dev-1, dev-2, ...\)"):
         module.main(build(module.ScoreReferenceConfig, None, {"run": varied}))
 
 

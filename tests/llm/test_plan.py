@@ -5,6 +5,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.llm.sample_stage import Plan, check_files
+from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
 
 
@@ -30,6 +31,22 @@ def test_every_question_is_asked_under_every_condition_with_its_evidence(files):
     assert asks[1].evidence == "It is in Peru.\nNot here."
     assert asks[2].evidence == "It is in MASK.\nNot here."
     assert plan.total(check_files(*files)) == len(asks)
+
+
+def test_titles_are_shown_by_the_rule_that_the_evidence_names_and_masked(files):
+    hits = (Hit("p", "Republic of Peru", "A country of the Andes.", 1.0),)
+    for titles, shown in (("missing", "Republic of Peru: A country of the Andes."), ("never", hits[0].text)):
+        jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", hits, titles=titles) for i in range(3)])
+        asks = list(Plan(*files, ("rag", "mask"), {}).requests())
+        assert asks[0].evidence == shown and asks[1].evidence == shown.replace("Peru", "MASK")
+    assert '"titles"' not in files[1].read_text()  # files of before, in which no title was shown, stay as they were
+
+
+def test_an_empty_search_is_asked_about_without_evidence(files):
+    jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", (), titles="missing") for i in range(3)])
+    asks = list(Plan(*files, ("llm", "rag", "mask"), {}).requests())
+    assert {a.evidence for a in asks} == {None}
+    assert len({answer_prompt(a.question, a.condition, a.evidence) for a in asks if a.question.id == "q0"}) == 1
 
 
 def test_evidence_of_other_questions_is_one_line_with_its_place(files):

@@ -48,10 +48,15 @@ def test_known_questions_are_answered_plainly_and_unknown_ones_with_what_was_fou
     llm, shelf = Echo(), Shelf()
     found = answer(QUESTIONS, ByText(), 0.5, llm, shelf)
     assert [a.question_id for a in found] == ["q9", "q2", "q5"]
-    assert [a.text for a in found] == ["llm:None", "rag:about number 2", "llm:None"]  # 0.5 is not above 0.5
+    assert [a.text for a in found] == ["llm:None", "rag:t: about number 2", "llm:None"]  # 0.5 is not above 0.5
     assert [a.retrieved for a in found] == [False, True, False]
     assert [a.score for a in found] == pytest.approx([0.1, 0.8, 0.5])
     assert shelf.queries == ["number 2"]
+
+
+def test_titles_are_shown_as_in_sampling():
+    for titles, shown in (("missing", "rag:t: about number 2"), ("never", "rag:about number 2")):
+        assert answer(QUESTIONS, ByText(), 0.5, Echo(), Shelf(), titles=titles)[1].text == shown
 
 
 def test_costs_are_counted_each_on_its_own():

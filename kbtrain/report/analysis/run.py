@@ -121,7 +121,7 @@ class RunAnalysis:
         if evidence is None:
             self.counts["mask_leak_unknown"] += 1
         elif evidence.mask_leak is None:  # written before leaks were looked for
-            leak = mask_leak(mask_answers(evidence_text(evidence.hits), question), question)
+            leak = mask_leak(mask_answers(evidence_text(evidence.hits, evidence.titles) or "", question), question)
         else:
             leak = evidence.mask_leak
         self.copying.add(answers, sum(is_mask(sample.text) for sample in made.samples), leak)
