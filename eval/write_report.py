@@ -16,15 +16,17 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.result_meta import check_fresh
-from kbtrain.evaluation.results import GateResult, Results, load
+from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_labels, stored_scores
-from kbtrain.gates.registry import headline_names
+from kbtrain.evaluation.savings import Saving, four_fold, savings
 from kbtrain.labeling.distribution import statistics
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.records import Outcome
 from kbtrain.report.examples import collect, worst_errors
-from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
+from kbtrain.report.figures import POSITIVE, curve_band, gate_figures, read_calibration
+from kbtrain.report.first_screen import closing_block, first_screen
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
 from kbtrain.report.summary import read_bills
@@ -36,7 +38,7 @@ class ReportConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with results.json")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     gate: str | None = Field(
-        None, description="gate of the headline and the errors; without it kbm_benefit, or another"
+        None, description="gate of the headline and the errors; without it the one that saves most on dev"
     )
     title: str = Field("When does this model need retrieval?", description="headline of the page")
 
@@ -47,26 +49,34 @@ def main(config: ReportConfig) -> None:
     results = load(config.run / "results.json")
     stored = stored_scores(config.run)
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)
-    outcomes = [o for o in jsonl.read(Outcome, files[1]) if o.split == results.meta["split"]]
+    everything = list(jsonl.read(Outcome, files[1]))
+    outcomes = [o for o in everything if o.split == results.meta["split"]]
+    dev = [o for o in everything if o.split == "dev"]
     questions = questions_of(config.run / "questions.jsonl", outcomes)
     scores = stored.by_gate
-    gate = main_gate(results, config.gate, set(scores))
+    own = [g for g in results.gates if g.gate in scores and g.threshold is not None]
+    kind: AccuracyKind = results.meta["accuracy_kind"]
+    found = savings(dev, outcomes, {g.gate: scores[g.gate] for g in own}, kind, seed=results.meta["seed"])
+    gate = main_gate(own, config.gate, found)
+    first = first_screen(results, found, questions, gate)
     counted = statistics(read_labels(files[2])[1])
     kinds = collect(config.run, config.sampling_run, outcomes, gate, scores[gate.gate] if gate else {})
-    own = [g for g in results.gates if g.gate in scores and g.threshold is not None]
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
     chosen = select(questions, outcomes, results.gates, scores)
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
         if (config.run / name).exists():
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
-    report = Report(config.title, results, counted, kinds, gate, draw(results, counted), chosen, pages, bills)
+    shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind)
+    svgs = draw(results, counted, found, gate.gate if gate else None, shaded)
+    report = Report(config.title, results, counted, kinds, gate, svgs, chosen, pages, bills, first)
     texts = {"report.html": render_html(report), "report.md": render_markdown(report)}
     made = read_calibration(config.run / "classify.json")
     for g in own:
-        found = scores[g.gate]
-        errors = worst_errors(config.run, config.sampling_run, g, questions, outcomes, found, chosen.dimensions)
-        texts[pages[g.gate]] = render_gate(report, g, errors, gate_figures(g, outcomes, found, made), POSITIVE)
+        of = scores[g.gate]
+        errors = worst_errors(config.run, config.sampling_run, g, questions, outcomes, of, chosen.dimensions)
+        counts = four_fold(outcomes, of, g.threshold or 0.0)
+        texts[pages[g.gate]] = render_gate(report, g, errors, gate_figures(g, outcomes, of, made), POSITIVE, counts)
     for name, text in texts.items():
         write_atomically(config.run / name, text)
     for name in ("report.html", "report.md"):
@@ -74,15 +84,19 @@ def main(config: ReportConfig) -> None:
         write_meta(config.run / name, stage="write_report", config=settings, inputs=files, started=started)
     seconds = time.time() - started
     print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
+    print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html")))
 
 
-def main_gate(results: Results, wanted: str | None, scored: set[str]) -> GateResult | None:
-    """The gate named; without a name the first of the headline's that is scored, whatever it reached, else any."""
-    found = {gate.gate: gate for gate in results.gates if gate.gate in scored and gate.threshold is not None}
-    if wanted is not None and wanted not in found:
-        raise UserError(f"key 'gate': no scored gate '{wanted}' in results.json; {did_you_mean(wanted, found)}")
-    known = [wanted] if wanted else [gate for gate in (*headline_names(), *reversed(found)) if gate in found]
-    return found[known[0]] if known else None
+def main_gate(own: list[GateResult], wanted: str | None, found: list[Saving]) -> GateResult | None:
+    """The gate named; without a name the one that saves most on dev, or the last one where dev tells nothing."""
+    named = {gate.gate: gate for gate in own}
+    if wanted is not None and wanted not in named:
+        raise UserError(f"key 'gate': no scored gate '{wanted}' in results.json; {did_you_mean(wanted, named)}")
+    if wanted is not None:
+        return named[wanted]
+    if found:
+        return named[found[0].gate]
+    return own[-1] if own else None
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def result_meta(
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
     card = run / "kbm" / gate_folder.CARD
     return {
+        "date": time.strftime("%Y-%m-%d", time.localtime(started)),
         "split": "test",
         "n": len(test.outcomes),
         "n_dev": len(dev.outcomes),

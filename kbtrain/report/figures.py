@@ -6,25 +6,32 @@ A gate's page shows the distribution of its scores over both kinds of questions,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.results import GateResult
+from kbtrain.evaluation.outcomes import AccuracyKind, answers
+from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.evaluation.savings import Saving, band
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration
+from kbtrain.metrics.significance import wilson
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
+from kbtrain.report.words import gate_name
 from kbtrain.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LINES = {
+Dash = Literal["-", "--", "-.", ":"]
+_LINES: dict[str, tuple[str, Dash]] = {
     "kbm_benefit": ("blue", "-"),
     "kbm_mastery": ("orange", "-"),
     "kbm_certainty": ("green", "-"),
@@ -33,8 +40,9 @@ _LINES = {
     "oracle": ("ink", ":"),
     "random": ("grey", "--"),
 }
+_HUES = ("sky", "red", "purple", "blue", "orange", "green")
 _IN_THE_CORNER = 9  # more lines than these are named below the curves, not over them
-_STYLES = ("-", "--", "-.", ":")  # a second mark beside the colour
+_STYLES: tuple[Dash, ...] = ("-", "--", "-.", ":")  # a second mark beside the colour
 EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {
     "llm": ("blue", "-"),
@@ -44,28 +52,119 @@ _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {
 NAMES: dict[Condition, str] = {"llm": "LLM only", "rag": "All RAG", "mask": "MASK RAG"}
 
 
+def looks(names: Iterable[str]) -> dict[str, tuple[str, Dash]]:
+    """Colour and dash of each gate, no two alike up to 24 gates beside the known ones."""
+    wanted = list(dict.fromkeys(names))
+    found = {name: _LINES[name] for name in wanted if name in _LINES}
+    free = [(hue, style) for style in _STYLES for hue in _HUES if (hue, style) not in found.values()]
+    others = [name for name in wanted if name not in found]
+    return found | {name: free[i % len(free)] for i, name in enumerate(others)}
+
+
 def accuracy_curve(gates: Sequence[GateResult], name: str = "curve") -> str:
     """Accuracy against retrieval ratio for every gate with a curve; a dot marks the threshold in use."""
     shown = [gate for gate in gates if gate.gate not in ("llm_only", "all_rag")]  # the two ends that all curves share
     below = len(shown) > _IN_THE_CORNER
     figure, axes = new_figure(5.4, 3.9 + 0.19 * below * -(-len(shown) // 3))
-    for i, gate in enumerate(shown):
-        colour, style = _LINES.get(gate.gate, (list(COLOURS)[i % 6], _STYLES[i // 6 % len(_STYLES)]))
+    look = looks(gate.gate for gate in shown)
+    for gate in shown:
+        colour, style = look[gate.gate]
         x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
-        axes.plot(x, y, style, color=COLOURS[colour], linewidth=1.6, label=gate.gate)
+        axes.plot(x, y, style, color=COLOURS[colour], linewidth=1.6, label=gate_name(gate.gate))
         if gate.gate != "random":
             axes.plot([100 * gate.retrieval_ratio], [100 * gate.accuracy], "o", color=COLOURS[colour], markersize=5)
-    axes.set_xlabel("questions retrieved for (%)")
+    axes.set_xlabel("questions searched for (%)")
     axes.set_ylabel("questions answered right (%)")
     axes.set_xlim(0, 100)
-    look: dict[str, Any] = {"fontsize": 8, "frameon": False, "labelcolor": COLOURS["ink"], "handlelength": 2.6}
+    given: dict[str, Any] = {"fontsize": 8, "frameon": False, "labelcolor": COLOURS["ink"], "handlelength": 2.6}
     if below:
-        figure.legend(loc="outside lower left", ncols=3, **look)
+        figure.legend(loc="outside lower left", ncols=3, **given)
     else:
-        axes.legend(loc="upper left", ncols=2, **look)
+        axes.legend(loc="upper left", ncols=2, **given)
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.22 * (high - low))  # room for the legend
     return render(figure, name)
+
+
+@dataclass(frozen=True)
+class Band:
+    """95 % interval of the first gate's accuracy (shares) at each of ``ratio``."""
+
+    ratio: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def curve_band(gate: GateResult, outcomes: Sequence[Outcome], scores: Mapping[str, float], kind: AccuracyKind) -> Band:
+    """The band of a gate's curve, from the graded questions."""
+    values = np.array([scores[o.question_id] for o in outcomes])
+    low, high = band(values, answers(outcomes, kind), np.asarray(gate.curve.ratio))
+    return Band(gate.curve.ratio, low.tolist(), high.tolist())
+
+
+def savings_figure(results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None, name: str) -> str:
+    """Accuracy against searches over the page's width, ``name`` ending in ``narrow`` for a phone.
+
+    ``first`` is drawn with its band, the dot of its threshold from dev, and a ring where it meets All-RAG minus the
+    limit. Names stand at the right, in the order of the curves' height in the middle.
+    """
+    narrow = name.endswith("narrow")
+    savings = {one.gate: one for one in found}
+    figure, axes = new_figure(*((4.6, 5.2) if narrow else (11.2, 4.9)))
+    named = {gate.gate: gate for gate in results.gates}
+    shown = [gate for gate in results.gates if gate.gate in savings or gate.gate in ("oracle", "random")]
+    look = looks(gate.gate for gate in shown)
+    if shaded is not None and first in look:
+        x, low, high = ([100 * v for v in values] for values in (shaded.ratio, shaded.low, shaded.high))
+        axes.fill_between(x, low, high, color=COLOURS[look[first][0]], alpha=0.18, linewidth=0)
+    for gate in shown:
+        colour, style = look[gate.gate]
+        x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
+        axes.plot(x, y, style, color=COLOURS[colour], linewidth=2.6 if gate.gate == first else 1.4)
+    _levels(axes, named, savings[first].limit if first in savings else None)
+    if first in savings:
+        one, colour = savings[first], COLOURS[look[first][0]]
+        axes.plot([100 * (1 - one.saved.mean)], [100 * one.accuracy], "o", color=colour, markersize=8)
+        meets = 100 * (named["all_rag"].accuracy - one.limit)
+        axes.plot([100 * one.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
+    axes.set_xlabel("questions searched for (%)")
+    axes.set_ylabel("questions answered right (%)")
+    axes.set_xlim(0, 100)
+    _name_lines(axes, shown, look, first, narrow)
+    return render(figure, name)
+
+
+def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None) -> None:
+    """Level lines of never, always, and always minus the limit."""
+    always = named["all_rag"].accuracy
+    lines = [("always search", always, "bottom"), ("never search", named["llm_only"].accuracy, "bottom")]
+    lines += [] if limit is None else [(f"always minus {100 * limit:.0f} points", always - limit, "top")]
+    for text, level, side in lines:
+        axes.axhline(100 * level, color=COLOURS["grey"], linewidth=0.9, linestyle=":" if side == "top" else "-")
+        right = text == "never search"
+        axes.text(99 if right else 1, 100 * level, text, fontsize=9, color=COLOURS["ink"], verticalalignment=side,
+                  horizontalalignment="right" if right else "left")  # fmt: skip
+
+
+def _name_lines(
+    axes: Axes, shown: Sequence[GateResult], look: Mapping[str, tuple[str, Dash]], first: str | None, narrow: bool
+) -> None:
+    """Each curve's name beside the right end (below on a phone), with a piece of its line."""
+    from matplotlib.lines import Line2D
+
+    ordered = sorted(shown, key=lambda gate: -gate.curve.accuracy[len(gate.curve.accuracy) // 2])
+    handles = [
+        Line2D([], [], color=COLOURS[look[gate.gate][0]], linestyle=look[gate.gate][1],
+               linewidth=2.6 if gate.gate == first else 1.4, label=gate_name(gate.gate))
+        for gate in ordered
+    ]  # fmt: skip
+    given: dict[str, Any] = {"frameon": False, "labelcolor": COLOURS["ink"], "handlelength": 2.2, "fontsize": 9}
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    if narrow:
+        figure.legend(handles=handles, loc="outside lower left", ncols=2, **given)
+    else:
+        figure.legend(handles=handles, loc="outside right center", labelspacing=0.9, **given)
 
 
 def histogram(statistics: LabelStatistics, indicator: Indicator) -> str:
@@ -120,7 +219,7 @@ def _shares(statistics: LabelStatistics, indicator: Indicator, condition: Condit
 
 
 POSITIVE = "needed"  # the definition whose calibration is drawn
-_BINS = 30
+_BINS = 10
 
 
 def read_calibration(path: Path) -> dict[str, Calibrated]:
@@ -146,7 +245,7 @@ def gate_figures(
     values = [scores[o.question_id] for o in outcomes]
     cut = gate.threshold if gate.threshold is not None else 0.0
     needed = [o.rag_correct and not o.llm_correct for o in outcomes]
-    found = {"scores": score_histogram(values, needed, cut), "reliability": ""}
+    found = {"scores": score_bins(values, needed, cut), "reliability": ""}
     own = made.get(gate.gate)
     named = (("as scored", own.raw), ("temperature", own.at_temperature), ("isotonic", own.isotonic)) if own else ()
     curves = [(name, one) for name, one in named if one is not None]
@@ -155,20 +254,36 @@ def gate_figures(
     return found
 
 
-def score_histogram(scores: Sequence[float], needed: Sequence[bool], threshold: float) -> str:
-    """Scores of the questions that need retrieval and of the others, with the threshold."""
-    figure, axes = new_figure(5.4, 3.0)
+def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float) -> str:
+    """Share of questions that need retrieval in bins of equally many questions by score, with Wilson's intervals.
+
+    Below each bin its lowest and highest score and its n; the line separates what is searched for. Equal scores stay
+    in one bin.
+    """
     values, truth = np.asarray(scores), np.asarray(needed, dtype=bool)
-    edges = np.histogram_bin_edges(values, bins=_BINS)
-    for group, name, colour, style in ((truth, "needed", "blue", "-"), (~truth, "not needed", "orange", "--")):
-        if group.any():
-            shares = 100 * np.histogram(values[group], bins=edges)[0] / group.sum()
-            axes.stairs(shares, edges, color=COLOURS[colour], linestyle=style, linewidth=1.6, label=name)
-    axes.axvline(threshold, color=COLOURS["ink"], linewidth=1, label="threshold")
-    axes.set_xlabel("score (higher: retrieval more needed)")
-    axes.set_ylabel("questions of the kind (%)")
-    _legend(axes)
+    found = equal_count_bins(values, _BINS)
+    figure, axes = new_figure(5.4, 3.4)
+    for i, inside in enumerate(found):
+        share, n = float(truth[inside].mean()), len(inside)
+        low, high = wilson(int(truth[inside].sum()), n)
+        searched = float((values[inside] > threshold).mean()) > 0.5
+        colour = COLOURS["blue" if searched else "orange"]
+        axes.bar([i], [100 * share], width=0.8, color=colour)
+        axes.plot([i, i], [100 * low, 100 * high], color=COLOURS["ink"], linewidth=1)
+    axes.axhline(100 * float(truth.mean()), color=COLOURS["grey"], linewidth=1, linestyle="--")
+    names = [f"{values[i].min():.3g}\n{values[i].max():.3g}\nn={len(i)}" for i in found]
+    axes.set_xticks(range(len(found)), names, fontsize=7)
+    axes.set_xlabel("score: lowest, highest and number of questions of each bin")
+    axes.set_ylabel("search needed (%)")
     return render(figure, "scores")
+
+
+def equal_count_bins(values: NDArray[np.float64], bins: int) -> list[NDArray[np.intp]]:
+    """Places of the values in at most ``bins`` groups of about equal size, by rising value; equal values together."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    edges = sorted({int(np.searchsorted(ordered, ordered[len(values) * i // bins])) for i in range(bins)} | {0})
+    return [order[start:stop] for start, stop in pairwise([*edges, len(values)]) if stop > start]
 
 
 def reliability(curves: Sequence[tuple[str, Calibration]]) -> str:
@@ -180,6 +295,10 @@ def reliability(curves: Sequence[tuple[str, Calibration]]) -> str:
         x, y = [b.predicted for b in found.bins], [b.observed for b in found.bins]
         label = f"{name} (ECE {found.ece:.3f})"
         axes.plot(x, y, style, marker=marker, color=COLOURS[colour], linewidth=1.4, markersize=4, label=label)
+        if found is curves[0][1]:
+            for one in found.bins:
+                axes.annotate(f"n={one.n}", (one.predicted, one.observed), xytext=(4, -9), textcoords="offset points",
+                              fontsize=7, color=COLOURS["ink"])  # fmt: skip
     axes.set_xlabel("probability")
     axes.set_ylabel("share that came true")
     axes.set_yticks([i / 5 for i in range(6)])

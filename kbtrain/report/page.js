@@ -2,7 +2,7 @@
 // Sorting and choosing, in the page alone: nothing is loaded, nothing is sent.
 (() => {
   const value = (text) => {
-    const number = Number(text.replace(/[%,\s]/g, "").replace("\u2212", "-"));
+    const number = Number(text.replace(/\s\[.*$/, "").replace(/[%,\s]/g, "").replace("\u2212", "-"));
     return text.trim() === "" || Number.isNaN(number) ? null : number;
   };
 
@@ -33,8 +33,8 @@
     });
   };
 
-  const share = (number) => number.toFixed(3).replace(/^(-?)0\./, "$1.");
-  const signed = (number) => (share(number).startsWith("-") ? share(number) : "+" + share(number));
+  const percent = (share) => (100 * share).toFixed(1);
+  const signed = (share) => (percent(share).startsWith("-") ? percent(share) : "+" + percent(share));
 
   // One gate on the chosen questions: accuracy, ratio, random at that ratio, the difference and 1.96 standard errors.
   const measure = (data, chosen, retrieve) => {
@@ -53,7 +53,7 @@
       const own = (retrieve(i) - ratio) * (data.rag[i] - data.llm[i]) - (retrieve(i) - ratio) * slope;
       squares += (own - gain) ** 2;
     }
-    return [share(right / n), (100 * ratio).toFixed(1) + "%", share(random), signed(gain), share((1.96 * Math.sqrt(squares)) / n)];
+    return [percent(right / n), percent(ratio), percent(random), signed(gain), percent((1.96 * Math.sqrt(squares)) / n)];
   };
 
   const fill = (data, form) => {
@@ -68,14 +68,14 @@
     if (chosen.length === 0) return;
     for (const [name, retrieve] of data.gates) {
       const row = body.insertRow();
-      for (const text of [name, ...measure(data, chosen, retrieve)]) row.insertCell().textContent = text;
+      for (const text of [data.words[name] ?? name, ...measure(data, chosen, retrieve)]) row.insertCell().textContent = text;
     }
   };
 
   const selection = (source) => {
     const read = JSON.parse(source.textContent);
     const bits = (text) => Uint8Array.from(text, Number);
-    const data = { llm: bits(read.llm), rag: bits(read.rag), dimensions: read.dimensions };
+    const data = { llm: bits(read.llm), rag: bits(read.rag), dimensions: read.dimensions, words: read.words };
     data.gates = [
       ["llm_only", () => 0],
       ["all_rag", () => 1],

@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 
 from kbtrain.evaluation.groups import GroupRow, Judged, rows
 from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.evaluation.savings import FourFold, Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.records import CONDITIONS
-from kbtrain.report import figures, summary
+from kbtrain.report import figures, first_screen, summary, words
 from kbtrain.report.examples import TEXT, Errors, Kind
+from kbtrain.report.figures import Band
+from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
 from kbtrain.text_table import number, signed
@@ -43,7 +46,10 @@ def cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-FILTERS = {"number": number, "signed": signed, "md": escape_markdown, "cell": cell}
+FILTERS = {
+    "number": number, "signed": signed, "md": escape_markdown, "cell": cell, "percent": words.percent,
+    "points": words.points, "words": words.gate_name, "interval": words.points_interval,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,11 +121,22 @@ class Report:
     selection: Selection | None = None
     pages: dict[str, str] = field(default_factory=dict)
     bills: Bills | None = None
+    first: FirstScreen | None = None
 
 
-def draw(results: Results, statistics: LabelStatistics) -> dict[str, str]:
-    """All figures by name; those without data are left out."""
-    found: dict[str, str | None] = {"curve": figures.accuracy_curve(results.gates)}
+def draw(
+    results: Results,
+    statistics: LabelStatistics,
+    found_savings: Sequence[Saving] = (),
+    main: str | None = None,
+    shaded: Band | None = None,
+) -> dict[str, str]:
+    """All figures by name; those without data are left out. The first figure is drawn wide, and narrow for a phone."""
+    found: dict[str, str | None] = {
+        f"savings-{size}": figures.savings_figure(results, found_savings, main, shaded, f"savings-{size}")
+        for size in ("wide", "narrow")
+    }
+    found["curve"] = figures.accuracy_curve(results.gates)
     for indicator in INDICATORS:
         found[f"histogram-{indicator}"] = figures.histogram(statistics, indicator) if statistics.n else None
         for condition in CONDITIONS:
@@ -133,15 +150,16 @@ def headline(results: Results, gate: GateResult | None) -> str:
         return "No gate with a learnt score was evaluated."
     named = {g.gate: g for g in results.gates}
     beside = [
-        f"{text} {number(named[name].accuracy)} with {named[name].retrieval_ratio:.1%}"
-        for name, text in (("llm_only", "LLM-only"), ("all_rag", "All-RAG"), ("oracle", "the oracle"))
+        f"{text} {words.percent(named[name].accuracy)} %"
+        for name, text in (("llm_only", "never searching"), ("all_rag", "always searching"), ("oracle", "the oracle"))
         if name in named
     ]
     return (
-        f"{gate.gate} retrieves for {gate.retrieval_ratio:.1%} of the {gate.n} questions, and {number(gate.accuracy)} "
-        f"of all answers are right. Random at that ratio: {number(gate.random_accuracy)} (difference "
-        f"{signed(gate.delta_vs_random.mean)}, 95 % interval {summary.interval(gate.delta_vs_random)}); "
-        f"{'; '.join(beside)}."
+        f"{words.gate_name(gate.gate)} searches for {words.percent(gate.retrieval_ratio)} % of the {gate.n} questions "
+        f"(threshold by rule '{gate.threshold_rule}'), and {words.percent(gate.accuracy)} % of all answers are right. "
+        f"As many searches at random: {words.percent(gate.random_accuracy)} % (difference "
+        f"{words.points(gate.delta_vs_random.mean)} points, 95 % interval "
+        f"{words.points_interval(gate.delta_vs_random)}); {'; '.join(beside)}."
     )
 
 
@@ -172,7 +190,10 @@ def _values(report: Report) -> dict[str, Any]:
         "caption": summary.caption(results),
         "verdicts": summary.verdicts(results),
         "headline": headline(results, report.main_gate),
-        "interval": summary.interval,
+        "first": report.first,
+        "first_head": first_screen.HEAD,
+        "interval": words.points_interval,
+        "share_interval": summary.interval,
         "kind": summary.KIND,
         "conditions": [c for c in CONDITIONS if c in results.conditions],
         "condition_names": figures.NAMES,
@@ -185,7 +206,14 @@ def _values(report: Report) -> dict[str, Any]:
     }
 
 
-def render_gate(report: Report, gate: GateResult, errors: Sequence[Errors], svgs: dict[str, str], positive: str) -> str:
+def render_gate(
+    report: Report,
+    gate: GateResult,
+    errors: Sequence[Errors],
+    svgs: dict[str, str],
+    positive: str,
+    fourfold: FourFold | None = None,
+) -> str:
     """A gate's own page: its scores, its calibration, and its worst errors side by side."""
     return page(
         "gate.html.j2",
@@ -194,6 +222,7 @@ def render_gate(report: Report, gate: GateResult, errors: Sequence[Errors], svgs
         gate=gate,
         caption=summary.caption(report.results),
         headline=headline(report.results, gate),
+        fourfold=fourfold,
         errors=errors,
         dimensions=report.selection.dimensions if report.selection else [],
         pages={name: PurePosixPath(target).name for name, target in report.pages.items()},

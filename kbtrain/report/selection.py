@@ -14,6 +14,7 @@ from kbtrain.evaluation.groups import quantile_groups
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.records import Outcome, Question
+from kbtrain.report.words import gate_name
 
 POPULARITY_GROUPS = 4
 
@@ -43,6 +44,7 @@ class Selection:
             "llm": self.llm,
             "rag": self.rag,
             "decisions": self.decisions,
+            "words": {name: gate_name(name) for name in ("llm_only", "all_rag", "oracle", *self.decisions)},
         }
         return json.dumps(document, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -13,6 +13,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill, Prices
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.metrics.significance import Delta
+from kbtrain.report.words import percent, points, points_interval
 from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
@@ -23,19 +24,19 @@ KIND = {
 
 
 def row(gate: GateResult) -> list[str]:
-    """The cells under :data:`HEAD`."""
+    """The cells under :data:`HEAD`: shares in percent, differences in points, AUC, AP, area and p as they are."""
     area = gate.oracle_normalised_area
     return [
         gate.gate,
-        number(gate.accuracy),
-        f"{100 * gate.retrieval_ratio:.1f}%",
-        number(gate.random_accuracy),
-        signed(gate.delta_vs_random.mean),
-        interval(gate.delta_vs_random),
+        percent(gate.accuracy),
+        percent(gate.retrieval_ratio),
+        percent(gate.random_accuracy),
+        points(gate.delta_vs_random.mean),
+        points_interval(gate.delta_vs_random),
         number(gate.auroc),
         number(gate.average_precision),
-        number(gate.f1),
-        number(gate.fdr),
+        percent(gate.f1),
+        percent(gate.fdr),
         number(area),
         number(gate.p_vs_random_holm),
     ]
@@ -51,8 +52,8 @@ def caption(results: Results) -> str:
     meta = results.meta
     left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
     return (
-        f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}; thresholds chosen on "
-        f"{meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
+        f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
+        f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
     )

@@ -1,0 +1,170 @@
+"""Searches that gates save at a small loss of accuracy against always searching (All-RAG), best gate on dev first.
+
+Each gate's threshold is the one that leaves out the most searches on dev while at most ``limit`` of All-RAG's accuracy
+is lost there. The gate to be used is the one that leaves out the most on dev. What it saves and loses is then
+measured on test, where nothing was chosen; :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kbtrain.arrays import Floats
+from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
+from kbtrain.metrics.ranking import Curve, normalised_area, retrieval_curve
+from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
+from kbtrain.metrics.thresholds import cuts
+from kbtrain.records import Outcome
+
+LIMIT = 0.02
+BAND_DRAWS = 1_000
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One gate with its threshold from dev. All figures are shares of the questions, ``Delta`` with 95 % intervals.
+
+    ``saved``: searches left out on test; ``change``: accuracy minus All-RAG's; ``over_random``: accuracy minus that of
+    leaving out as many searches at random. ``as_all_rag`` and ``within``: the least share of test questions searched
+    for at which the gate's order reaches All-RAG's accuracy, and that accuracy minus ``limit``.
+    """
+
+    gate: str
+    limit: float
+    threshold: float
+    n_dev: int
+    n: int
+    dev_saved: float
+    dev_area: float | None
+    accuracy: float
+    saved: Delta
+    change: Delta
+    over_random: Delta
+    as_all_rag: float
+    within: float
+
+    @property
+    def certain(self) -> bool:
+        """True if the gate's choice of searches is better than chance, by the interval on test."""
+        return self.over_random.above_zero
+
+
+def savings(
+    dev: Sequence[Outcome],
+    test: Sequence[Outcome],
+    scores: Mapping[str, Mapping[str, float]],
+    kind: AccuracyKind = "greedy",
+    limit: float = LIMIT,
+    draws: int = 2_000,
+    seed: int = 0,
+) -> list[Saving]:
+    """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first.
+
+    Empty without dev questions. Where dev was not sampled, its greedy answers stand for ``expected``.
+    """
+    if not dev or not test or not scores:
+        return []
+    before = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
+    known = oc.answers(test, kind)
+    chosen = {}
+    for gate, of in scores.items():
+        on_dev = np.array([of[o.question_id] for o in dev])
+        threshold, saved = most_saved(on_dev, before, limit)
+        chosen[gate] = threshold, saved, normalised_area(on_dev, before.llm, before.rag)
+    columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
+    searched = {gate: (columns[gate] > chosen[gate][0]).astype(np.float64) for gate in scores}
+    right = {gate: np.where(one > 0.5, known.rag, known.llm) for gate, one in searched.items()}
+    table = np.stack([known.llm, known.rag, *searched.values(), *right.values()], axis=1)
+    drawn, seen = resampled_means(table, draws, seed), table.mean(axis=0)
+    found = []
+    for i, gate in enumerate(scores):
+        ratio, accuracy = 2 + i, 2 + len(scores) + i
+        curve = retrieval_curve(columns[gate], known.llm, known.rag)
+        found.append(
+            Saving(
+                gate, limit, chosen[gate][0], len(dev), len(test), chosen[gate][1], chosen[gate][2],
+                accuracy=float(seen[accuracy]),
+                saved=delta(1 - float(seen[ratio]), 1 - drawn[:, ratio]),
+                change=delta(float(seen[accuracy] - seen[1]), drawn[:, accuracy] - drawn[:, 1]),
+                over_random=delta(float(_over(seen[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
+                as_all_rag=fewest_searches(curve, float(seen[1])),
+                within=fewest_searches(curve, float(seen[1]) - limit),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: (-one.dev_saved, -(one.dev_area or 0.0)))
+
+
+def most_saved(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:
+    """Threshold (search if score > threshold) with the fewest searches that loses at most ``limit``; share saved."""
+    values = cuts(scores)
+    retrieve = scores[None, :] > values[:, None]
+    accuracy = np.where(retrieve, answers.rag, answers.llm).mean(axis=1)
+    best = int(np.argmax(accuracy >= answers.rag.mean() - limit - _ROUNDING))  # the last one searches for everything
+    return float(values[best]), float(1 - retrieve[best].mean())
+
+
+def _over(means: Floats, ratio: int, accuracy: int) -> Floats:
+    """Accuracy above that of a random gate with as many searches, from means of each column (0: llm, 1: rag)."""
+    return np.asarray(means[:, accuracy] - means[:, 0] - means[:, ratio] * (means[:, 1] - means[:, 0]))
+
+
+def fewest_searches(curve: Curve, accuracy: float) -> float:
+    """The least share of questions searched for at which a curve reaches an accuracy; 1 if it never does."""
+    reached = curve.accuracy >= accuracy - _ROUNDING
+    if not reached.any():
+        return 1.0
+    first = int(np.argmax(reached))
+    if first == 0:
+        return 0.0
+    low, high = curve.accuracy[first - 1], curve.accuracy[first]
+    part = min(1.0, max(0.0, (accuracy - low) / (high - low)))
+    return float(curve.ratio[first - 1] + part * (curve.ratio[first] - curve.ratio[first - 1]))
+
+
+def band(
+    scores: Floats, answers: Correctness, ratios: Floats, draws: int = BAND_DRAWS, seed: int = 0
+) -> tuple[Floats, Floats]:
+    """95 % interval of a gate's accuracy at each share of questions searched for, by resampling the questions."""
+    order = np.argsort(-scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    gain, n = (answers.rag - answers.llm)[order], len(order)
+    rows = []
+    for counts in question_counts(n, draws, seed):
+        taken = counts[:, order]
+        sizes = np.cumsum(np.add.reduceat(taken, starts, axis=1), axis=1) / n
+        gains = np.cumsum(np.add.reduceat(taken * gain, starts, axis=1), axis=1) / n
+        plain = counts @ answers.llm / n
+        rows += [np.interp(ratios, [0, *x], [0, *y]) + base for x, y, base in zip(sizes, gains, plain, strict=True)]
+    low, high = np.quantile(np.stack(rows), [0.025, 0.975], axis=0)
+    return low, high
+
+
+@dataclass(frozen=True)
+class FourFold:
+    """Numbers of questions by decision and need. Needed: right with retrieval and wrong without.
+
+    ``broken``, of those searched for in vain: right without retrieval, wrong with it. ``spared``, of those left alone
+    well: retrieval would have broken them.
+    """
+
+    searched_well: int
+    in_vain: int
+    broken: int
+    missed: int
+    saved_well: int
+    spared: int
+
+
+def four_fold(outcomes: Sequence[Outcome], scores: Mapping[str, float], threshold: float) -> FourFold:
+    """Count a gate's decisions on graded greedy answers."""
+    searched = np.array([scores[o.question_id] > threshold for o in outcomes], dtype=bool)
+    needed = oc.needed(outcomes)
+    harmed = np.array([o.llm_correct and not o.rag_correct for o in outcomes], dtype=bool)
+    counts = (searched & needed, searched & ~needed, searched & harmed, ~searched & needed, ~searched & ~needed,
+              ~searched & harmed)  # fmt: skip
+    return FourFold(*(int(one.sum()) for one in counts))

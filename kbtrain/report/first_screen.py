@@ -1,0 +1,165 @@
+"""First screen of a report: the run in a line, savings of the gate that is best on dev, and their certainty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.evaluation.savings import Saving
+from kbtrain.records import Question
+from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
+
+HEAD = ("gate", "searches saved", "right answers", "against always searching", "against chance")
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """``sentences``: what is saved; the same with intervals; whether it is certain; when All-RAG is reached.
+
+    ``rows``: name, three figures with their intervals and the verdict, under :data:`HEAD`.
+    """
+
+    subtitle: str
+    sentences: list[str]
+    certain: bool
+    rows: list[list[str]]
+    note: str
+
+
+def first_screen(
+    results: Results, found: Sequence[Saving], questions: Sequence[Question], gate: GateResult | None
+) -> FirstScreen:
+    """``found``: best on dev first; ``gate``: the one to speak of."""
+    saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
+    text = sentences(results, saving, len(found), best=bool(found) and saving is found[0])
+    return FirstScreen(
+        subtitle=subtitle(results.meta, questions),
+        sentences=text,
+        certain=saving is not None and saving.certain,
+        rows=table(results, found),
+        note=_note(saving, results),
+    )
+
+
+def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
+    """Model, data sets with their numbers of questions, retriever and its number of passages, date."""
+    model = str(meta.get("sampling", {}).get("model", "unknown model")).rstrip("/").rsplit("/", 1)[-1]
+    counted = Counter(question.dataset for question in questions)
+    data = ", ".join(f"{n} {meta['split']} questions of {name}" for name, n in sorted(counted.items()))
+    search = meta.get("stages", {}).get("evidence.jsonl", {}).get("config", {})
+    k = search.get("k")
+    passages = "" if k is None else f", {k} passage{'s' * (k != 1)} a question"
+    retriever = [f"retriever {search['retriever']}{passages}"] if "retriever" in search else []
+    return " · ".join([f"model {model}", data, *retriever, *([meta["date"]] if meta.get("date") else [])])
+
+
+def sentences(results: Results, saving: Saving | None, candidates: int, best: bool = True) -> list[str]:
+    """The first is the news; the last says where the accuracy of always searching is reached."""
+    if saving is None:
+        return ["No gate with scores of the dev and test questions was evaluated."]
+    named = {g.gate: g for g in results.gates}
+    name, always = gate_name(saving.gate), named["all_rag"].accuracy
+    who = f"{name}, the best of {candidates} gates on dev," if best and candidates > 1 else name
+    limit = percent(saving.limit, 0)
+    if saving.dev_saved <= 0:
+        return [
+            f"Always search: on {saving.n_dev} dev questions no gate saves a search at a loss of at most {limit} points"
+            f" ({name} is nearest).",
+            _reaches(saving, always),
+        ]
+    lost = -saving.change.mean
+    cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
+    return [
+        f"{who} saves {percent(saving.saved.mean)} % of the searches {cost}: {percent(saving.accuracy)} % right, "
+        f"{percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
+        f"On {saving.n} test questions, 95 % intervals: {percent_interval(saving.saved)} % of the searches saved, "
+        f"accuracy {points_interval(saving.change)} points.",
+        _certainty(saving),
+        _reaches(saving, always),
+    ]
+
+
+def _certainty(saving: Saving) -> str:
+    """The difference to leaving out as many searches at random, and the loss that was allowed on dev."""
+    gain = f"{points(saving.over_random.mean)} points, {points_interval(saving.over_random)}"
+    limit = f"{percent(saving.limit, 0)} points"
+    if saving.change.low >= -saving.limit:
+        loss = f"A loss of more than {limit} is ruled out."
+    elif saving.change.mean >= -saving.limit:
+        loss = f"A loss of more than {limit} is not ruled out."
+    else:
+        loss = f"More was lost than the {limit} allowed on {saving.n_dev} dev questions: take more of them."
+    if saving.certain:
+        return f"This is certain: leaving out as many searches at random would cost more ({gain}). {loss}"
+    return f"This is NOT certain: leaving out as many searches at random may do as well ({gain}). {loss}"
+
+
+def _reaches(saving: Saving, always: float) -> str:
+    whole = saving.as_all_rag > 1 - 1e-9
+    where = "only by searching for all" if whole else f"with {percent(saving.as_all_rag)} % of the searches"
+    return (
+        f"In the order of its scores it reaches the accuracy of always searching ({percent(always)} %) {where}, and "
+        f"that minus {percent(saving.limit, 0)} points with {percent(saving.within)} % (read off the test questions)."
+    )
+
+
+def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
+    """The two ways without a gate, then every gate, best on dev first."""
+    rows = []
+    named = {g.gate: g for g in results.gates}
+    for name in ("llm_only", "all_rag"):
+        if name in named:
+            one = named[name]
+            rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
+                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-"])  # fmt: skip
+    for saving in found:
+        rows.append([
+            gate_name(saving.gate),
+            f"{percent(saving.saved.mean)} {percent_interval(saving.saved)}",
+            percent(saving.accuracy),
+            f"{points(saving.change.mean)} {points_interval(saving.change)}",
+            f"{points(saving.over_random.mean)} {points_interval(saving.over_random)}",
+        ])  # fmt: skip
+    return rows
+
+
+def _note(saving: Saving | None, results: Results) -> str:
+    if saving is None:
+        return ""
+    return (
+        f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
+        f"over questions). Each gate's threshold leaves out the most searches on {saving.n_dev} dev questions that "
+        f"cost at most {percent(saving.limit, 0)} points of always searching's accuracy there; gates stand in the "
+        "order of what they save on dev. Against chance: accuracy minus that of leaving out as many at random."
+    )
+
+
+def closing_block(
+    results: Results, found: Sequence[Saving], gate: GateResult | None, questions: Sequence[Question], report: Path
+) -> list[str]:
+    """Six lines for a terminal: tested, without search, always searching, the gate, whether it is real, what next."""
+    saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
+    named = {g.gate: g for g in results.gates}
+    said_best = bool(found) and saving is found[0]
+    said = sentences(results, saving, len(found), best=said_best)
+    plain = (
+        f"{percent(saving.saved.mean)} % of the searches saved, accuracy {percent(saving.accuracy)} % "
+        f"({points(saving.change.mean)} points, {points_interval(saving.change)})"
+        if saving is not None and saving.dev_saved > 0
+        else said[0]
+    )
+    chosen = "" if saving is None else f"{gate_name(saving.gate)}, {'best on' if said_best else 'by'} dev: "
+    lines = {
+        "tested": subtitle(results.meta, questions),
+        "without search": f"{percent(named['llm_only'].accuracy)} % right",
+        "always searching": f"{percent(named['all_rag'].accuracy)} % right",
+        "with the gate": chosen + plain,
+        "is that real?": said[2] if len(said) > 2 else said[-1],
+        "next": f"open {report.resolve()}",
+    }
+    width = max(map(len, lines))
+    return [f"{name.ljust(width)}  {text}" for name, text in lines.items()]

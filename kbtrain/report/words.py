@@ -1,0 +1,46 @@
+"""Names and figures as a reader says them: gates in words, shares in percent, differences in points."""
+
+from __future__ import annotations
+
+from kbtrain.metrics.significance import Delta
+
+_WHOLE = {
+    "llm_only": "never search",
+    "all_rag": "always search",
+    "random": "search at random",
+    "oracle": "oracle (knows both answers)",
+    "prompt": "asking the model itself",
+    "relation_only": "relation alone",
+}
+_PARTS = {"kbm": "KBM", "seakr": "SeaKR", "ragate": "RAGate", "mha": "MHA", "peft": "PEFT"}
+
+
+def gate_name(name: str) -> str:
+    """``KBM, mastery`` for ``kbm_mastery``; a gate of another kind by its name without underscores."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    parts = [_PARTS.get(part, part) for part in name.split("_") if part]
+    if len(parts) > 1 and name.split("_")[0] in _PARTS:
+        return f"{parts[0]}, {' '.join(parts[1:])}"
+    return " ".join(parts) or name
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """``45.9`` for .459; a dash for None."""
+    return "-" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f}"
+
+
+def points(difference: float | None, digits: int = 1) -> str:
+    """``+5.1`` for .051."""
+    text = percent(difference, digits)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def points_interval(delta: Delta) -> str:
+    """``[+3.0, +7.3]``."""
+    return f"[{points(delta.low)}, {points(delta.high)}]"
+
+
+def percent_interval(delta: Delta) -> str:
+    """``[18.2, 26.8]``."""
+    return f"[{percent(delta.low)}, {percent(delta.high)}]"
