@@ -85,7 +85,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "warning: no CPU build of torch $(TORCH) found ($(TORCH_CPU_INDEX)); taking the index's own, a large download" >&2; \
 	fi
 	@echo "installing the pinned packages into $(VENV) (2 to 4 minutes)"
-	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PIP) -c constraints.txt -e '.[dev,serve]'
 	@touch $@
 
 # What only the tests need of the optional packages, so that nothing is skipped for want of it: DeepSpeed, bitsandbytes,

@@ -10,6 +10,7 @@ Examples:
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
   kbtrain decide runs/demo/kbm "What is the capital of France?"
+  kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
   kbtrain env                                  versions and devices, for a report of a fault
 """
 
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_models(commands)
     _add_decide(commands)
+    _add_serve(commands)
     compare = commands.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
     compare.add_argument("first", metavar="A", help="run folder with results.json")
     compare.add_argument("second", metavar="B", help="another one")
@@ -130,6 +132,28 @@ def _add_decide(commands: Any) -> None:
     decide.add_argument("--dtype", default="auto", help="auto (as saved), fp32, bf16 or fp16")
     decide.add_argument("--device", default="auto", help="auto, cpu or cuda")
     decide.set_defaults(run=_decide)
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="put a gate in front of a model: an OpenAI-compatible server",
+        usage="kbtrain serve FOLDER [--upstream URL | --model NAME] [--config FILE] [--key value | key=value ...]",
+        add_help=False,
+    )
+    serve.add_argument("-h", "--help", action=_ServeHelp, nargs=0, help="all keys")
+    serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
+    serve.set_defaults(run=_serve)
+
+
+class _ServeHelp(argparse.Action):
+    """Help of ``kbtrain serve``: the keys of its configuration."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from kbtrain.serve.server import serve_command
+
+        serve_command(["--help"], _step)
+        raise SystemExit(0)
 
 
 def _add_plan(commands: Any) -> None:
@@ -214,6 +238,12 @@ def _decide(args: argparse.Namespace) -> None:
     for decided in decisions(gate, inputs, args.threshold):
         sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
         sys.stdout.flush()
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from kbtrain.serve.server import serve_command
+
+    serve_command(args.arguments, _step)
 
 
 def _compare(args: argparse.Namespace) -> None:

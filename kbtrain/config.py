@@ -41,20 +41,20 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
-def parse_args(kind: type[C], argv: Sequence[str], description: str | None = None) -> C:
+def parse_args(kind: type[C], argv: Sequence[str], description: str | None = None, prog: str | None = None) -> C:
     """A config from ``[--config FILE|NAME] [--key value | key=value ...]``; the command line wins over the file.
 
-    ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is.
-    Raises :class:`UserError`.
+    ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is. ``prog``: name of
+    a command that is no script. Raises :class:`UserError`.
     """
-    values = overrides(kind, argv, description)
+    values = overrides(kind, argv, description, prog)
     config = values.pop("config", None)
     return build(kind, None if config is None else find(config, "configs", what="config"), values)
 
 
-def _parser(kind: type[Config], description: str | None) -> argparse.ArgumentParser:
+def _parser(kind: type[Config], description: str | None, prog: str | None = None) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog=program(Path(sys.argv[0])),
+        prog=prog or program(Path(sys.argv[0])),
         usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
         description=as_typed(description or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -146,12 +146,14 @@ def _value(annotation: Any, text: str) -> Any:
         return text
 
 
-def overrides(kind: type[Config], argv: Sequence[str], description: str | None = None) -> dict[str, Any]:
+def overrides(
+    kind: type[Config], argv: Sequence[str], description: str | None = None, prog: str | None = None
+) -> dict[str, Any]:
     """Values of ``key=value`` and ``--key value`` arguments, before any check; ``config`` among them if it was given.
 
     Raises :class:`UserError`.
     """
-    known, unknown = _parser(kind, description).parse_known_args(_with_dashes(kind, argv))
+    known, unknown = _parser(kind, description, prog).parse_known_args(_with_dashes(kind, argv))
     if unknown:
         name = unknown[0].split("=")[0]
         keys = (*kind.model_fields, "config")

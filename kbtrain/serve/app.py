@@ -1,0 +1,168 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from kbtrain.records import TurnExample
+from kbtrain.serve.body import read_object
+from kbtrain.serve.chat import gate_input
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decide import Decider, Decision
+from kbtrain.serve.exchange import Endpoint, Exchange, Handle, Keys
+from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.worker import Input
+
+
+class Service:
+    """Everything that the routes share."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.keys = Keys.read(config.keys)
+        self.metrics = Metrics()
+        self.decider = Decider(config)
+        self.decider.warm_up()
+        self.metrics.inflight.set_function(lambda: Endpoint.inflight)
+        self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
+
+    async def close(self) -> None:
+        """End threads and connections."""
+        await asyncio.to_thread(self.decider.close)
+
+
+def application(service: Service) -> Starlette:
+    """The ASGI application."""
+
+    def route(path: str, method: str, handle: Callable[[Service, Exchange], Any]) -> Route:
+        async def handled(exchange: Exchange) -> None:
+            await handle(service, exchange)
+
+        return Route(path, _endpoint(path, handled, service), methods=[method])
+
+    routes = [
+        route("/v1/gate", "POST", gate_route),
+        route("/v1/models", "GET", models_route),
+        route("/health", "GET", health_route),
+        route("/ready", "GET", ready_route),
+        route("/metrics", "GET", metrics_route),
+    ]
+    return Starlette(routes=routes)
+
+
+def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:
+    return Endpoint(path, handle, service.config, service.keys, service.metrics)
+
+
+async def gate_route(service: Service, exchange: Exchange) -> None:
+    """Many questions, or one chat, to decisions with all scores; nothing is searched."""
+    body = read_object(await exchange.body())
+    unknown = set(body) - {"questions", "messages", "threshold", "budget"}
+    if unknown:
+        allowed = "questions or messages, threshold or budget"
+        raise Refused(400, "body", f"unknown field '{min(unknown):.40}'; allowed: {allowed}", f"{min(unknown):.40}")
+    threshold, budget = _number(body, "threshold"), _number(body, "budget")
+    if threshold is not None and budget is not None:
+        raise Refused(400, "body", "give a threshold or a budget, not both", "budget")
+    if budget is not None and not 0 <= budget <= 1:
+        raise Refused(400, "body", "field 'budget': expected a share of searches, from 0 to 1", "budget")
+    inputs = _inputs(service, body)
+
+    async def work() -> None:
+        exchange.moment = "gate"
+        made = await decided(service, inputs, threshold, budget)
+        fields = [_shown(value, decision) for value, decision in zip(inputs, made, strict=True)]
+        await exchange.json({"gate": made[0].gate, "decisions": fields, "seconds": round(made[0].seconds, 6)})
+
+    await exchange.until_gone(work())
+
+
+async def decided(
+    service: Service, inputs: list[Input], threshold: float | None, budget: float | None
+) -> list[Decision]:
+    """Decisions for a route that has no other answer than the gate's. Raises :class:`Refused`."""
+    try:
+        return await service.decider.decide(inputs, threshold, budget)
+    except TimeoutError:
+        raise Refused(504, "gate_slow", "the gate did not answer in time") from None
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(502, "gate_failed", f"the gate failed ({type(error).__name__})") from error
+
+
+def _inputs(service: Service, body: dict[str, Any]) -> list[Input]:
+    limit, questions = service.config.max_messages, body.get("questions")
+    if ("questions" in body) == ("messages" in body):
+        raise Refused(400, "body", "give either 'questions' or 'messages'")
+    reads = service.decider.loaded.gate.reads
+    if "messages" in body:
+        found = gate_input(body["messages"], service.config, reads)
+        if found.value is None:
+            raise Refused(400, "ungated", f"these messages pass ungated: {found.reason}", "messages")
+        return [found.value]
+    if "question" not in reads:
+        raise Refused(400, "body", "this gate reads dialogues: give 'messages'", "questions")
+    if not isinstance(questions, list) or not questions or not all(isinstance(q, str) for q in questions):
+        raise Refused(400, "body", "field 'questions': expected a list of texts", "questions")
+    if len(questions) > min(limit, service.config.queue):
+        raise Refused(400, "body", f"more than {min(limit, service.config.queue)} questions", "questions")
+    for place, question in enumerate(questions):
+        if not question.strip() or len(question) > service.config.max_question_chars:
+            most = service.config.max_question_chars
+            raise Refused(400, "body", f"question {place}: expected 1 to {most} characters", "questions")
+    return list(questions)
+
+
+def _number(body: dict[str, Any], name: str) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused(400, "body", f"field '{name}': expected a number", name)
+    try:
+        return float(value)
+    except OverflowError:
+        raise Refused(400, "body", f"field '{name}': expected a number", name) from None
+
+
+def _shown(value: Input, decision: Decision) -> dict[str, Any]:
+    about = {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
+    return {
+        **about,
+        "retrieve": decision.retrieve,
+        "score": decision.score,
+        "probability": decision.probability,
+        "threshold": decision.threshold,
+        "scores": dict(decision.scores),
+    }
+
+
+async def models_route(service: Service, exchange: Exchange) -> None:
+    """The gate as a model; the upstream's models before it."""
+    gate = {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
+    await exchange.json({"object": "list", "data": [gate]})
+
+
+async def health_route(service: Service, exchange: Exchange) -> None:
+    """The process is up."""
+    await exchange.json({"status": "ok"})
+
+
+async def ready_route(service: Service, exchange: Exchange) -> None:
+    """The gate is loaded, and the upstream can be reached."""
+    await exchange.json({"status": "ready", "gate": service.decider.loaded.name})
+
+
+async def metrics_route(service: Service, exchange: Exchange) -> None:
+    """Metrics in Prometheus' text form."""
+    for what, count in service.decider.loaded.gate.spent.items():
+        service.metrics.spent.labels(what).set(count)
+    kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+    await exchange.reply(200, service.metrics.text(), kind)

@@ -1,0 +1,91 @@
+"""The gated part of a chat, and the messages with passages in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbtrain.gate_folder import Reads
+from kbtrain.records import TurnExample, Utterance
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.worker import Input
+
+ROLES = {"user", "assistant", "system", "developer", "tool", "function"}
+
+
+@dataclass(frozen=True)
+class GateInput:
+    """``value``: what the gate reads, and ``query`` what is searched for; both None for ``reason``."""
+
+    value: Input | None
+    query: str | None
+    reason: str = ""
+
+
+def gate_input(messages: Any, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+    """The last question, or the dialogue for a gate of turns. Tool messages, images and chats without a last word of
+    the user pass ungated, with a reason. Raises :class:`Refused` for messages that are none."""
+    checked = _checked(messages, config.max_messages)
+    last = checked[-1]
+    if last["role"] in {"tool", "function"}:
+        return GateInput(None, None, "tool-message")
+    if all(message["role"] in {"system", "developer"} for message in checked):
+        return GateInput(None, None, "system-only")
+    if last["role"] != "user":
+        return GateInput(None, None, "no-user-message")
+    parts = last.get("content")
+    if isinstance(parts, list) and any(part.get("type") not in {"text", "input_text"} for part in parts):
+        return GateInput(None, None, "image-or-file")
+    query = text(last).strip()
+    if not query:
+        return GateInput(None, None, "empty-question")
+    if len(query) > config.max_question_chars:
+        return GateInput(None, None, "long-question")
+    if config.gated == "question" or (config.gated == "auto" and "question" in reads):
+        return GateInput(query, query)
+    return GateInput(_turn(checked), query)
+
+
+def text(message: dict[str, Any]) -> str:
+    """The text of a message, its text parts joined by line ends."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
+
+
+def _turn(messages: Sequence[dict[str, Any]]) -> TurnExample:
+    """Words of the user and the assistant so far, as the dialogue before the system's next turn."""
+    speakers = {"user": "USER", "assistant": "SYSTEM"}
+    said = [(speakers[m["role"]], text(m).strip()) for m in messages if m["role"] in speakers]
+    context = tuple(Utterance(speaker, words) for speaker, words in said if words)  # type: ignore[arg-type]
+    return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=context)
+
+
+def _checked(messages: Any, most: int) -> list[dict[str, Any]]:
+    if not isinstance(messages, list) or not messages:
+        raise _bad("expected a list of messages")
+    if len(messages) > most:
+        raise _bad(f"{len(messages)} messages; at most {most}")
+    for place, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise _bad(f"message {place}: expected an object")
+        if not isinstance(message.get("role"), str) or message["role"] not in ROLES:
+            raise _bad(f"message {place}: field 'role': allowed: {', '.join(sorted(ROLES))}")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            raise _bad(f"message {place}: field 'content': expected text or a list of parts")
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict):
+                raise _bad(f"message {place}: field 'content': each part is an object")
+            if part.get("type") in {"text", "input_text"} and not isinstance(part.get("text"), str):
+                raise _bad(f"message {place}: field 'content': a text part has no text")
+    return messages
+
+
+def _bad(message: str) -> Refused:
+    return Refused(400, "messages", f"field 'messages': {message}", "messages")

@@ -1,0 +1,96 @@
+"""Settings of ``kbtrain serve``; the command line wins over a YAML file."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from kbtrain.config import Config
+from kbtrain.credentials import check_url
+
+OnGateFailure = Literal["retrieve", "plain", "error"]
+OnSearchFailure = Literal["plain", "error"]
+Injection = Literal["user", "system", "tool"]
+PromptRule = Literal["background", "trained"]
+GatedInput = Literal["auto", "question", "turn"]
+
+
+class ServeConfig(Config):
+    gate: Path = Field(..., description="the gate's folder")
+    key: str | None = Field(None, description="of a KBM: mastery, certainty or benefit; null: the best on dev")
+    dtype: str = Field("auto", description="of the gate: auto (as saved), fp32, bf16 or fp16")
+    device: str = Field("auto", description="of the gate: auto, cpu or cuda")
+    threshold: float | None = Field(None, description="in place of the one in the gate's folder")
+    gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
+
+    upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
+    upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")
+    upstream_tries: int = Field(3, ge=1, description="tries where the connection fails before the first byte")
+    upstream_timeout_s: float = Field(600, gt=0, description="longest silence of the upstream")
+    model: str | None = Field(
+        None, description="in place of an upstream: a model in this process: name, folder, hub id"
+    )
+
+    search: str = Field(
+        "auto",
+        description="none; atlas; an index folder; a corpus (.jsonl, .tsv); http(s)://...{query}; module:function; "
+        "auto: the index of the run folder that the gate stands in, else the atlas",
+    )
+    search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
+    k: int = Field(3, ge=1, le=100, description="passages put into the prompt")
+    search_deadline_s: float = Field(2.0, gt=0, description="after so long the answer goes on without passages")
+    prompt: PromptRule = Field(
+        "background",
+        description="background: passages as in figure 10, before the user's own text; trained: the whole prompts of "
+        "figures 9 and 10, with which the gate's labels were made",
+    )
+    injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
+
+    on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
+    on_search_failure: OnSearchFailure = Field("plain", description="plain or error")
+    gate_deadline_s: float = Field(10.0, gt=0, description="after so long the gate counts as failed")
+    batch: int = Field(32, ge=1, description="questions scored at once")
+    batch_ms: float = Field(2.0, ge=0, description="how long a batch waits for more questions")
+    queue: int = Field(256, ge=1, description="questions that may wait; beyond: 503 with Retry-After")
+
+    shadow: bool = Field(False, description="decide and record, but never search")
+    log: Path | None = Field(None, description="decision log, JSON lines")
+    log_text: bool = Field(False, description="questions in the log as text; else only their hashes")
+    log_max_mb: float = Field(100.0, gt=0, description="size at which the log is rotated")
+    log_keep: int = Field(5, ge=1, description="rotated logs that are kept")
+
+    host: str = Field("127.0.0.1", description="address to listen on; any but this machine's own needs keys")
+    port: int = Field(8000, ge=0, le=65535, description="port; 0: any free one")
+    keys: Path | None = Field(None, description="file with the accepted API keys, one a line")
+    max_body_mb: float = Field(8.0, gt=0, description="larger requests get 413")
+    max_messages: int = Field(1000, ge=1, description="longer chats and lists of questions get 400")
+    max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
+    read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
+    max_inflight: int = Field(1000, ge=1, description="requests under way; beyond: 503 with Retry-After")
+
+    @model_validator(mode="after")
+    def _possible(self) -> ServeConfig:
+        if self.upstream is not None:
+            check_url(self.upstream, "upstream")
+            if not self.upstream.startswith(("http://", "https://")):
+                raise ValueError("key 'upstream': an address begins with http:// or https://")
+        if self.upstream is not None and self.model is not None:
+            raise ValueError("key 'model': give an upstream or a model in this process, not both")
+        if self.search_mapping and not self.search.startswith(("http://", "https://")):
+            raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
+        if not is_loopback(self.host) and self.keys is None:
+            raise ValueError(f"key 'host': {self.host} can be reached by others; give a file of API keys: keys")
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """True for addresses that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

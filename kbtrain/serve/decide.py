@@ -1,0 +1,186 @@
+"""The one core of all routes: a question or a dialogue to a :class:`Decision`."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import hashlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate
+from kbtrain.gates.registry import handle, load_gate
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.worker import GateWorker, Input
+
+logger = logging.getLogger("kbtrain.serve")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``retrieve`` where ``score`` > ``threshold``. ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by
+    name; ``seconds`` from the question to the score, waiting included.
+    """
+
+    score: float
+    probability: float | None
+    threshold: float
+    retrieve: bool
+    gate: str
+    reason: str
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+class LoadedGate:
+    """An open gate with its fingerprint: 12 hex digits of all that its scores depend on.
+
+    ``dev_scores``: rising scores of the dev questions that its threshold was chosen on; empty where none are noted.
+    """
+
+    def __init__(self, gate: Gate, fingerprint: str) -> None:
+        self.gate = gate
+        self.fingerprint = fingerprint
+        self.name = f"{gate.name}@{fingerprint}"
+        chosen = gate.card.thresholds.get(gate.name) if gate.card else None
+        self.dev_scores: list[float] = sorted(chosen.evidence.get("dev_scores") or ()) if chosen else []
+
+    @classmethod
+    def open(cls, folder: Path, key: str | None, dtype: str, device: str) -> LoadedGate:
+        """Raises :class:`UserError` for no gate, and for one that needs more than a question or a dialogue."""
+        gate = load_gate(folder, key, dtype, device)
+        if gate.needs_samples or gate.needs_evidence:
+            raise UserError(f"gate '{gate.name}': needs samples or retrieved text; it cannot decide before a search")
+        return cls(gate, hashlib.sha256(handle(folder, dtype).depends.encode()).hexdigest()[:12])
+
+    def check(self, threshold: float, where: str) -> float:
+        """The threshold. Raises :class:`Refused` for one that the gate's scores cannot be compared with."""
+        if not math.isfinite(threshold):
+            raise Refused(400, "threshold", f"{where}: expected a finite number", where)
+        if self.gate.unit == "probability" and not 0 <= threshold <= 1:
+            message = f"{where}: scores of gate '{self.gate.name}' are probabilities; expected a number from 0 to 1"
+            raise Refused(400, "threshold", message, where)
+        return threshold
+
+    def at_budget(self, share: float) -> float:
+        """The threshold above which at most this share of the dev scores lies. Raises :class:`Refused` without any."""
+        if not self.dev_scores:
+            message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"
+            raise Refused(400, "no_calibration", message, "x-kbtrain-budget")
+        allowed = math.floor(share * len(self.dev_scores) + 1e-9)
+        if allowed == len(self.dev_scores):
+            return math.nextafter(self.dev_scores[0], -math.inf)
+        return self.dev_scores[len(self.dev_scores) - allowed - 1]
+
+    def share_above(self, threshold: float) -> float | None:
+        """Share of the dev scores above a threshold; None where none are noted."""
+        n = len(self.dev_scores)
+        return (n - bisect.bisect_right(self.dev_scores, threshold)) / n if n else None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of one input, and the gate that gave them (another one may be in its place by now)."""
+
+    loaded: LoadedGate
+    scores: dict[str, float]
+
+
+class Decider:
+    """A gate behind its worker. Raises :class:`UserError` for a gate without a threshold, unless one is given."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.loaded = self._open()
+        self.worker: GateWorker[Scored] = GateWorker(self._score, config.batch, config.batch_ms / 1000, config.queue)
+        self._reloading = threading.Lock()
+
+    def _open(self) -> LoadedGate:
+        c = self.config
+        loaded = LoadedGate.open(c.gate, c.key, c.dtype, c.device)
+        if c.threshold is not None:
+            try:
+                loaded.check(c.threshold, "threshold")
+            except Refused as refused:
+                raise UserError(f"key 'threshold': {refused}") from None
+        elif loaded.gate.threshold is None:
+            raise UserError(
+                f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
+                "(eval/calibrate.py), or give one: --threshold"
+            )
+        if c.gated != "auto" and c.gated not in loaded.gate.reads:
+            raise UserError(f"key 'gated': gate '{loaded.gate.name}' does not read a {c.gated}")
+        return loaded
+
+    def _score(self, inputs: Sequence[Input]) -> list[Scored]:
+        loaded = self.loaded
+        found = loaded.gate.score_all(inputs)
+        if any(math.isnan(score) for score in found[loaded.gate.name]):
+            raise ArithmeticError("the gate gave a score that is no number")
+        return [Scored(loaded, {name: values[i] for name, values in found.items()}) for i in range(len(inputs))]
+
+    def warm_up(self) -> None:
+        """Score one question, so that the first client does not wait for what is loaded late."""
+        if "question" in self.loaded.gate.reads:
+            self._score(["What is the capital of France?"])
+
+    def threshold(self, loaded: LoadedGate, given: float | None = None, budget: float | None = None) -> float:
+        """The request's threshold, else its budget's, else the configuration's, else the gate's own."""
+        if given is not None:
+            return loaded.check(given, "threshold")
+        if budget is not None:
+            return loaded.at_budget(budget)
+        chosen = self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
+        assert chosen is not None
+        return chosen
+
+    async def decide(
+        self, inputs: Sequence[Input], threshold: float | None = None, budget: float | None = None
+    ) -> list[Decision]:
+        """One decision an input. Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError``, and
+        whatever the gate raises."""
+        self.threshold(self.loaded, threshold, budget)  # a bad one is refused before anything is scored
+        began = time.perf_counter()
+        async with asyncio.timeout(self.config.gate_deadline_s):
+            found = await self.worker.score(inputs)
+        seconds = time.perf_counter() - began
+        return [self._decision(scored, threshold, budget, seconds) for scored in found]
+
+    def _decision(self, scored: Scored, threshold: float | None, budget: float | None, seconds: float) -> Decision:
+        loaded = scored.loaded
+        limit, score = self.threshold(loaded, threshold, budget), scored.scores[loaded.gate.name]
+        return Decision(
+            score=score,
+            probability=loaded.gate.probability(score),
+            threshold=limit,
+            retrieve=score > limit,
+            gate=loaded.name,
+            reason="above-threshold" if score > limit else "below-threshold",
+            seconds=seconds,
+            scores=scored.scores,
+        )
+
+    def reload(self) -> None:
+        """Open the folder again and put that gate in place of the old one, which finishes its batch.
+
+        A folder that cannot be opened leaves the old gate in its place, with a line in the log.
+        """
+        with self._reloading:
+            try:
+                loaded = self._open()
+            except UserError as error:
+                logger.error("reload: %s; %s goes on", error, self.loaded.name)
+                return
+            self.loaded = loaded
+            logger.warning("reload: %s is in place", loaded.name)
+
+    def close(self) -> None:
+        """End the worker."""
+        self.worker.close()

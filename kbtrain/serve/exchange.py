@@ -1,0 +1,223 @@
+"""One HTTP request and its answer: the limits while it is read, and the end of all work when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError, at, never_show
+from kbtrain.serve.config import ServeConfig, is_loopback
+from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.problem import Busy, Refused
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+logger = logging.getLogger("kbtrain.serve")
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before it had its answer."""
+
+
+class Exchange:
+    """``moment``: the work that is under way, for the count of clients that left. ``started``: status line is sent."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServeConfig) -> None:
+        self.scope = scope
+        self.config = config
+        self.headers: list[Header] = list(scope["headers"])
+        self.status = 0
+        self.moment = "body"
+        self._receive, self._send = receive, send
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of that (lower-case) name."""
+        return next((value for key, value in self.headers if key == name), None)
+
+    async def body(self) -> bytes:
+        """The whole body. Raises :class:`Refused` for one too large (413) or too slow (408)."""
+        limit = int(self.config.max_body_mb * 2**20)
+        told = self.header(b"content-length") or b"0"
+        if told.isdigit() and int(told) > limit:
+            raise _too_large(limit)
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.config.read_timeout_s):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeft
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise _too_large(limit)
+                    if not message.get("more_body"):
+                        return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            raise Refused(
+                408, "slow", f"the body took longer than {self.config.read_timeout_s:g} s", headers=CLOSE
+            ) from None
+
+    async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, or cancel it as soon as the client leaves, whatever it waits for. Raises :class:`ClientLeft`."""
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            left = not task.done()
+        finally:
+            gone.cancel()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if left:
+            raise ClientLeft
+        task.result()
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Send status and headers."""
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def chunk(self, data: bytes, more: bool = True) -> None:
+        """Send a part of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def reply(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole answer, JSON unless the headers say otherwise."""
+        given = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
+        await self.start(status, ((name.encode(), value.encode("latin-1")) for name, value in given.items()))
+        await self.chunk(data, more=False)
+
+    async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
+        """Send a JSON answer of status 200."""
+        await self.reply(200, json.dumps(value, ensure_ascii=False).encode(), headers)
+
+
+CLOSE = {"connection": "close"}
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(413, "too_large", f"the body is larger than {limit:,} bytes", headers=CLOSE)
+
+
+class Keys:
+    """The accepted API keys; none: everybody on this machine is served."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._keys = [key.encode() for key in keys]
+
+    @classmethod
+    def read(cls, path: Path | None) -> Keys:
+        """One a line; blank lines and lines that begin with # are skipped. Raises :class:`UserError`."""
+        if path is None:
+            return cls()
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{at(path)}: cannot be read ({type(error).__name__})") from None
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        for number, key in enumerate(keys, 1):
+            never_show(key)
+            if len(key) < 16 or not key.isascii() or not key.isprintable() or " " in key:
+                raise UserError(f"{at(path)}: key {number}: expected 16 or more letters, digits and signs, no spaces")
+        if not keys:
+            raise UserError(f"{at(path)}: no key in it; write one a line")
+        return cls(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def allow(self, authorization: bytes | None) -> bool:
+        """True for ``Bearer KEY``; compared with every key in a time that depends on none of them."""
+        scheme, _, given = (authorization or b"").partition(b" ")
+        found = False
+        for key in self._keys:
+            found |= hmac.compare_digest(key, given.strip())
+        return found and scheme.lower() == b"bearer"
+
+
+Handle = Callable[[Exchange], Awaitable[None]]
+
+
+class Endpoint:
+    """An ASGI application around a handler: who may ask, how many at once, and what errors become.
+
+    ``public``: needs no key and is never refused for want of room.
+    """
+
+    inflight = 0
+
+    def __init__(self, route: str, handle: Handle, config: ServeConfig, keys: Keys, metrics: Metrics) -> None:
+        self.route = route
+        self.public = route in {"/health", "/ready"}
+        self._handle = handle
+        self._config, self._keys, self._metrics = config, keys, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._config)
+        status = 0
+        Endpoint.inflight += 1
+        try:
+            self._admit(exchange)
+            await self._handle(exchange)
+            status = exchange.status
+        except ClientLeft:
+            status = 499
+            self._metrics.client_left.labels(exchange.moment).inc()
+        except Refused as refused:
+            status = refused.status
+            if not exchange.started:
+                await exchange.reply(refused.status, refused.body(), refused.headers)
+        except Exception as error:
+            if exchange.started:
+                status = 599  # the rest of the answer is lost: the connection is cut, so that the client sees it
+                logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
+                raise _Cut from None
+            status = 500
+            logger.exception("%s", self.route)
+            await exchange.reply(500, Refused(500, "internal", "internal error").body())
+        finally:
+            Endpoint.inflight -= 1
+            self._metrics.requests.labels(self.route, str(status)).inc()
+
+    def _admit(self, exchange: Exchange) -> None:
+        if self.public:
+            return
+        if self._keys:
+            if not self._keys.allow(exchange.header(b"authorization")):
+                message = "no valid API key in the header Authorization: Bearer ..."
+                raise Refused(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
+        elif not is_loopback(_host(exchange.header(b"host"))):
+            # without keys a page in this machine's browser could reach the server under a name of its own
+            raise Refused(403, "host", "the header Host names another machine; give the server a file of API keys")
+        if Endpoint.inflight > self._config.max_inflight:
+            raise Busy(f"{Endpoint.inflight} requests are under way")
+
+
+class _Cut(Exception):
+    """Ends an answer whose rest is lost: the HTTP server closes the connection."""
+
+
+def _host(header: bytes | None) -> str:
+    """The name in a Host header, without its port."""
+    text = (header or b"").decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text.partition("]")[0].strip("[")
+    return text.partition(":")[0]

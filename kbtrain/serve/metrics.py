@@ -1,0 +1,46 @@
+"""The server's figures for Prometheus. Labels take few values each, and never a client's text."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+SHARES = tuple(i / 20 for i in range(1, 20))
+
+
+class Metrics:
+    """All metrics of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("kbtrain_requests", "Requests", ["route", "status"], registry=registry)
+        self.decisions = Counter("kbtrain_decisions", "Decisions", ["gate", "decision", "reason"], registry=registry)
+        self.gate_seconds = Histogram(
+            "kbtrain_gate_seconds", "Gate, waiting included", buckets=SECONDS, registry=registry
+        )
+        self.search_seconds = Histogram("kbtrain_search_seconds", "Search", buckets=SECONDS, registry=registry)
+        self.searches = Counter("kbtrain_searches", "Searches", ["result"], registry=registry)
+        self.first_token = Histogram(
+            "kbtrain_upstream_first_token_seconds",
+            "Upstream until its first byte",
+            buckets=(*SECONDS, 60, 120),
+            registry=registry,
+        )
+        self.upstream_failures = Counter(
+            "kbtrain_upstream_failures", "Failures of the upstream", ["kind"], registry=registry
+        )
+        self.score = Histogram("kbtrain_score", "Scores of the gate", buckets=SHARES, registry=registry)
+        self.client_left = Counter(
+            "kbtrain_client_left", "Clients that left, by what was under way", ["moment"], registry=registry
+        )
+        self.inflight = Gauge("kbtrain_inflight", "Requests under way", registry=registry)
+        self.queue_depth = Gauge("kbtrain_queue_depth", "Questions that wait for the gate", registry=registry)
+        self.spent = Gauge(
+            "kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"], registry=registry
+        )
+        self.shift = Gauge("kbtrain_score_shift_p", "p-value of recent scores distributed as on dev", registry=registry)
+        self.log_lost = Counter("kbtrain_log_lost", "Decisions that the log had no room for", registry=registry)
+
+    def text(self) -> bytes:
+        """Text form, for ``/metrics``."""
+        return generate_latest(self.registry)

@@ -1,0 +1,35 @@
+"""The error that a client gets: a status, and a body in the form of OpenAI's errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class Refused(Exception):
+    """A request that gets no answer. ``code`` is for programs, ``message`` for people; neither repeats a body."""
+
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        error: dict[str, Any] = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+class Busy(Refused):
+    """No room: the same request may be sent again after a second."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(503, "busy", f"{what}; try again", headers={"retry-after": "1"})

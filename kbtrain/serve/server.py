@@ -1,0 +1,101 @@
+"""The process: settings, HTTP server, signals. ``kbtrain serve`` ends here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kbtrain.config import parse_args
+from kbtrain.errors import UserError, require
+from kbtrain.serve.config import ServeConfig
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from kbtrain.serve.app import Service
+
+USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
+
+Examples:
+  kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
+  kbtrain serve runs/demo/kbm --upstream http://127.0.0.1:8001/v1 --search corpus.jsonl --port 8080
+  kbtrain serve runs/demo/kbm --config serve.yaml
+"""
+logger = logging.getLogger("kbtrain.serve")
+
+
+def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
+    """``kbtrain serve FOLDER [--key value ...]``. Raises :class:`UserError`."""
+    words = list(arguments)
+    if words and not words[0].startswith("-") and "=" not in words[0]:
+        words[0] = f"gate={words[0]}"
+    config = parse_args(ServeConfig, words, USAGE, "kbtrain serve FOLDER")
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        require(package, "serve")
+    run(config, say)
+
+
+def run(config: ServeConfig, say: Callable[[str], None]) -> None:
+    """Serve until a signal ends it; SIGHUP opens the gate's folder again."""
+    from kbtrain.serve.app import Service
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    listening = listen(config.host, config.port)
+    say(f"opening {config.gate} ...")
+    service = Service(config)
+    sys.setswitchinterval(0.001)  # the gate's thread lets the event loop in sooner
+    name = f"[{config.host}]" if ":" in config.host else config.host
+    say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
+    asyncio.run(_serve(service, listening))
+
+
+async def _serve(service: Service, listening: socket.socket) -> None:
+    def reload() -> None:
+        threading.Thread(target=service.decider.reload, name="reload", daemon=True).start()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    try:
+        await http_server(service).serve(sockets=[listening])
+    finally:
+        await service.close()
+
+
+def http_server(service: Service) -> uvicorn.Server:
+    """uvicorn around the application; it says neither its name nor what it is asked."""
+    import uvicorn
+
+    from kbtrain.serve.app import application
+    from kbtrain.serve.protocol import GuardedProtocol
+
+    settings = uvicorn.Config(
+        application(service),
+        http=GuardedProtocol.within(service.config.read_timeout_s),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=20,
+        backlog=2048,
+    )
+    return uvicorn.Server(settings)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, before the gate is opened: a port in use is said at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise UserError(f"{host}:{port}: cannot be listened on ({error.strerror}); choose another --port") from None
+    return listening

@@ -1,0 +1,125 @@
+"""The gate's own thread: questions that wait are scored in one batch, and the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kbtrain.records import Example
+from kbtrain.serve.problem import Busy
+
+R = TypeVar("R")
+Input = str | Example
+ScoreBatch = Callable[[Sequence[Input]], Sequence[R]]
+
+
+@dataclass
+class _Waiting(Generic[R]):
+    value: Input
+    answer: asyncio.Future[R]
+
+
+class GateWorker(Generic[R]):
+    """Batches of at most ``most`` inputs; the first of a batch waits ``seconds`` for others at the longest.
+
+    ``score`` runs in the worker's thread. Where it fails for a batch, each input is tried alone: one bad input is no
+    other request's failure. Inputs whose request was cancelled meanwhile are left out.
+    """
+
+    def __init__(self, score: ScoreBatch[R], most: int, seconds: float, room: int) -> None:
+        self._score = score
+        self._most, self._seconds, self._room = most, seconds, room
+        self._waiting: deque[_Waiting[R]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self.batches = 0
+        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
+        self._thread.start()
+
+    @property
+    def depth(self) -> int:
+        """Number of inputs that wait."""
+        return len(self._waiting)
+
+    async def score(self, inputs: Sequence[Input]) -> list[R]:
+        """One result an input, in their order. Raises :class:`Busy` without room for all of them."""
+        loop = asyncio.get_running_loop()
+        items = [_Waiting(value, loop.create_future()) for value in inputs]
+        with self._changed:
+            if self._closed or len(self._waiting) + len(items) > self._room:
+                raise Busy(f"{len(self._waiting)} questions wait for the gate")
+            self._waiting.extend(items)
+            self._changed.notify()
+        try:
+            return [await item.answer for item in items]
+        finally:
+            for item in items:
+                if not item.answer.cancel() and not item.answer.cancelled():
+                    item.answer.exception()  # seen: another item's error is the one that is raised
+
+    def close(self) -> None:
+        """End the thread after its batch; whoever still waits gets :class:`Busy`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next_batch()
+            if not batch:
+                return
+            self.batches += 1
+            _deliver(batch, self._results([item.value for item in batch]))
+
+    def _next_batch(self) -> list[_Waiting[R]]:
+        """The next inputs; empty at the end."""
+        with self._changed:
+            while True:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                until = time.monotonic() + self._seconds
+                while len(self._waiting) < self._most and not self._closed:
+                    left = until - time.monotonic()
+                    if left <= 0 or not self._changed.wait(left):
+                        break
+                if self._closed:
+                    left_over = [self._waiting.popleft() for _ in range(len(self._waiting))]
+                    _deliver(left_over, [Busy("the server is stopping")] * len(left_over))
+                    return []
+                taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                batch = [item for item in taken if not item.answer.cancelled()]
+                if batch:
+                    return batch
+
+    def _results(self, values: Sequence[Input]) -> list[R | BaseException]:
+        try:
+            return list(self._score(values))
+        except Exception as error:  # noqa: BLE001 - whatever a gate raises is this batch's result, not the thread's end
+            if len(values) == 1:
+                return [error]
+        return [result for value in values for result in self._results([value])]
+
+
+def _deliver(batch: Sequence[_Waiting[R]], results: Sequence[R | BaseException]) -> None:
+    """Hand over results: once for each loop, since waking a loop costs a system call."""
+    pairs = list(zip(batch, results, strict=True))
+
+    def set_all() -> None:
+        for item, result in pairs:
+            if item.answer.done():
+                continue
+            if isinstance(result, BaseException):
+                item.answer.set_exception(result)
+            else:
+                item.answer.set_result(result)
+
+    if pairs:
+        loop = pairs[0][0].answer.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(set_all)

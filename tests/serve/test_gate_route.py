@@ -1,0 +1,145 @@
+"""The gate alone by HTTP: the same decisions as in Python, clear answers to what it cannot read."""
+
+import json
+import threading
+
+import pytest
+from serve_support import KNOWN, NEEDS, probe_folder, serving
+
+from kbtrain import load_gate
+from kbtrain.errors import UserError
+
+
+def test_decisions_are_those_of_the_gate_in_python(server, gate):
+    questions = [NEEDS, KNOWN, "Tell me about the park"]
+    expected = load_gate(gate).decide(questions)
+    reply = server.post("/v1/gate", {"questions": questions})
+    assert reply.status == 200
+    found = reply.json["decisions"]
+    assert [d["question"] for d in found] == questions
+    assert [d["score"] for d in found] == pytest.approx([e.score for e in expected], abs=1e-6)
+    assert [d["retrieve"] for d in found] == [e.retrieve for e in expected] == [True, False, True]
+    assert [d["threshold"] for d in found] == [0.5] * 3
+    assert found[0]["probability"] == found[0]["score"] == found[0]["scores"]["encoder_probe"]
+
+
+def test_a_chat_is_gated_by_its_last_question(server):
+    messages = [{"role": "user", "content": NEEDS}, {"role": "assistant", "content": "It is lovely."}]
+    reply = server.post("/v1/gate", {"messages": [*messages, {"role": "user", "content": KNOWN}]})
+    assert reply.json["decisions"][0]["question"] == KNOWN
+
+
+def test_a_gate_of_turns_reads_the_dialogue(gate):
+    messages = [{"role": "user", "content": KNOWN}, {"role": "assistant", "content": "Done."}]
+    with serving(gate, gated="turn") as server:
+        reply = server.post("/v1/gate", {"messages": [*messages, {"role": "user", "content": NEEDS}]})
+    assert reply.json["decisions"][0]["turn"] == 3
+    assert reply.json["decisions"][0]["retrieve"]
+
+
+def test_threshold_and_budget_of_a_request(server):
+    at = lambda **given: server.post("/v1/gate", {"questions": [NEEDS], **given})  # noqa: E731
+    assert at(threshold=1).json["decisions"][0]["retrieve"] is False
+    assert at(budget=0).json["decisions"][0]["threshold"] == 0.99
+    assert at(budget=0.25).json["decisions"][0]["threshold"] == pytest.approx(0.75)
+    assert at(budget=1).json["decisions"][0]["threshold"] < 0.01
+    assert at(threshold=-0.1).status == 400 and "from 0 to 1" in at(threshold=-0.1).error
+    assert at(budget=1.5).status == 400
+    assert at(budget=0.5, threshold=0.5).status == 400
+    assert at(threshold=True).status == 400
+
+
+def test_a_budget_without_calibration_is_refused(tmp_path):
+    with serving(probe_folder(tmp_path / "probe")) as server:
+        reply = server.post("/v1/gate", {"questions": [NEEDS], "budget": 0.3})
+    assert (reply.status, reply.json["error"]["code"]) == (400, "no_calibration")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "broken JSON"),
+        (b"{", "broken JSON"),
+        (b"[]", "expected a JSON object"),
+        (b'"text"', "expected a JSON object"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b'{"questions": ["\\ud800"]}', "surrogate"),
+        (b'{"questions": [NaN]}', "no number"),
+        (b'{"questions": ["a"], "threshold": 1e999}', "no number"),
+        (b'{"questions": ["a"], "threshold": ' + b"9" * 5000 + b"}", "too long"),
+        (b'{"questions": ["a"], "threshold": ' + b"9" * 400 + b"}", "expected a number"),
+        (b"[" * 100_000, "nested"),
+        (b"{}", "give either"),
+        (b'{"questions": []}', "list of texts"),
+        (b'{"questions": "text"}', "list of texts"),
+        (b'{"questions": [1]}', "list of texts"),
+        (b'{"questions": [" "]}', "question 0"),
+        (json.dumps({"questions": ["x" * 30_000]}).encode(), "20000 characters"),
+        (json.dumps({"questions": ["x"] * 10_000}).encode(), "more than 256 questions"),
+        (b'{"questions": ["a"], "treshold": 1}', "unknown field 'treshold'"),
+        (b'{"questions": ["a"], "threshold": "x"}', "expected a number"),
+        (b'{"messages": "x"}', "list of messages"),
+        (b'{"messages": [1]}', "message 0: expected an object"),
+        (b'{"messages": [{}]}', "field 'role'"),
+        (b'{"messages": [{"role": "robot", "content": "x"}]}', "allowed: assistant"),
+        (b'{"messages": [{"role": "user", "content": 3}]}', "field 'content'"),
+        (b'{"messages": [{"role": "user", "content": [3]}]}', "each part is an object"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "a text part has no text"),
+        (b'{"messages": [{"role": "system", "content": "x"}]}', "system-only"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_bad_input_is_a_400_that_says_what(server, body, says):
+    reply = server.post("/v1/gate", body)
+    assert reply.status == 400
+    assert says in reply.error
+    assert reply.json["error"]["type"] == "invalid_request_error"
+
+
+def test_other_methods_and_paths_are_404_and_405(server):
+    assert server.get("/v1/gate").status == 405
+    assert server.post("/v1/unknown", {}).status == 404
+
+
+def test_health_readiness_models_and_metrics(server, gate):
+    name = server.post("/v1/gate", {"questions": [NEEDS]}).json["gate"]
+    assert name.startswith("encoder_probe@") and len(name) == len("encoder_probe@") + 12
+    assert server.get("/health").json == {"status": "ok"}
+    assert server.get("/ready").json["gate"] == name
+    assert name in [model["id"] for model in server.get("/v1/models").json["data"]]
+    assert server.metric('kbtrain_requests_total{route="/v1/gate",status="200"}') >= 1
+
+
+def test_no_answer_says_which_server_it_is(server):
+    for path in ("/health", "/nowhere", "/metrics"):
+        assert "server" not in server.get(path).headers
+
+
+def test_questions_of_many_clients_are_scored_in_batches_without_mixing(gate):
+    expected = {text: load_gate(gate).score([text])[0] for text in (NEEDS, KNOWN)}
+    with serving(gate, batch_ms=20) as server:
+        wrong, before = [], server.service.decider.worker.batches
+
+        def client(text: str) -> None:
+            for _ in range(5):
+                found = server.post("/v1/gate", {"questions": [text]}).json["decisions"][0]
+                if found["question"] != text or abs(found["score"] - expected[text]) > 1e-5:
+                    wrong.append(found)
+
+        threads = [threading.Thread(target=client, args=(text,)) for text in (NEEDS, KNOWN) * 8]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert server.service.decider.worker.batches - before < 80
+
+
+def test_a_gate_without_a_threshold_is_refused_at_the_start(tmp_path):
+    folder = probe_folder(tmp_path / "probe", threshold=None)
+    with pytest.raises(UserError, match="no threshold"), serving(folder):
+        pass
+    with pytest.raises(UserError, match="from 0 to 1"), serving(folder, threshold=7.0):
+        pass
+    with serving(folder, threshold=0.0) as server:
+        assert server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"][0]["retrieve"]
