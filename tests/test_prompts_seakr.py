@@ -10,6 +10,7 @@ from tiny_kbm import make_tokenizer
 from kbtrain.answers.grading import normalise
 from kbtrain.prompts.seakr import (
     ANSWER,
+    chain,
     clean_answer,
     demonstrations,
     encode_head,
@@ -116,3 +117,11 @@ def test_answers_are_cleaned_without_harming_abbreviations():
 def test_the_fingerprint_changes_with_the_number_of_demonstrations():
     tokenizer = make_tokenizer()
     assert seakr_fingerprint(tokenizer, 10) != seakr_fingerprint(tokenizer, 9)
+
+
+def test_a_chain_is_read_line_by_line_up_to_its_own_answer():
+    assert chain("Ann wrote it.\n\n Ann is old. \nThus the answer is Ann.\nMore.") == (
+        ("Ann wrote it.", "Ann is old."), "Ann",
+    )  # fmt: skip
+    assert chain("Ann wrote it.") == (("Ann wrote it.",), None)
+    assert chain("So the answer is:") == chain("") == ((), None)

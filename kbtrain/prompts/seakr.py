@@ -82,6 +82,19 @@ def final_answer(sentence: str) -> str | None:
     return None if found is None else clean_answer(found.group(1))
 
 
+CHAIN_STOP = ("\nQuestion:", "\nDocuments:")  # a model that goes on with a demonstration of its own has ended
+
+
+def chain(text: str) -> tuple[tuple[str, ...], str | None]:
+    """Sentences of a whole chain of reasoning, a line each, and the answer of its final one (None: it has none)."""
+    said: list[str] = []
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        if (answer := final_answer(line)) is not None:
+            return tuple(said), answer or None
+        said.append(line)
+    return tuple(said), None
+
+
 def clean_answer(text: str) -> str:
     """An answer without spaces and full stop at its ends; the stop of an abbreviation ("U.S.") stays."""
     text = text.strip().strip('"').strip()

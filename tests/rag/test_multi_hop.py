@@ -21,7 +21,7 @@ def test_sure_sentences_go_into_the_rationale_and_the_final_one_stops():
     said = ["Book was written by Ann.", "So the answer is: Ann."]
 
     def say(ask):
-        return (" Ann.", -3.0) if ask.answer else (said[len(ask.rationales)], -1.0)
+        return (" Ann.", -3.0) if ask.kind != "sentence" else (said[len(ask.rationales)], -1.0)
 
     script = Script(say)
     (trace,) = run(script, Shelf())
@@ -41,7 +41,7 @@ def test_sure_sentences_go_into_the_rationale_and_the_final_one_stops():
 
 def test_an_unsure_sentence_is_dropped_and_the_document_that_lowers_u_most_is_kept():
     def say(ask):
-        if ask.answer:
+        if ask.kind != "sentence":
             return ("Bob", 0.5) if ask.documents else ("Ann", 0.4)
         if not ask.documents:
             return "Guess wrote Book.", 1.0
@@ -55,24 +55,54 @@ def test_an_unsure_sentence_is_dropped_and_the_document_that_lowers_u_most_is_ke
     assert [(c.passage_id, c.uncertainty, c.kept) for c in first.candidates] == [
         ("a", 0.9, False), ("b", 0.2, True), ("c", 0.8, False),
     ]  # fmt: skip
-    assert [ask.documents[0].passage_id for ask in script.asks if ask.rationales and ask.documents] == ["b"]
+    assert [ask.documents[0].passage_id for ask in script.asks if ask.rationales and ask.documents] == ["b", "b"]
     # self-aware reasoning: A (rationales) is less uncertain than B (documents)
     assert [(s.name, s.answer, s.chosen) for s in trace.strategies] == [
         ("rationales", "Ann", True), ("documents", "Bob", False),
     ]  # fmt: skip
     assert trace.spent.searches == 1
-    assert trace.spent.passages == 3 + 1 + 1  # each tried, the next step, strategy B
-    assert trace.document_tokens_cut == 2 * 5
+    assert trace.spent.passages == 3 + 1 + 2  # each tried, the next step, strategy B's chain and answer
+    assert trace.document_tokens_cut == 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("chain", "reasoned", "answer"),
+    [
+        ("Ann wrote Book.\nBook is old.\nSo the answer is: Cid.\nQuestion", ("Ann wrote Book.", "Book is old."), "Cid"),
+        ("Ann wrote Book.\n\nBook is old.", ("Ann wrote Book.", "Book is old."), "Bob"),  # forced
+        ("So the answer is:", (), "Bob"),
+        ("", (), "Bob"),
+    ],
+)
+def test_b_reasons_over_the_kept_documents_before_its_answer_and_both_ways_are_measured_there(chain, reasoned, answer):
+    """Before, B's turn began with "So the answer is:", as A's does: it did not reason."""
+
+    def say(ask):
+        if ask.kind == "chain":
+            return chain, float("nan")
+        if ask.kind == "answer":
+            return ("Bob", 0.1) if ask.documents else ("Ann", 0.4)
+        return ("So the answer is: x", 0.0) if ask.documents else ("Guess.", 1.0)
+
+    script = Script(say)
+    (trace,) = run(script, Shelf(Guess=("a",)))
+    ways = {way.name: way for way in trace.strategies}
+    assert (ways["documents"].chain, ways["documents"].answer) == (reasoned, answer)
+    assert ways["documents"].uncertainty == 0.1 and ways["documents"].chosen and trace.answer == answer
+    *_, asked, a, b = script.asks
+    assert asked.kind == "chain" and asked.rationales == () and [d.passage_id for d in asked.documents] == ["a"]
+    assert a.kind == b.kind == "answer" and a.documents == () and b.documents == asked.documents
+    assert b.rationales == reasoned
 
 
 def test_a_missing_or_unknown_answer_loses_whatever_its_uncertainty():
     def say(ask):
-        if ask.answer:
+        if ask.kind != "sentence":
             return ("Ann", 5.0) if ask.documents else ("Unknown.", -5.0)
         return "So the answer is: x", 1.0 if ask.documents else -1.0
 
     def unsure_first(ask):
-        if not ask.answer and not ask.documents and not ask.rationales:
+        if ask.kind == "sentence" and not ask.documents and not ask.rationales:
             return "Guess.", 1.0
         return say(ask)
 
@@ -92,7 +122,7 @@ def test_a_sentence_that_says_nothing_is_searched_for_however_certain(silence):
     """An empty thought has the lowest uncertainty there is: before, it ended the loop without a search."""
 
     def say(ask):
-        if ask.answer:
+        if ask.kind != "sentence":
             return "Ann", 0.0
         return ("So the answer is: Ann.", -1.0) if ask.documents else (silence, -9.0)
 
@@ -107,8 +137,8 @@ def test_a_document_on_which_the_model_falls_silent_comes_last():
     texts = {"a": "", "b": "So the answer is: unknown.", "c": "So the answer is: Ann."}
 
     def say(ask):
-        if ask.answer or not ask.documents:
-            return ("Ann", 0.0) if ask.answer else ("Guess wrote it.", 1.0)
+        if ask.kind != "sentence" or not ask.documents:
+            return ("Ann", 0.0) if ask.kind != "sentence" else ("Guess wrote it.", 1.0)
         return texts[ask.documents[-1].passage_id], us[ask.documents[-1].passage_id]
 
     (trace,) = run(Script(say), Shelf(Guess_wrote=("a", "b", "c")))
@@ -117,20 +147,20 @@ def test_a_document_on_which_the_model_falls_silent_comes_last():
 
 
 def test_a_search_that_finds_nothing_ends_the_loop_and_says_so():
-    (trace,) = run(Script(lambda ask: ("Ann", 1.0) if ask.answer else ("Guess wrote it.", 1.0)), Shelf())
+    (trace,) = run(Script(lambda ask: ("Ann", 1.0) if ask.kind != "sentence" else ("Guess wrote it.", 1.0)), Shelf())
     assert trace.stopped == "nothing found" and trace.steps[0].sentence is None
     assert trace.spent.searches == 1 and trace.answer == "Ann"
 
 
 def test_a_repeated_query_is_not_searched_for_again():
     shelf = Shelf(Guess_wrote=("a",))
-    (trace,) = run(Script(lambda ask: ("Ann", 1.0) if ask.answer else ("Guess wrote.", 1.0)), shelf)
+    (trace,) = run(Script(lambda ask: ("Ann", 1.0) if ask.kind != "sentence" else ("Guess wrote.", 1.0)), shelf)
     assert trace.stopped == "repeated query" and shelf.queries == ["Guess wrote"] and trace.spent.searches == 1
 
 
 def test_documents_that_are_all_kept_already_end_the_loop():
     def say(ask):
-        return ("Ann", 1.0) if ask.answer else (f"Guess{len(ask.rationales)} wrote.", 1.0)
+        return ("Ann", 1.0) if ask.kind != "sentence" else (f"Guess{len(ask.rationales)} wrote.", 1.0)
 
     (trace,) = run(Script(say), Shelf(Guess0_wrote=("a",), Guess1_wrote=("a",)))
     assert trace.stopped == "no new document" and trace.spent.searches == 2
@@ -139,7 +169,7 @@ def test_documents_that_are_all_kept_already_end_the_loop():
 @pytest.mark.parametrize(("steps", "documents", "stopped"), [(2, 9, "2 steps"), (9, 2, "2 documents")])
 def test_the_loop_ends_after_its_steps_or_documents(steps, documents, stopped):
     def say(ask):
-        return ("Ann", 1.0) if ask.answer else (f"Guess{len(ask.rationales)} wrote.", 1.0)
+        return ("Ann", 1.0) if ask.kind != "sentence" else (f"Guess{len(ask.rationales)} wrote.", 1.0)
 
     shelf = Shelf(Guess0_wrote=("a",), Guess1_wrote=("b",), Guess2_wrote=("c",))
     settings = SelfAwareSettings(0.0, max_steps=steps, max_documents=documents)
@@ -147,8 +177,11 @@ def test_the_loop_ends_after_its_steps_or_documents(steps, documents, stopped):
     assert trace.stopped == stopped and len(trace.steps) == 2
 
 
-def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_the_final_sentence_answers():
+def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_the_rationales_alone_answer():
     def say(ask):
+        if ask.kind == "answer":
+            assert not ask.documents  # a final sentence that read them is not the answer
+            return "Ann", 0.3
         if ask.documents:
             return "So the answer is: Ann.", 0.3
         return "Guess wrote.", 1.0
@@ -159,8 +192,8 @@ def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_t
         ("a", True, 0.3),
         ("b", False, None),
     ]
-    assert trace.answer == "Ann" and trace.strategies[0].name == "final sentence"
-    assert trace.spent.requests == 2 and len(script.asks) == 2
+    assert trace.answer == "Ann" and [way.name for way in trace.strategies] == ["rationales"]
+    assert trace.spent.requests == 3 and len(script.asks) == 3
 
 
 def test_unsure_words_do_not_go_into_the_query():
@@ -175,13 +208,13 @@ def test_unsure_words_do_not_go_into_the_query():
             return found
 
     shelf = Shelf()
-    run(Unsure(lambda ask: ("Ann", 1.0) if ask.answer else ("The Book was written by Guess.", 1.0)), shelf)
+    run(Unsure(lambda ask: ("Ann", 1.0) if ask.kind != "sentence" else ("The Book was written by Guess.", 1.0)), shelf)
     assert shelf.queries == ["Book written"]
 
 
 def test_questions_in_work_together_share_calls_and_keep_their_own_costs():
     def say(ask):
-        return ("Ann", -1.0) if ask.answer else ("So the answer is: Ann.", -1.0)
+        return ("Ann", -1.0) if ask.kind != "sentence" else ("So the answer is: Ann.", -1.0)
 
     questions = [question(f"q{i}") for i in range(5)]
     script = Script(say)
@@ -200,7 +233,7 @@ def test_a_state_that_is_no_number_fails_its_own_question_only():
             return super().think(asks)
 
     def say(ask):
-        return ("Ann", -1.0) if ask.answer else ("So the answer is: Ann.", -1.0)
+        return ("Ann", -1.0) if ask.kind != "sentence" else ("So the answer is: Ann.", -1.0)
 
     traces = run(Broken(say), Shelf(), [question("a"), question("bad"), question("c")], at_once=3)
     by = {t.question_id: t for t in traces}

@@ -19,7 +19,7 @@ EVIL = "<script>alert('x')</script>"
 
 
 def say(ask):
-    if ask.answer:
+    if ask.kind == "answer":
         return f"Ann {EVIL}", 0.5
     return ("So the answer is: Ann", 0.3) if ask.documents else (f"Guess {EVIL}.", 1.0)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,12 +14,12 @@ from kbtrain.errors import UserError
 from kbtrain.gates.seakr import signals
 from kbtrain.gates.seakr import uncertainty as seakr
 from kbtrain.llm.base import Sampling
-from kbtrain.records import GREEDY
+from kbtrain.records import GREEDY, Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.sampler import PromptRows
+    from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
     from kbtrain.models.batching import BatchLimits
 
@@ -52,7 +53,8 @@ class Thought:
 
     ``squared_norm``: mean of the states of the samples that say something, by which the floor is known (None: fewer
     than two do, and the uncertainty is the signal's highest). ``generated_tokens`` counts the greedy answer and all
-    ``n_samples``; ``n_empty`` of the samples say nothing.
+    ``n_samples``; ``n_empty`` of the samples say nothing. Of a text that was only completed there are no samples, no
+    signals and no uncertainty (nan).
     """
 
     id: str
@@ -95,6 +97,7 @@ class Uncertainty:
         problem = prefix_problem(model, sampling.max_prompt_tokens + sampling.max_new_tokens)
         if problem:
             warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
+        self._completer: BatchSampler | None = None
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared=problem is None)
 
     def set_prefix(self, ids: Sequence[int]) -> None:
@@ -122,6 +125,24 @@ class Uncertainty:
         for batch in batches(rows, self.limits):
             for row, answers in zip(batch, self._closed(batch), strict=True):
                 found[place[id(row)]] = self._thought(row, answers)
+        return [found[i] for i in range(len(rows))]
+
+    def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
+        """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
+        from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+        from kbtrain.models.batching import batches
+
+        rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
+        sampling = replace(self.settings.sampling(), max_new_tokens=tokens, stop=tuple(stop))
+        if self._completer is None or self._completer.sampling != sampling:
+            shared = prefix_problem(self.model, sampling.max_prompt_tokens + tokens) is None
+            self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared)
+        found: dict[int, Thought] = {}
+        place = {id(row): i for i, row in enumerate(rows)}
+        for batch in batches(rows, self.limits):
+            for row, (sample,) in zip(batch, self._completer.sample(batch), strict=True):
+                found[place[id(row)]] = _completed(row, sample)
         return [found[i] for i in range(len(rows))]
 
     def _closed(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
@@ -159,3 +180,7 @@ class Uncertainty:
             prompt_tokens=len(row.ids),
             generated_tokens=sum(answer.sample.n_tokens for answer in answers),
         )
+
+
+def _completed(row: PromptRows, sample: Sample) -> Thought:
+    return Thought(row.question_id, sample.text.strip(), math.nan, {}, (), None, 0, 0, len(row.ids), sample.n_tokens)

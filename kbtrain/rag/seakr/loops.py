@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from kbtrain.answers.missing import is_missing
-from kbtrain.prompts.seakr import final_answer, first_sentence
+from kbtrain.prompts.seakr import chain, final_answer, first_sentence
 from kbtrain.rag.seakr.self_aware import (
     Exchange,
     GenerationRequest,
@@ -84,7 +84,7 @@ def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCorou
     The documents are tried one at a time; of answers that are not missing, the lowest U wins. Where the search finds
     nothing, or every document leads to no answer, the direct answer stands.
     """
-    (reply,) = cast(list[Reply], (yield [GenerationRequest(f"{question.id}/direct", question.text, answer=True)]))
+    (reply,) = cast(list[Reply], (yield [GenerationRequest(f"{question.id}/direct", question.text, kind="answer")]))
     direct = strategy("direct", reply)
     if direct.uncertainty <= settings.threshold and not is_missing(direct.answer):
         answer, weighed = choose([direct])
@@ -97,7 +97,7 @@ def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCorou
         answer, weighed = choose([direct])
         return PipelineOutcome(answer, "nothing found", [_single_step(direct, question, (), answer)], weighed)
     requests = [
-        GenerationRequest(f"{question.id}/{hit.passage_id}", question.text, (hit,), answer=True) for hit in tried
+        GenerationRequest(f"{question.id}/{hit.passage_id}", question.text, (hit,), kind="answer") for hit in tried
     ]
     replies = cast(list[Reply], (yield requests))
     aided = [strategy(f"document {hit.passage_id}", reply) for hit, reply in zip(tried, replies, strict=True)]
@@ -125,7 +125,6 @@ class _Buffers:
         self.rationales: list[str] = []
         self.steps: list[Step] = []
         self.queries: set[str] = set()
-        self.final: Strategy | None = None
 
     def request(self, name: str, extra: tuple[Hit, ...] = ()) -> GenerationRequest:
         documents = (*self.kept, *extra)
@@ -133,17 +132,15 @@ class _Buffers:
             f"{self.question.id}/{len(self.steps)}/{name}", self.question.text, documents, tuple(self.rationales)
         )
 
-    def take(self, sentence: str, uncertainty: float) -> bool:
-        """Append a sentence to the rationale, if it says something; True if it was the final one, which is kept
-        apart."""
-        answer = final_answer(sentence)
+    def take(self, sentence: str) -> bool:
+        """Append a sentence to the rationale, if it says something; True if it was the final one, which is left out:
+        the answer is asked for behind the rationale."""
         if says_nothing(sentence):
             return False
-        if answer is not None:
-            self.final = Strategy("final sentence", answer, uncertainty, False)
-        else:
+        final = final_answer(sentence) is not None
+        if not final:
             self.rationales.append(sentence)
-        return answer is not None
+        return final
 
 
 def multi_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
@@ -165,7 +162,7 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None
     sentence, u = first_sentence(reply.thought.text), reply.thought.uncertainty
     silent = says_nothing(sentence)
     if not silent and (final_answer(sentence) is not None or u <= settings.threshold):
-        done = buffers.take(sentence, u)
+        done = buffers.take(sentence)
         buffers.steps.append(Step(sentence, u, None, (), sentence))
         return "final answer" if done else None
     said = "" if silent else sentence  # "unknown" is no word to search for
@@ -192,7 +189,7 @@ def _aided(
         candidates += tuple(Candidate(h.passage_id, h.title, h.text, "", None, False) for h in new[1:])
     buffers.kept.append(tried[best])
     sentence = first_sentence(replies[best].thought.text)
-    done = buffers.take(sentence, replies[best].thought.uncertainty)
+    done = buffers.take(sentence)
     text, u, query = dropped
     buffers.steps.append(Step(text, u, query, candidates, None if says_nothing(sentence) else sentence))
     if done:
@@ -201,12 +198,17 @@ def _aided(
 
 
 def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[list[Strategy]]:
-    """The ways to the answer: A from the rationales, B from the kept documents, or the loop's own final sentence."""
-    name, text = buffers.question.id, buffers.question.text
-    if not settings.reason and buffers.final is not None:
-        return [buffers.final]
-    requests = [GenerationRequest(f"{name}/rationales", text, (), tuple(buffers.rationales), answer=True)]
-    if settings.reason and buffers.kept:
-        requests.append(GenerationRequest(f"{name}/documents", text, tuple(buffers.kept), (), answer=True))
-    replies = cast(list[Reply], (yield requests))
-    return [strategy(way, reply) for way, reply in zip(("rationales", "documents"), replies, strict=False)]
+    """The ways to the answer: A from the rationales; B from a chain of its own, reasoned over the kept documents.
+
+    Both answers are due behind "So the answer is:", so their uncertainties are those of one stage.
+    """
+    name, text, kept = buffers.question.id, buffers.question.text, tuple(buffers.kept)
+    requests = [GenerationRequest(f"{name}/rationales", text, (), tuple(buffers.rationales), kind="answer")]
+    if not settings.reason or not kept:
+        (reply,) = cast(list[Reply], (yield requests))
+        return [strategy("rationales", reply)]
+    (reasoned,) = cast(list[Reply], (yield [GenerationRequest(f"{name}/chain", text, kept, kind="chain")]))
+    said, answer = chain(reasoned.thought.text)
+    requests.append(GenerationRequest(f"{name}/documents", text, kept, said, kind="answer"))
+    first, second = cast(list[Reply], (yield requests))
+    return [strategy("rationales", first), strategy("documents", second, said, answer)]

@@ -54,6 +54,7 @@ class SeakrPipelineConfig(Config):
     word_confidence: float = Field(0.4, ge=0, le=1, description="probability from which a word goes into the query")
     demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
+    chain_tokens: int = Field(192, ge=1, description="tokens of a chain of reasoning over the kept documents")
     at_once: int = Field(4, ge=1, description="questions in work at the same time")
     batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
     dtype: str = Field("auto", description="auto (as the gate was made), fp32, bf16 or fp16")
@@ -184,7 +185,7 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     )
     limits = BatchLimits(rows=256, prompt_tokens=config.batch_prompt_tokens)
     engine = Uncertainty(model, tokenizer, card.settings.model_copy(update=changes), limits)
-    return PromptEngine(engine, config.demonstrations)
+    return PromptEngine(engine, config.demonstrations, config.chain_tokens)
 
 
 def open_search(run: Path) -> Searcher:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from kbtrain.answers.missing import is_missing
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.prompts.seakr import (
+    CHAIN_STOP,
     clean_answer,
     encode_head,
     encode_step,
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt of a question. ``answer`` False: generate the next sentence; True: the answer.
+    """One prompt of a question. ``kind``: generate the next sentence, the answer, or a whole chain of reasoning.
 
-    ``id`` names the random numbers of its samples.
+    ``id`` names the random numbers of its samples; a chain is the greedy text alone, and has none.
     """
 
     id: str
     question: str
     documents: tuple[Hit, ...] = ()
     rationales: tuple[str, ...] = ()
-    answer: bool = False
+    kind: Literal["sentence", "answer", "chain"] = "sentence"
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class AnswerEngine(Protocol):
 class PromptEngine:
     """Render prompts with ``shown`` demonstrations and generate with an :class:`Uncertainty` engine.
 
-    A prompt that is too long loses the tail of its last document first, never question, rationale or demonstrations.
+    A chain has at most ``chain_tokens`` tokens. A prompt that is too long loses the tail of its last document first,
+    never question, rationale or demonstrations.
     """
 
-    def __init__(self, engine: Uncertainty, shown: int = 10) -> None:
+    def __init__(self, engine: Uncertainty, shown: int = 10, chain_tokens: int = 192) -> None:
         self.engine = engine
         self.shown = shown
+        self.chain_tokens = chain_tokens
         self.room = engine.settings.max_prompt_tokens
         head = encode_head(engine.tokenizer, shown)
         if len(head) >= self.room:
@@ -79,8 +82,13 @@ class PromptEngine:
     def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
         """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
         fitted = [self._fit(request) for request in requests]
-        thoughts = self.engine.think([(request.id, ids) for request, (ids, _) in zip(requests, fitted, strict=True)])
-        return [Reply(thought, cut) for thought, (_, cut) in zip(thoughts, fitted, strict=True)]
+        prompts = [(request.id, ids) for request, (ids, _) in zip(requests, fitted, strict=True)]
+        chains = [i for i, request in enumerate(requests) if request.kind == "chain"]
+        others = [i for i, request in enumerate(requests) if request.kind != "chain"]
+        thoughts = dict(zip(others, self.engine.think([prompts[i] for i in others]), strict=True))
+        completed = self.engine.complete([prompts[i] for i in chains], self.chain_tokens, CHAIN_STOP) if chains else []
+        thoughts |= dict(zip(chains, completed, strict=True))
+        return [Reply(thoughts[i], cut) for i, (_, cut) in enumerate(fitted)]
 
     def _fit(self, request: GenerationRequest) -> tuple[list[int], int]:
         """Token ids within the room, and how many tokens of documents were cut."""
@@ -101,7 +109,7 @@ class PromptEngine:
 
     def _encode(self, request: GenerationRequest) -> list[int]:
         prompt = step_prompt(request.question, request.documents, self.shown)
-        return encode_step(self.engine.tokenizer, prompt, reasoning(request.rationales, request.answer))
+        return encode_step(self.engine.tokenizer, prompt, reasoning(request.rationales, request.kind == "answer"))
 
 
 Search = tuple[str, int]  # query, k
@@ -117,7 +125,7 @@ QuestionCoroutine = Exchange["PipelineOutcome"]
 class SelfAwareSettings:
     """``documents``: N of a search; ``max_steps`` and ``max_documents`` end the multi-hop loop (paper: 3, 7, 5).
 
-    ``rerank`` False keeps the best hit of the search; ``reason`` False answers from the rationales alone.
+    ``rerank`` False keeps the best hit of the search; ``reason`` False answers from the rationales alone (A).
     ``word_confidence``: probability from which a word of an uncertain sentence goes into the query.
     """
 
@@ -167,9 +175,13 @@ def choose(strategies: Sequence[Strategy]) -> tuple[str, list[Strategy]]:
     if not known:
         return "", list(strategies)
     best = min(known, key=lambda s: s.uncertainty)
-    return best.answer, [Strategy(s.name, s.answer, s.uncertainty, s is best) for s in strategies]
+    return best.answer, [replace(s, chosen=s is best) for s in strategies]
 
 
-def strategy(name: str, reply: Reply) -> Strategy:
-    """The strategy (a way to the answer) that a reply to an answer request stands for."""
-    return Strategy(name, clean_answer(reply.thought.text), reply.thought.uncertainty, False)
+def strategy(name: str, reply: Reply, chain: Sequence[str] = (), answer: str | None = None) -> Strategy:
+    """The strategy (a way to the answer) that a reply to an answer request stands for.
+
+    ``chain`` was reasoned before it, and ended in an ``answer`` of its own, or (None) in that of the reply.
+    """
+    said = clean_answer(reply.thought.text) if answer is None else answer
+    return Strategy(name, said, reply.thought.uncertainty, False, tuple(chain))

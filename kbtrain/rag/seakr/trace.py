@@ -50,18 +50,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to the answer: ``direct``, ``document``, ``final sentence``, ``rationales`` (A) or ``documents`` (B)."""
+    """One way to the answer: ``direct``, ``document``, ``rationales`` (A) or ``documents`` (B, with a ``chain`` of its
+    own sentences). ``uncertainty`` is that of the answer, behind all that was said before it.
+    """
 
     name: str
     answer: str
     uncertainty: float
     chosen: bool
+    chain: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Spent:
     """Cost of a question, itemised. ``passages`` counts the passages that a search returned and a prompt read, once for
-    each prompt; ``requests`` are prompts, each with one greedy answer and ``samples`` / ``requests`` others. ``tokens``
+    each prompt; ``requests`` are prompts, each with one greedy answer, and all but chains with samples. ``tokens``
     were generated, ``prompt_tokens`` read. ``seconds``: its share of the batches it was in.
     """
 
