@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from kbtrain.scripts import find, launch_command
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
+CLOSING = 6  # lines of the block that the report's stage ends with
 
 
 @dataclass(frozen=True)
@@ -95,18 +96,39 @@ def chain(size: Size = "demo") -> list[Step]:
 
 
 def run_demo(size: Size, say: Say) -> None:
-    """Run the chain in the current folder. Raises :class:`UserError`, or SystemExit where a stage failed."""
+    """Run the chain in the current folder. Raises :class:`UserError`, or SystemExit where a stage failed.
+
+    Of each stage its bar and its last line are shown; all it writes stands in ``chain.log`` of the run folder. The
+    last stage's closing block is shown whole.
+    """
     embedded.path_of(MODEL, say)
-    steps, started = chain(size), time.monotonic()
-    for number, step in enumerate(steps, 1):
-        say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
-        code = subprocess.run(step.command(), check=False).returncode
-        if code != 0:  # the stage has said why
-            raise SystemExit(code if code > 0 else 128 - code)
-    report = (run_folder(size) / "report.html").resolve()
+    follow(chain(size), run_folder(size), say)
+
+
+def follow(steps: Sequence[Step], run: Path, say: Say) -> None:
+    """Run the steps one after the other, as :func:`run_demo` says."""
+    started = time.monotonic()
+    say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 idle cores -> {run.resolve()}")
+    run.mkdir(parents=True, exist_ok=True)
+    lines: list[str] = []
+    with (run / "chain.log").open("w", encoding="utf-8") as log:
+        for number, step in enumerate(steps, 1):
+            say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
+            done = subprocess.run(step.command(), check=False, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+            log.write(f"[{number}/{len(steps)}] {step.script}\n{done.stdout}")
+            log.flush()
+            lines = done.stdout.splitlines()
+            if done.returncode != 0:  # the stage has said why
+                sys.stdout.write(done.stdout)
+                raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+            if number < len(steps):
+                say("\n".join(f"       {line}" for line in lines[-1:]))
+    report = (run / "report.html").resolve()
     if not report.is_file():
         raise UserError(f"{report}: not written")
-    say(f"done in {(time.monotonic() - started) / 60:.0f} minutes; the report: {report}")
+    say(f"done in {(time.monotonic() - started) / 60:.0f} minutes; all that the stages wrote: {run / 'chain.log'}")
+    sys.stdout.write("\n".join(lines[-CLOSING:]) + "\n")
+    sys.stdout.flush()
 
 
 def _about(minutes: float) -> str:

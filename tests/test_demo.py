@@ -8,7 +8,7 @@ import pytest
 
 from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
-from kbtrain.demo import chain, run_folder
+from kbtrain.demo import Step, chain, follow, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = ("tiny", "demo", "full")
@@ -35,3 +35,31 @@ def test_make_runs_the_same_chain():
     text = (ROOT / "Makefile").read_text()
     assert "kbtrain.cli demo\n" in text and "kbtrain.cli demo --full\n" in text
     assert "data_gen/" not in text
+
+
+def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_the_closing_block(tmp_path, capfd):
+    first, last, run = tmp_path / "first.py", tmp_path / "last.py", tmp_path / "run"
+    first.write_text("print('a table\\nof many lines\\n3 questions -> here')\n")
+    block = [f"line {i} of the block" for i in range(6)]
+    last.write_text(f"open({str(run / 'report.html')!r}, 'w')\nprint('before')\nprint(*{block!r}, sep='\\n')\n")
+    said = []
+    follow([Step(str(first), "questions", 0.1, ()), Step(str(last), "the report", 3, ())], run, said.append)
+    shown = capfd.readouterr()
+    assert shown.out.splitlines() == block and shown.err == ""
+    assert "2 stages, about 3 minutes" in said[0]
+    assert (
+        said[1].startswith("[1/2] ")
+        and said[1].endswith("questions (seconds)")
+        and said[2].strip() == "3 questions -> here"
+    )
+    assert said[3].endswith("the report (about 3 minutes)") and "of many lines" not in "".join(said)
+    assert "of many lines" in (run / "chain.log").read_text()
+
+
+def test_a_stage_that_fails_ends_the_chain_with_its_own_words_and_code(tmp_path, capfd):
+    bad = tmp_path / "bad.py"
+    bad.write_text("import sys\nprint('before')\nsys.stderr.write('error: no\\n')\nsys.exit(2)\n")
+    with pytest.raises(SystemExit) as found:
+        follow([Step(str(bad), "fails", 0.1, ())] * 2, tmp_path / "run", lambda line: None)
+    shown = capfd.readouterr()
+    assert found.value.code == 2 and shown.out == "before\n" and shown.err == "error: no\n"

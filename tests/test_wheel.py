@@ -99,8 +99,18 @@ def test_the_whole_chain_runs_on_the_real_model_and_says_nothing_foreign(install
     assert done.returncode == 0, done.stderr[-2000:]
     run = installed.folder / "runs" / "demo-tiny"
     assert (run / "report.html").stat().st_size > 100_000
-    assert done.stderr.splitlines()[-1].endswith(f"the report: {run / 'report.html'}")
+    assert done.stdout.splitlines()[-1].endswith(f"open {run / 'report.html'}") and done.stdout.count("\n") == 6
     names = "collect retrieve sample label build train_kbm score end_to_end classify write_report".split()
     own = tuple(f"[{number}/10] {name}: " for number, name in enumerate(names, 1))
-    progress = ("sample: ", "train_kbm: ", "step ", "prompt: ", "kbm_", "kbm: ", "done in ")
+    progress = (
+        "10 stages, about ",
+        "       ",
+        "sample: ",
+        "train_kbm: ",
+        "step ",
+        "prompt: ",
+        "kbm_",
+        "kbm: ",
+        "done in ",
+    )
     assert [line for line in done.stderr.splitlines() if not line.startswith((*own, *progress))] == []

@@ -144,21 +144,23 @@ def closing_block(
     """Six lines for a terminal: tested, without search, always searching, the gate, whether it is real, what next."""
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
-    said_best = bool(found) and saving is found[0]
-    said = sentences(results, saving, len(found), best=said_best)
-    plain = (
-        f"{percent(saving.saved.mean)} % of the searches saved, accuracy {percent(saving.accuracy)} % "
-        f"({points(saving.change.mean)} points, {points_interval(saving.change)})"
-        if saving is not None and saving.dev_saved > 0
-        else said[0]
-    )
-    chosen = "" if saving is None else f"{gate_name(saving.gate)}, {'best on' if said_best else 'by'} dev: "
+    saves = saving is not None and saving.dev_saved > 0
+    best = bool(found) and saving is found[0]
+    said = sentences(results, saving, len(found), best=best)
+    gate_line, real = said[0], "nothing is saved, so there is nothing to be sure of; take more dev questions"
+    if saving is not None and saves:
+        gate_line = (
+            f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(saving.saved.mean)} % of the "
+            f"searches saved, accuracy {percent(saving.accuracy)} % ({points(saving.change.mean)} points, "
+            f"{points_interval(saving.change)})"
+        )
+        real = said[2]
     lines = {
         "tested": subtitle(results.meta, questions),
         "without search": f"{percent(named['llm_only'].accuracy)} % right",
         "always searching": f"{percent(named['all_rag'].accuracy)} % right",
-        "with the gate": chosen + plain,
-        "is that real?": said[2] if len(said) > 2 else said[-1],
+        "with the gate": gate_line,
+        "is that real?": real,
         "next": f"open {report.resolve()}",
     }
     width = max(map(len, lines))
