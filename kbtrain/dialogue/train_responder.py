@@ -117,9 +117,7 @@ def lesson_rows(prompts: ResponsePrompts, lessons: Iterable[Lesson]) -> tuple[li
     for lesson in lessons:
         prompt = prompts.prompt(lesson.turn, lesson.hits)
         answer, cut = prompts.response(lesson.response)
-        # transformers counts a step's labels from the second on, as if they were yet to be shifted: one goes before
-        labels = (IGNORE, *answer)
-        rows.append(Row((*prompt.ids, *answer), labels, (0,) * len(labels), (1.0,) * len(labels)))
+        rows.append(Row((*prompt.ids, *answer), answer, (0,) * len(answer), (1.0,) * len(answer)))
         cuts = [a + b for a, b in zip(cuts, (cut, prompt.knowledge_cut, prompt.turns_cut), strict=True)]
     return rows, Lengths(*cuts)
 

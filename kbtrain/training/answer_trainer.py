@@ -5,7 +5,7 @@ Rows are padded on the left, with explicit positions; targets stand at the answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -100,6 +100,21 @@ class AnswerTrainer(BaseTrainer):
         self.rows, self.dev = rows, dev
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, whatever the model does
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """The batches of a step, and the number of its labels over all ranks.
+
+        transformers counts ``labels[..., 1:]`` for causal models, as if they were yet to be shifted: the collator's are
+        aligned with the logits, so that every row would lose one.
+        """
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not batches:
+            return batches, None
+        counts = [(batch["labels"] != IGNORE).sum() for batch in batches]
+        total = torch.stack(counts).sum().to(device)
+        return batches, self.accelerator.gather(total).sum() if self.args.world_size > 1 else total
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -118,7 +133,7 @@ class AnswerTrainer(BaseTrainer):
                 logits_to_keep=labels.shape[1],
                 use_cache=False,
             )
-        count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        count = (labels != IGNORE).sum() if num_items_in_batch is None else num_items_in_batch
         loss = answer_loss(outputs.logits, labels, other, weight) / count
         if num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # the ranks' gradients are averaged, the count is of all

@@ -101,7 +101,7 @@ def test_the_loss_is_at_the_response_alone_and_gold_snippets_go_first(data):
     rows, cut = lesson_rows(ResponsePrompts(tokenizer, reads), made.train)
     answer = [label for label in rows[4].labels if label != IGNORE]
     assert tokenizer.decode(answer) == " It opens at 9.<|im_end|>" and rows[4].ids[-len(answer) :] == tuple(answer)
-    assert rows[4].labels[0] == IGNORE and len(rows[4].labels) == len(answer) + 1
+    assert rows[4].labels == rows[4].ids[-len(answer) :]
     assert tokenizer.decode(rows[4].ids[: -len(answer)]).endswith("The museum opens at 8. <|response|>")
     assert (cut.turns_cut, cut.knowledge_cut, cut.responses_cut) == (0, 0, 0)
 

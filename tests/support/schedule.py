@@ -16,6 +16,7 @@ SLOW = (
     "recipes/test_train_kbm.py",
     "recipes/test_train_ragate_peft.py",
     "recipes/test_train_dialogue.py",
+    "recipes/test_logged_loss.py",
     "data_gen/test_sample.py",
     "benchmarks/test_uncertainty_benchmark.py",
     "benchmarks/test_sampling_benchmark.py",

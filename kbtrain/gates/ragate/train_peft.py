@@ -20,7 +20,7 @@ from kbtrain.models.adapters import adapters_in_fp32, open_merged, under_deepspe
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
-from kbtrain.training.answer_trainer import IGNORE, Row
+from kbtrain.training.answer_trainer import Row
 from kbtrain.training.checks import count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, read_classifier_data
@@ -88,10 +88,7 @@ def answer_only(encoded: Encoded, need: bool) -> Row:
     row = make_row(encoded, [float(need)])
     place = encoded.tree.places[()].position
     end = len(encoded.prompt) + place + 1
-    # transformers counts a step's labels from the second on, as if they were yet to be shifted: one goes before
-    return Row(
-        row.ids[:end], (IGNORE, row.labels[place]), (0, row.other[place]), (1.0, row.weight[place]), row.n_truncated
-    )
+    return Row(row.ids[:end], (row.labels[place],), (row.other[place],), (row.weight[place],), row.n_truncated)
 
 
 def peft_arguments(arguments: TrainingArguments, select: str, device: str) -> TrainingArguments:
