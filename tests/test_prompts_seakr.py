@@ -125,3 +125,17 @@ def test_a_chain_is_read_line_by_line_up_to_its_own_answer():
     )  # fmt: skip
     assert chain("Ann wrote it.") == (("Ann wrote it.",), None)
     assert chain("So the answer is:") == chain("") == ((), None)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Mr. Smith v. Jones is a case.", "Smith v. United States was decided in 1997.", "Rev. Ann Lee was born.",
+        "Gen. George S. Patton died.", "It opened on Oct. 3 in the U.S. Senate.", "He is a.k.a. Bob.",
+        "The firm is Brown Bros. Harriman.", "She (b. 1950) sang.", "It began c. 1500 in Mt. Vernon.",
+        "Lt. Col. Bill Kilgore is a role.", "See vol. 3 of it.",
+    ],
+)  # fmt: skip
+def test_an_abbreviation_does_not_end_a_sentence(sentence):
+    assert first_sentence(f"{sentence} Then it rained.") == sentence
+    assert first_sentence(f"{sentence} 12 people came.") == sentence

@@ -106,9 +106,16 @@ def first_sentence(text: str) -> str:
     line = text.strip().split("\n", 1)[0]
     for end in re.finditer(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])", line):
         before = line[: end.start() + 1]
-        if not re.search(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|No|vs|etc|Inc|Co|Ltd|Mt|[A-Z]\.[A-Z])\.$", before):
+        if not _ABBREVIATION.search(before):
             return line[: end.end()].strip()
     return line
+
+
+_ABBREVIATION = re.compile(
+    r"\b(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Mr|Mrs|Ms|Messrs|Dr|St|Ste|Jr|Sr|Prof|Rev|Hon|Gen|Col|Maj|Capt|Cpt|Cmdr|Lt|Sgt"
+    r"|Cpl|Adm|Gov|Sen|Rep|Pres|Supt|Fr|Msgr|No|Nos|Vol|vol|pp?|ed|eds|v|vs|etc|Inc|Corp|Co|Cos|Ltd|Bros|Dept|Univ|Assn"
+    r"|Mt|Ft|Ave|Blvd|Rd|cf|ca|c|b|d|al|approx|est|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.$"
+)
 
 
 def seakr_fingerprint(tokenizer: PreTrainedTokenizerBase, shown: int = 10) -> str:

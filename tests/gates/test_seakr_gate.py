@@ -169,3 +169,25 @@ def test_prompts_behind_a_common_head_think_the_same(parts):
         np.testing.assert_allclose(list(a.signals.values()), list(b.signals.values()), atol=1e-3)
     other = [("z", tokenizer("something else")["input_ids"])]
     assert headed.think(other) == plain.think(other)
+
+
+def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
+    """Before, U was measured over a whole line, of which only the first sentence is kept."""
+    model, tokenizer = parts
+    engine = Uncertainty(model, tokenizer, SETTINGS.model_copy(update={"max_new_tokens": 8, "stop": ()}))
+    asked = [(f"q{i}", tokenizer(f"question {i} ")["input_ids"]) for i in range(3)]
+
+    def three_characters(text):
+        return text.strip()[:3].strip()
+
+    fed: dict[str, list[list[int]]] = {}
+    finished = engine._sampler._finished
+    engine._sampler._finished = lambda row: (fed.setdefault(row.question_id, []).append(row.tokens), finished(row))[1]
+    cut = engine.think(asked, three_characters)
+    assert all(len(thought.text) <= 3 for thought in cut)
+    for thought, whole in zip(cut, engine.think(asked), strict=True):
+        assert whole.text.startswith(thought.text) and whole.generated_tokens > thought.generated_tokens
+        assert whole.uncertainty != thought.uncertainty
+    for rows in fed.values():  # no answer goes on behind the token that shows that more begins
+        for tokens in rows[:5]:
+            assert len(three_characters(tokenizer.decode(tokens[:-1]))) == len(tokenizer.decode(tokens[:-1]).strip())

@@ -1,5 +1,7 @@
 """The multi-hop loop: every branch of the method, each fault, costs counted each on its own."""
 
+from dataclasses import replace
+
 import pytest
 from seakr_stand_ins import Script, Shelf, question
 
@@ -199,8 +201,6 @@ def test_without_re_ranking_the_best_hit_is_kept_untried_and_without_reasoning_t
 def test_unsure_words_do_not_go_into_the_query():
     class Unsure(Script):
         def think(self, asks):
-            from dataclasses import replace
-
             found = super().think(asks)
             for i, reply in enumerate(found):
                 pieces = tuple((p, 0.1 if "Guess" in p else 0.9) for p, _ in reply.thought.pieces)
@@ -210,6 +210,27 @@ def test_unsure_words_do_not_go_into_the_query():
     shelf = Shelf()
     run(Unsure(lambda ask: ("Ann", 1.0) if ask.kind != "sentence" else ("The Book was written by Guess.", 1.0)), shelf)
     assert shelf.queries == ["Book written"]
+
+
+def test_by_the_public_rule_words_of_the_question_and_the_step_before_go_into_the_query():
+    class Unsure(Script):
+        def think(self, asks):
+            found = super().think(asks)
+            return [
+                replace(r, thought=replace(r.thought, pieces=tuple((p, 0.1) for p, _ in r.thought.pieces)))
+                for r in found
+            ]
+
+    def say(ask):
+        if ask.kind != "sentence":
+            return "Ann", 1.0
+        return ("Lhasa was founded.", -1.0) if not ask.rationales else ("The Book of Lhasa by Guess.", 1.0)
+
+    for rule, query in (("public", "Book Lhasa"), ("probable", "wrote Book")):
+        shelf = Shelf()
+        settings = SelfAwareSettings(0.0, query_words=rule, word_confidence=0.9)
+        run(Unsure(say), shelf, [question(text="Who wrote Book?")], settings=settings)
+        assert shelf.queries == [query]
 
 
 def test_questions_in_work_together_share_calls_and_keep_their_own_costs():

@@ -29,3 +29,10 @@ def test_without_a_confident_word_the_question_is_asked():
     assert build_query(PIECES, SENTENCE, "When was Mozart born?", 0.95) == "Mozart born"
     assert build_query(PIECES, SENTENCE, "Who was it?", 0.95) == "Who was it?"
     assert build_query((), "", "When was Mozart born?", 0.4) == "Mozart born"
+
+
+def test_the_public_rule_takes_words_of_the_question_or_the_step_before_too():
+    known = "When was MOZART baptised? It happened in 1756."
+    assert confident_words(PIECES, SENTENCE, 0.9) == []
+    assert confident_words(PIECES, SENTENCE, 0.9, known) == ["Mozart", "1756"]
+    assert build_query(PIECES, SENTENCE, "Who?", 0.9, known) == "Mozart 1756"

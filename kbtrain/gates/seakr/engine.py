@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -99,6 +99,7 @@ class Uncertainty:
             warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
         self._completer: BatchSampler | None = None
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared=problem is None)
+        self._stopper = self._sampler.stopper
 
     def set_prefix(self, ids: Sequence[int]) -> None:
         """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
@@ -106,10 +107,13 @@ class Uncertainty:
 
         self._sampler.prefix = SharedPrefixCache(self.model, ids, self._sampler.shared) if ids else None
 
-    def think(self, prompts: Sequence[tuple[str, Sequence[int]]]) -> list[Thought]:
+    def think(
+        self, prompts: Sequence[tuple[str, Sequence[int]]], first: Callable[[str], str] | None = None
+    ) -> list[Thought]:
         """One thought for each (id, token ids), in their order; an id names the random numbers of its samples.
 
-        Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
+        ``first`` gives the part of a text that counts (None: all of it): answers end behind it, and the uncertainty is
+        that of what is kept. Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
         """
         from kbtrain.llm.sampler.sampler import PromptRows
         from kbtrain.models.batching import batches
@@ -120,6 +124,7 @@ class Uncertainty:
             if len(row.ids) > self.settings.max_prompt_tokens:
                 room = self.settings.max_prompt_tokens
                 raise UserError(f"'{row.question_id}': prompt of {len(row.ids)} tokens; room for {room}")
+        self._sampler.stopper = self._stopper if first is None else self._stopper.cut_at(first)
         found: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
         for batch in batches(rows, self.limits):

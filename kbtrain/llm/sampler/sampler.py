@@ -13,7 +13,7 @@ import copy
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -94,7 +94,8 @@ _BLANK_LINES = re.compile(r"^\s*\n")
 class Stopper:
     """Knows all end-of-sequence ids of model and tokenizer, and the stop strings.
 
-    ``skip_blank`` True: blank lines before an answer are no part of it, and their line breaks do not stop it.
+    ``skip_blank`` True: blank lines before an answer are no part of it, and their line breaks do not stop it. ``first``
+    (None: all) gives the part of a text that counts, as its first sentence: an answer ends where more than it begins.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Stopper:
         self.tokenizer = tokenizer
         self.stop = tuple(stop)
         self.skip_blank = skip_blank
+        self.first: Callable[[str], str] | None = None
         self.eos = eos_ids(model, tokenizer)
         # a text can only come to hold a stop string with a token that has the string's last character
         last = {string[-1] for string in self.stop}
@@ -119,7 +121,16 @@ class Stopper:
             text = self.begun(str(self.tokenizer.decode(list(tokens))))
             if any(string in text for string in self.stop):
                 return "stop"
+        if self.first is not None:
+            text = self.begun(str(self.tokenizer.decode(list(tokens), skip_special_tokens=True)))
+            return "stop" if len(self.first(text)) < len(text.strip()) else None
         return None
+
+    def cut_at(self, first: Callable[[str], str]) -> Stopper:
+        """The same, of answers that end behind ``first`` of their text."""
+        other = copy.copy(self)
+        other.first = first
+        return other
 
     def text(self, tokens: Sequence[int]) -> str:
         """The answer without end tokens, special tokens and whatever follows the first stop string."""
@@ -127,6 +138,8 @@ class Stopper:
         text = self.begun(str(self.tokenizer.decode(list(kept), skip_special_tokens=True)))
         for string in self.stop:
             text = text.split(string, 1)[0]
+        if self.first is not None:  # the space before the first word stays: texts are compared by their lengths
+            text = text[: len(text) - len(text.lstrip())] + self.first(text)
         return text
 
     def begun(self, text: str) -> str:

@@ -47,23 +47,29 @@ def content_words(text: str) -> list[str]:
     return list(found.values())
 
 
-def confident_words(pieces: Sequence[tuple[str, float]], sentence: str, confidence: float) -> list[str]:
-    """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``.
+def confident_words(
+    pieces: Sequence[tuple[str, float]], sentence: str, confidence: float, known: str = ""
+) -> list[str]:
+    """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``, or which stand in
+    the text ``known``.
 
     ``pieces`` are the generated tokens' texts and probabilities; ``sentence`` stands at their beginning.
     """
     text = "".join(piece for piece, _ in pieces)
     start = max(0, text.find(sentence))
-    kept = []
+    kept, of_known = [], {word.lower() for word in _WORD.findall(known)}
     for found in _WORD.finditer(text, start, start + len(sentence)):
-        if min(_probabilities(pieces, found.start(), found.end()), default=0.0) >= confidence:
+        probability = min(_probabilities(pieces, found.start(), found.end()), default=0.0)
+        if probability >= confidence or found.group().lower() in of_known:
             kept.append(found.group())
     return content_words(" ".join(kept))
 
 
-def build_query(pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float) -> str:
+def build_query(
+    pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float, known: str = ""
+) -> str:
     """The confident content words of the sentence, or else the question's content words, or else the question."""
-    words = confident_words(pieces, sentence, confidence) or content_words(question)
+    words = confident_words(pieces, sentence, confidence, known) or content_words(question)
     return " ".join(words) or question
 
 
@@ -132,6 +138,10 @@ class _Buffers:
             f"{self.question.id}/{len(self.steps)}/{name}", self.question.text, documents, tuple(self.rationales)
         )
 
+    def known(self) -> str:
+        """The question and the newest sentence of the rationale."""
+        return " ".join((self.question.text, *self.rationales[-1:]))
+
     def take(self, sentence: str) -> bool:
         """Append a sentence to the rationale, if it says something; True if it was the final one, which is left out:
         the answer is asked for behind the rationale."""
@@ -166,7 +176,8 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None
         buffers.steps.append(Step(sentence, u, None, (), sentence))
         return "final answer" if done else None
     said = "" if silent else sentence  # "unknown" is no word to search for
-    query = build_query(reply.thought.pieces, said, buffers.question.text, settings.word_confidence)
+    known = buffers.known() if settings.query_words == "public" else ""
+    query = build_query(reply.thought.pieces, said, buffers.question.text, settings.word_confidence, known)
     repeated = query.lower() in buffers.queries
     buffers.queries.add(query.lower())
     hits = () if repeated else cast(tuple[Hit, ...], (yield (query, settings.documents)))

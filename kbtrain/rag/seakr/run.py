@@ -24,7 +24,7 @@ from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
-from kbtrain.rag.seakr.self_aware import AnswerEngine, SelfAwareSettings
+from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace, TraceFile
 from kbtrain.records import Question, Split
 from kbtrain.retrieval.base import Searcher
@@ -51,7 +51,15 @@ class SeakrPipelineConfig(Config):
     signal: str | None = Field(None, description="another signal than the gate's decides, see gates/seakr/signals.py")
     max_steps: int = Field(7, ge=1, description="sentences of a rationale")
     max_documents: int = Field(5, ge=1, description="documents that are kept")
-    word_confidence: float = Field(0.4, ge=0, le=1, description="probability from which a word goes into the query")
+    word_confidence: float = Field(
+        0.4,
+        ge=0,
+        le=1,
+        description="probability from which a word goes into the query; .4 is ours, SeaKR's code has .9",
+    )
+    query_words: QueryWords = Field(
+        "probable", description="probable: by word_confidence alone; public: or of the question or the step before"
+    )
     demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
     chain_tokens: int = Field(192, ge=1, description="tokens of a chain of reasoning over the kept documents")
@@ -75,6 +83,7 @@ class SeakrPipelineConfig(Config):
             max_steps=self.max_steps,
             max_documents=self.max_documents,
             word_confidence=self.word_confidence,
+            query_words=self.query_words,
         )
 
 
@@ -102,8 +111,9 @@ _FLOOR_QUESTIONS = 8  # dev questions whose states say where the floor lies
 # what a threshold chosen on dev depends on: variants that differ elsewhere share it
 _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
-    "dtype", "questions.jsonl",
+    "dtype", "questions.jsonl", "rules",
 )  # fmt: skip
+_RULES = 2  # of the loops: traces and thresholds made by other rules are not gone on with (2: U of a sentence alone)
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
 
 
@@ -124,6 +134,7 @@ class SeakrRun:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
         self._dev = chosen(everything, "dev", config.threshold_questions)
         self._key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
+        self._key["rules"] = _RULES
         self._key |= SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
         self._key |= {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:

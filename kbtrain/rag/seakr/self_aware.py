@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from kbtrain.gates.seakr.engine import Uncertainty
 
 
+Kind = Literal["sentence", "answer", "chain"]
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """One prompt of a question. ``kind``: generate the next sentence, the answer, or a whole chain of reasoning.
@@ -40,7 +43,7 @@ class GenerationRequest:
     question: str
     documents: tuple[Hit, ...] = ()
     rationales: tuple[str, ...] = ()
-    kind: Literal["sentence", "answer", "chain"] = "sentence"
+    kind: Kind = "sentence"
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,17 @@ class PromptEngine:
         """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
         fitted = [self._fit(request) for request in requests]
         prompts = [(request.id, ids) for request, (ids, _) in zip(requests, fitted, strict=True)]
-        chains = [i for i, request in enumerate(requests) if request.kind == "chain"]
-        others = [i for i, request in enumerate(requests) if request.kind != "chain"]
-        thoughts = dict(zip(others, self.engine.think([prompts[i] for i in others]), strict=True))
-        completed = self.engine.complete([prompts[i] for i in chains], self.chain_tokens, CHAIN_STOP) if chains else []
-        thoughts |= dict(zip(chains, completed, strict=True))
+        thoughts: dict[int, Thought] = {}
+        for kind in sorted({request.kind for request in requests}):
+            some = [i for i, request in enumerate(requests) if request.kind == kind]
+            thoughts |= dict(zip(some, self._of_kind(kind, [prompts[i] for i in some]), strict=True))
         return [Reply(thoughts[i], cut) for i, (_, cut) in enumerate(fitted)]
+
+    def _of_kind(self, kind: Kind, prompts: list[tuple[str, list[int]]]) -> list[Thought]:
+        """Thoughts to prompts of one kind. The uncertainty of a sentence is that of the sentence, not of its line."""
+        if kind == "chain":
+            return self.engine.complete(prompts, self.chain_tokens, CHAIN_STOP)
+        return self.engine.think(prompts, first_sentence if kind == "sentence" else None)
 
     def _fit(self, request: GenerationRequest) -> tuple[list[int], int]:
         """Token ids within the room, and how many tokens of documents were cut."""
@@ -121,12 +129,16 @@ QuestionCoroutine = Exchange["PipelineOutcome"]
 """A question in work: yields generation requests or a search, is sent replies or hits, returns its outcome."""
 
 
+QueryWords = Literal["probable", "public"]
+
+
 @dataclass(frozen=True)
 class SelfAwareSettings:
     """``documents``: N of a search; ``max_steps`` and ``max_documents`` end the multi-hop loop (paper: 3, 7, 5).
 
     ``rerank`` False keeps the best hit of the search; ``reason`` False answers from the rationales alone (A).
-    ``word_confidence``: probability from which a word of an uncertain sentence goes into the query.
+    ``word_confidence``: probability from which a word of an uncertain sentence goes into the query; with
+    ``query_words`` "public" also each that stands in the question or in the step before, as in SeaKR's public code.
     """
 
     threshold: float
@@ -136,6 +148,7 @@ class SelfAwareSettings:
     max_steps: int = 7
     max_documents: int = 5
     word_confidence: float = 0.4
+    query_words: QueryWords = "probable"
 
 
 @dataclass
