@@ -34,7 +34,7 @@ NAMES: tuple[Setting, ...] = ("long", "short", "short_no_stops")
 
 class SamplingBenchmarkConfig(Config):
     model: str = Field("smollm2-135m-instruct", description="embedded name or local folder")
-    dtype: str = Field("auto", description="auto (measured), bf16, fp32; the same for all")
+    dtype: str = Field("auto", description="auto (by the processor), bf16, fp32; the same for all")
     settings: tuple[Setting, ...] = Field(NAMES, description="long prompts, short prompts, short without end tokens")
     n: int = Field(30, ge=1, description="answers to a question")
     rounds: int = Field(2, ge=1, description="times each peer takes its turn")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class ScoringBenchmarkConfig(Config):
     gate: Path | None = Field(None, description="a KBM's folder; else the embedded model, untrained")
     model: str = Field("smollm2-135m-instruct", description="the model, where no gate is given")
-    dtype: str = Field("auto", description="auto (measured), bf16, fp32; the same for both")
+    dtype: str = Field("auto", description="auto (by the processor), bf16, fp32; the same for both")
     examples: int = Field(32, ge=1, description="questions")
     longest: tuple[int, ...] = Field((0, 300), description="tokens of the longest reference, about; in turn")
     batch: tuple[int, ...] = Field((1, 8), description="questions in one call of generate; 1: of ours as well; in turn")

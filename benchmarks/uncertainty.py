@@ -33,7 +33,7 @@ TARGETS: dict[Setting, float] = {"long": 15.0, "short": 3.0}
 
 class UncertaintyBenchmarkConfig(Config):
     model: str = Field("smollm2-135m-instruct", description="embedded name or local folder")
-    dtype: Literal["bf16", "fp32"] | None = Field(None, description="the same for both; null: measured")
+    dtype: Literal["bf16", "fp32"] | None = Field(None, description="the same for both; null: by the processor")
     settings: tuple[Setting, ...] = Field(SETTINGS, description="long prompts, short prompts")
     k: int = Field(20, ge=2, description="samples to a question")
     rounds: int = Field(2, ge=1, description="times each peer takes its turn")

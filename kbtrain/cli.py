@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbtrain import __version__, scripts
+from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's error is one line on stderr and exit code 2."""
+    share_cores()
     try:
         args = _parser().parse_args(argv)
         args.run(args)

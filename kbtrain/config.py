@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Un
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.files import read_text
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
 
@@ -195,11 +197,9 @@ def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """The mapping in a YAML file, and the line of each of its keys."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text) or {}
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "not YAML"
@@ -219,6 +219,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
+    share_cores()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
     try:
         main(parse_args(kind, sys.argv[1:], description))

@@ -15,7 +15,8 @@ from kbtrain.provenance import git_state, package_versions
 
 OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
 VARIABLES = (
-    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "RAY_ADDRESS",
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
+    "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "RAY_ADDRESS",
     "DS_ACCELERATOR", "TOKENIZERS_PARALLELISM",
 )  # fmt: skip
 _GIB = 2**30

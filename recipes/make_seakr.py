@@ -42,7 +42,7 @@ class MakeSeakrConfig(Config):
     max_new_tokens: int = Field(24, ge=1, description="tokens of an answer")
     max_prompt_tokens: int = Field(2048, ge=16, description="a longer prompt loses evidence from its tail")
     seed: str = Field("seakr", description="name of the random numbers")
-    dtype: str = Field("auto", description="auto (measured), fp32, bf16 or fp16; noted in the folder")
+    dtype: str = Field("auto", description="auto (by the processor), fp32, bf16 or fp16; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     def settings(self) -> SeakrSettings:

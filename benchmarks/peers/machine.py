@@ -1,6 +1,6 @@
 """Peer that answers nothing: how fast this machine multiplies the model's own matrices, and reads memory.
 
-Arguments: model folder, dtype (auto: measured, as the sampler does).
+Arguments: model folder, dtype (auto: as the sampler chooses it).
 """
 
 from __future__ import annotations

@@ -56,14 +56,14 @@ class RayScoring(RayCluster):
         for _, text in self.map_rows(self.worker, config, rows, "chunk", gpus=int(handle.opening.device != "cpu")):
             done = json.loads(text)
             dtypes.add(done["dtype"])
-            if len(dtypes) > 1:  # 'auto' is measured, and the machines differ
+            if len(dtypes) > 1:  # 'auto' follows the processor, and the machines differ
                 found = " and ".join(sorted(dtypes))
                 raise UserError(f"key 'dtype': auto means {found} on different machines; name one of them")
             yield _SCORED.validate_python(done["scored"])
 
 
 def _with_dtype(opening: Opening) -> Opening:
-    """The opening with the number format that ``auto`` means on this machine, where it is measured: for gates that
+    """The opening with the number format that ``auto`` means on this machine: for gates that
     prompt a model by its name. Folders say their own."""
     if opening.prompt is None or opening.dtype != "auto":
         return opening

@@ -20,7 +20,7 @@ class LLMConfig(Config):
         "transformers",
         description="transformers, vllm, openai (a server that speaks its protocol), scripted (no model)",
     )
-    dtype: str = Field("auto", description="auto (measured; vllm: the model's own), bf16, fp32, fp16")
+    dtype: str = Field("auto", description="auto (by the processor; vllm: the model's own), bf16, fp32, fp16")
     device: str = Field("auto", description="transformers: auto, cpu, cuda, cuda:1, ...")
     seed: str = Field("0", description="names the run's random numbers")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")

@@ -184,7 +184,7 @@ class SamplingJob:
         done, config = store.done(self.run), self.config
         begun: dict[str, Any] | None = None
         if config.dtype == "auto" and self.run in store.runs():
-            # a begun run keeps its number format: 'auto' measures, and could measure otherwise on a busy machine
+            # a begun run keeps its number format: 'auto' could mean another one on another machine
             config = config.model_copy(update={"dtype": store.run_meta(self.run).get("dtype", "auto")})
         windows = self.shard.windows(self.plan.requests(), config.window)
         for facts, sets in engine(config, windows, done):

@@ -174,7 +174,7 @@ def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch
 
 
 def compute_of(model: str, dtype: str, device: str) -> str:
-    """fp32, bf16 or fp16; ``auto`` measures, so ask once for all ranks and for every resume."""
+    """fp32, bf16 or fp16; ``auto`` depends on the machine, so ask once for all ranks and for every resume."""
     from kbtrain.models.load import choose_dtype, name_of
     from kbtrain.models.shapes import config_of
 

@@ -1,6 +1,6 @@
 """Open a causal language model: an embedded one by name, a local folder, or a hub id.
 
-The number format of ``auto`` is measured on the CPU at hand, never guessed from its name.
+The number format of ``auto`` follows from what the processor can do, so that it is the same on one machine every time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
 from kbtrain.models.weights import open_weights
 
 NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_WORTH = 1.2  # bf16 must be this much faster than fp32 to be taken: it also rounds
 
 
 def choose_dtype(name: str, device: str, model_type: str) -> torch.dtype:
@@ -42,7 +41,15 @@ def name_of(dtype: torch.dtype) -> str:
 def _auto(device: str) -> torch.dtype:
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if matmul_rate(torch.bfloat16) > _WORTH * matmul_rate(torch.float32) else torch.float32
+    return torch.bfloat16 if multiplies_bf16() else torch.float32
+
+
+def multiplies_bf16() -> bool:
+    """True if the CPU has instructions for bf16 products that PyTorch uses: AVX-512 BF16 or AMX.
+
+    Not measured: beside other work a measurement comes out one way or the other, and the format with it.
+    """
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:

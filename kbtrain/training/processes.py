@@ -63,7 +63,7 @@ def main_first(task: Callable[[], T]) -> T:
 
 
 def compute_dtype(name: str, device: str, model: PreTrainedModel) -> str:
-    """fp32, bf16 or fp16; ``auto`` measures, so ask once for all ranks and for every resume."""
+    """fp32, bf16 or fp16; ``auto`` depends on the machine, so ask once for all ranks and for every resume."""
     from kbtrain.models.load import choose_dtype, name_of
 
     return name_of(choose_dtype(name, device, model.config.model_type))

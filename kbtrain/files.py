@@ -1,0 +1,179 @@
+"""Files written whole or not at all, by one process at a time.
+
+:func:`writing` locks what a stage writes, :func:`replacing` puts a finished file in the place of an older one. What the
+system refuses (permission, a full disk, a directory in place of a file) is one line, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbtrain.errors import UserError, at
+
+_PARTIAL = ".partial"
+_PROBLEMS = {
+    errno.ENOSPC: "disk is full; free some space and run the same command again",
+    errno.EDQUOT: "disk quota is used up; free some space and run the same command again",
+    errno.EFBIG: "file too large for this disk or its limits; free some space and run the same command again",
+    errno.EROFS: "file system is read-only; choose another folder",
+    errno.EACCES: "permission denied; choose another folder, or change its permissions",
+    errno.EPERM: "permission denied; choose another folder, or change its permissions",
+    errno.EISDIR: "is a folder, expected a file",
+    errno.ENOTDIR: "a part of its path is a file, expected a folder",
+    errno.EEXIST: "a file is there, expected a folder",
+    errno.ELOOP: "links that lead in a circle; name the file itself",
+    errno.ENAMETOOLONG: "name too long; choose a shorter one",
+    errno.ENOENT: "no such file",
+    errno.ENXIO: "no regular file",
+    errno.EIO: "disk error; check the disk and run the same command again",
+}
+
+
+def problem(error: OSError) -> str:
+    """The system's refusal in words, and its remedy."""
+    known = _PROBLEMS.get(error.errno or 0)
+    return known or f"cannot be used ({error.strerror or error})"
+
+
+@contextlib.contextmanager
+def errors_of(path: Path | str) -> Iterator[None]:
+    """Turn what the system says about ``path`` into :class:`UserError`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ConnectionError | TimeoutError) or error.errno is None:  # no file is to blame
+            raise
+        other = error.filename  # of a file that is read on the way
+        place = path if not isinstance(other, str) or other.endswith(_PARTIAL) else other
+        raise UserError(f"{at(place)}: {problem(error)}") from None
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise :class:`UserError` for what cannot be read twice: folders, pipes, devices, nothing at all."""
+    with errors_of(path):
+        mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+        raise UserError(f"{at(path)}: is {kind}, expected a file")
+
+
+def read_text(path: Path | str) -> str:
+    """A whole file as UTF-8 text. Raises :class:`UserError`."""
+    check_regular(path)
+    try:
+        with errors_of(path):
+            return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A name of this process's own beside ``target``, to be written; it takes the target's place when all went well.
+
+    After an error the target is as it was, and nothing else is left. Raises :class:`UserError` where the system
+    refuses.
+    """
+    partial = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}{_PARTIAL}")
+    try:
+        with errors_of(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            with open(partial, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key: str = "") -> Iterator[None]:
+    """Hold the right to write files or folders; the system gives it back when the process dies.
+
+    Raises :class:`UserError` at once when another process holds it: "another process is writing ``what``, since ...";
+    ``instead``: what the user can do. ``key`` tells apart what several processes may write into one target. The lock
+    is a file beside the target while it is held; on a network disk it counts between machines only as far as that disk
+    keeps ``flock``. What a killed process left half written is removed.
+    """
+    with contextlib.ExitStack() as held:
+        for target in sorted(dict.fromkeys(targets)):  # in one order, so that two processes never hold one each
+            held.enter_context(_lock(target, what, instead, key))
+        yield
+
+
+@contextlib.contextmanager
+def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
+    lock, made = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = _acquired(lock)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{at(target)}: cannot be locked ({reason}); can its folder be written?") from None
+    if file is None:
+        since = _read(lock)
+        raise UserError(f"{at(target)}: another process is writing {what}{since}; {instead}")
+    try:
+        for left in target.parent.glob(f"{glob.escape(target.name)}.*{_PARTIAL}"):
+            with contextlib.suppress(OSError):
+                left.unlink()
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.unlink()
+        fcntl.flock(file, fcntl.LOCK_UN)  # a child that inherited the file would hold it on
+        os.close(file)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # made for the lock alone
+
+
+def _acquired(lock: Path) -> int | None:
+    """The locked file's descriptor, or None where another process has it."""
+    while True:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(lock)):
+                text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (process {os.getpid()} on {socket.gethostname()})"
+                os.ftruncate(file, 0)
+                os.write(file, text.encode())
+                return file
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # its holder has just removed it: another one is to be locked
+
+
+def _read(lock: Path) -> str:
+    try:
+        text = lock.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return f", since {text}" if text else ""
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    """The folders that are not there, the innermost first."""
+    found = []
+    while not folder.exists() and folder != folder.parent:
+        found.append(folder)
+        folder = folder.parent
+    return found
