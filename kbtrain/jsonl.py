@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import functools
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,10 +12,10 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.files import check_regular, errors_of, read_text, replacing
 
 R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @functools.cache
@@ -65,10 +63,8 @@ def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
 def read_json(path: Path | str) -> dict[str, Any]:
     """The object of a JSON file. Raises :class:`UserError` if it is missing, broken or no object."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{at(path)}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        data = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:  # ValueError: broken, or a number of thousands of digits
         raise UserError(f"{at(path)}: broken JSON ({error})") from None
     if not isinstance(data, dict):
         raise UserError(f"{at(path)}: expected a JSON object, found {type(data).__name__}")
@@ -106,13 +102,12 @@ def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
 
 def lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Stream (number from 1, text) of a file's lines that are not blank. Raises :class:`UserError`."""
+    check_regular(path)
     try:
-        with open(path, encoding="utf-8") as file:
+        with errors_of(path), open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
 
@@ -120,23 +115,12 @@ def lines(path: Path | str) -> Iterator[tuple[int, str]]:
 def write(path: Path | str, records: Iterable[Any]) -> int:
     """Write a whole file atomically (temporary file, then rename); returns how many records it holds.
 
-    Raises :class:`UserError` when the disk is full; then, as after any error, an older file stays as it was.
+    Raises :class:`UserError` where the system refuses (disk full); then, as after any error, an older file stays as it
+    was.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            count = 0
-            for record in records:
-                count += 1
-                file.write(dump(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
-            raise UserError(f"{at(target)}: disk is full; free some space and run the same command again") from None
-        raise
+    count = 0
+    with replacing(Path(path)) as partial, open(partial, "w", encoding="utf-8") as file:
+        for record in records:
+            count += 1
+            file.write(dump(record) + "\n")
     return count

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import resource
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
+from kbtrain.files import check_regular, errors_of, read_text, replacing
 
 SCHEMA = 1
 PACKAGES = (
@@ -77,11 +77,11 @@ def write_result(
 
 def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
     """The content of a JSON file. Raises :class:`UserError` ending in one of the two remedies."""
+    if not path.exists():
+        raise UserError(f"{at(path)}: no such file; {if_missing}")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file; {if_missing}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError):
         raise UserError(f"{at(path)}: broken JSON; {if_broken}") from None
 
 
@@ -116,22 +116,15 @@ def file_sha256(path: Path) -> str:
         files = sorted(file for file in path.rglob("*") if file.is_file())
         lines = (f"{file.relative_to(path).as_posix()} {file_sha256(file)}\n" for file in files)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file") from None
+    check_regular(path)
+    with errors_of(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a small text file so that a reader sees the old one or the whole new one, never a part; secrets struck."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(strike(text))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        partial.write_text(strike(text), encoding="utf-8")
 
 
 def package_versions() -> dict[str, str]:

@@ -18,9 +18,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from filelock import FileLock, Timeout
-
-from kbtrain import jsonl
+from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.records import GREEDY, Condition, Sample, SampleSet
 
@@ -110,25 +108,11 @@ def _n_tables(db: sqlite3.Connection) -> int:
 def writing(path: Path, run: str) -> Iterator[None]:
     """Hold the right to write ``run`` of the store ``path``; the system gives it back when the process dies.
 
-    Raises :class:`UserError` at once when another process holds it. The lock is a file beside the store; on a network
-    disk it counts between machines only as far as that disk keeps ``flock``.
+    Raises :class:`UserError` at once when another process holds it.
     """
-    lock = FileLock(path.with_name(f"{path.name}.{quote(run, safe='')}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(
-            f"{at(path)}: another process is sampling run '{run}' into it; wait for it, or name another run"
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"{at(path)}: cannot be locked ({error.strerror or error}); can its folder be written?"
-        ) from None
-    try:
+    key = f".{quote(run, safe='')}"
+    with files.writing(path, what=f"run '{run}'", instead="wait for it, or name another run", key=key):
         yield
-    finally:
-        lock.release()
 
 
 def _flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -338,15 +322,14 @@ def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
     names = {"question_id": text, "condition": text, "index": number, "text": text, "n_tokens": number}
     names |= {"finish": text, "logprob": pyarrow.float64(), "prompt_tokens": number, "evidence_cut": number}
     fields = pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in names.items()])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial, count, answers = target.with_name(target.name + ".partial"), 0, _answers(sets)
-    with pyarrow.parquet.ParquetWriter(partial, fields, compression="zstd") as writer:
+    count, answers = 0, _answers(sets)
+    with (
+        files.replacing(target) as partial,
+        pyarrow.parquet.ParquetWriter(partial, fields, compression="zstd") as writer,
+    ):
         while chunk := list(itertools.islice(answers, ROW_GROUP)):
             writer.write_table(pyarrow.Table.from_pylist(chunk, schema=fields))
             count += len(chunk)
-    with open(partial, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, target)
     return count
 
 

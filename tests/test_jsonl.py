@@ -145,8 +145,11 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_rest(tmp_path: Path, er
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"s\.jsonl: disk is full; free some space and run the same command again$"):
         jsonl.write(tmp_path / "s.jsonl", scores(OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(PermissionError):
-        jsonl.write(tmp_path / "s.jsonl", scores(PermissionError(errno.EACCES, "other errors stay what they are")))
+    other = PermissionError(errno.EACCES, "Permission denied", "other.jsonl")
+    with pytest.raises(UserError, match=r"^other\.jsonl: permission denied; "):
+        jsonl.write(tmp_path / "s.jsonl", scores(other))
+    with pytest.raises(ConnectionError):  # of a server that is asked on the way: no file is to blame
+        jsonl.write(tmp_path / "s.jsonl", scores(ConnectionRefusedError(errno.ECONNREFUSED, "refused")))
 
 
 def test_reading_streams(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path):
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         start = time.monotonic()
         with (
-            pytest.raises(UserError, match=r"samples\.db: another process is sampling run 'main' into it; wait"),
+            pytest.raises(UserError, match=r"samples\.db: another process is writing run 'main', since 20.+; wait"),
             writing(path, "main"),
         ):
             pass

@@ -73,7 +73,7 @@ def test_shards_of_the_real_sampler_merge_to_the_bytes_of_the_undivided_run(coun
 
 def test_a_second_sampler_is_told_so_before_it_opens_a_model(make_run):
     folder = make_run("run")
-    with writing(folder / "samples.db", "main"), pytest.raises(UserError, match="another process is sampling"):
+    with writing(folder / "samples.db", "main"), pytest.raises(UserError, match="another process is writing run"):
         sample(folder, "./no/such/model")
     with writing(folder / "samples.shard-1-of-2.db", "main"):  # shards do not wait for each other
         sample(folder, "any", "--backend", "scripted", "--shard", "2/2")
