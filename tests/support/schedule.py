@@ -28,6 +28,7 @@ SLOW = (
     "data_gen/test_turns.py",
     "data_gen/test_label.py",
     "benchmarks/test_training_benchmarks.py",
+    "benchmarks/test_busy_benchmark.py",
     "models/test_smollm2.py",
     "benchmarks/test_store_benchmark.py",
     "data_gen/test_build_atlas.py",
@@ -56,6 +57,7 @@ SLOW = (
     "test_store.py",
     "test_imports.py",
     "test_config.py",
+    "test_cores.py",
     "test_support.py",
     "test_scripts.py",
 )
