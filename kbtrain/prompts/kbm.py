@@ -132,6 +132,11 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     return template.format(query=query, evidence=evidence)
 
 
+def background(evidence: str, language: Language) -> str:
+    """The evidence alone, as figures 10 and 12 put it before the question."""
+    return _EVIDENCE[language].format(evidence=evidence)
+
+
 def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequence[Key] = PAPER_KEYS) -> str:
     """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours)."""
     benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""

@@ -57,18 +57,21 @@ class WebSearch:
         missing = [name for name in service.headers.values() if name not in os.environ]
         if missing:
             raise UserError(f"key 'web': environment variable {missing[0]} is not set")
-        self._headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
+        self.headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, in the service's order. Raises :class:`UserError` when it gives up."""
         with ThreadPoolExecutor(self.service.parallel) as pool:
             replies = list(pool.map(lambda query: self._reply(query, k), queries))
-        return [self._hits(reply, query, k) for reply, query in zip(replies, queries, strict=True)]
+        return [self.hits(reply, query, k) for reply, query in zip(replies, queries, strict=True)]
+
+    def url(self, query: str, k: int) -> str:
+        """The address with the query in it."""
+        quoted = urllib.parse.quote(query, safe="")
+        return self.service.url.replace("{query}", quoted).replace("{k}", str(k))
 
     def _reply(self, query: str, k: int) -> Any:
-        quoted = urllib.parse.quote(query, safe="")
-        url = self.service.url.replace("{query}", quoted).replace("{k}", str(k))
-        request = urllib.request.Request(url, headers={"Accept": "application/json", **self._headers})
+        request = urllib.request.Request(self.url(query, k), headers={"Accept": "application/json", **self.headers})
         problem = ""
         for attempt in range(self.service.attempts):
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
@@ -88,7 +91,8 @@ class WebSearch:
                 self._sleep(wait)
         raise UserError(f"web search for {query!r:.60}: {problem}; what was found before is kept, run the same again")
 
-    def _hits(self, reply: Any, query: str, k: int) -> tuple[Hit, ...]:
+    def hits(self, reply: Any, query: str, k: int) -> tuple[Hit, ...]:
+        """The hits in a reply's JSON. Raises :class:`UserError` where it has no list of results."""
         service, found = self.service, dict[str, Hit]()
         rows = at_path(reply, service.results)
         if not isinstance(rows, list):

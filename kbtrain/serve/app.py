@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -12,29 +11,12 @@ from starlette.routing import Route
 from kbtrain.records import TurnExample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, Decision
-from kbtrain.serve.exchange import Endpoint, Exchange, Handle, Keys
-from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.decide import Decision
+from kbtrain.serve.exchange import Endpoint, Exchange, Handle
 from kbtrain.serve.problem import Refused
+from kbtrain.serve.proxy import proxy
+from kbtrain.serve.service import Service
 from kbtrain.serve.worker import Input
-
-
-class Service:
-    """Everything that the routes share."""
-
-    def __init__(self, config: ServeConfig) -> None:
-        self.config = config
-        self.keys = Keys.read(config.keys)
-        self.metrics = Metrics()
-        self.decider = Decider(config)
-        self.decider.warm_up()
-        self.metrics.inflight.set_function(lambda: Endpoint.inflight)
-        self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
-
-    async def close(self) -> None:
-        """End threads and connections."""
-        await asyncio.to_thread(self.decider.close)
 
 
 def application(service: Service) -> Starlette:
@@ -47,6 +29,8 @@ def application(service: Service) -> Starlette:
         return Route(path, _endpoint(path, handled, service), methods=[method])
 
     routes = [
+        route("/v1/chat/completions", "POST", chat_route),
+        route("/v1/completions", "POST", completions_route),
         route("/v1/gate", "POST", gate_route),
         route("/v1/models", "GET", models_route),
         route("/health", "GET", health_route),
@@ -76,25 +60,11 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
 
     async def work() -> None:
         exchange.moment = "gate"
-        made = await decided(service, inputs, threshold, budget)
+        made = await service.decisions("gate", inputs, threshold, budget)
         fields = [_shown(value, decision) for value, decision in zip(inputs, made, strict=True)]
         await exchange.json({"gate": made[0].gate, "decisions": fields, "seconds": round(made[0].seconds, 6)})
 
     await exchange.until_gone(work())
-
-
-async def decided(
-    service: Service, inputs: list[Input], threshold: float | None, budget: float | None
-) -> list[Decision]:
-    """Decisions for a route that has no other answer than the gate's. Raises :class:`Refused`."""
-    try:
-        return await service.decider.decide(inputs, threshold, budget)
-    except TimeoutError:
-        raise Refused(504, "gate_slow", "the gate did not answer in time") from None
-    except Refused:
-        raise
-    except Exception as error:
-        raise Refused(502, "gate_failed", f"the gate failed ({type(error).__name__})") from error
 
 
 def _inputs(service: Service, body: dict[str, Any]) -> list[Input]:
@@ -144,10 +114,21 @@ def _shown(value: Input, decision: Decision) -> dict[str, Any]:
     }
 
 
+async def chat_route(service: Service, exchange: Exchange) -> None:
+    """The adaptive proxy, for a chat."""
+    await proxy(service, exchange, "chat/completions")
+
+
+async def completions_route(service: Service, exchange: Exchange) -> None:
+    """The adaptive proxy, for a prompt."""
+    await proxy(service, exchange, "completions")
+
+
 async def models_route(service: Service, exchange: Exchange) -> None:
-    """The gate as a model; the upstream's models before it."""
+    """The upstream's models, then the gate as one."""
     gate = {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
-    await exchange.json({"object": "list", "data": [gate]})
+    models = [] if service.upstream is None else await service.upstream.models()
+    await exchange.json({"object": "list", "data": [*models, gate]})
 
 
 async def health_route(service: Service, exchange: Exchange) -> None:
@@ -157,6 +138,11 @@ async def health_route(service: Service, exchange: Exchange) -> None:
 
 async def ready_route(service: Service, exchange: Exchange) -> None:
     """The gate is loaded, and the upstream can be reached."""
+    if service.upstream is not None:
+        try:
+            await service.upstream.models()
+        except Refused as refused:
+            raise Refused(503, refused.code, str(refused)) from None
     await exchange.json({"status": "ready", "gate": service.decider.loaded.name})
 
 

@@ -18,7 +18,7 @@ from kbtrain.serve.config import ServeConfig
 if TYPE_CHECKING:
     import uvicorn
 
-    from kbtrain.serve.app import Service
+    from kbtrain.serve.service import Service
 
 USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
 
@@ -43,7 +43,7 @@ def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
 
 def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     """Serve until a signal ends it; SIGHUP opens the gate's folder again."""
-    from kbtrain.serve.app import Service
+    from kbtrain.serve.service import Service
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     listening = listen(config.host, config.port)
@@ -51,8 +51,26 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     service = Service(config)
     sys.setswitchinterval(0.001)  # the gate's thread lets the event loop in sooner
     name = f"[{config.host}]" if ":" in config.host else config.host
+    for line in described(service):
+        say(line)
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
     asyncio.run(_serve(service, listening))
+
+
+def described(service: Service) -> list[str]:
+    """Lines about what was opened, and what a decision of this gate costs where that is more than a forward pass."""
+    config, loaded = service.config, service.decider.loaded
+    lines = [f"threshold {service.decider.threshold(loaded):.6g}"]
+    share = loaded.share_above(service.decider.threshold(loaded))
+    if share is not None:
+        lines[0] += f": searches for {share:.0%} of the dev questions"
+    spent = dict(loaded.gate.spent)
+    if spent.get("requests"):
+        each = ", ".join(f"{count / spent['requests']:.0f} {what}" for what, count in spent.items() if count)
+        lines.append(f"this gate samples: one decision costs {each}")
+    if service.upstream is not None:
+        lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
+    return lines
 
 
 async def _serve(service: Service, listening: socket.socket) -> None:

@@ -1,0 +1,107 @@
+"""Passages put into a request, by the project's one prompt rule. They are data: nothing in them is read as a role.
+
+``background`` puts what figures 10 and 12 say before the question in front of the user's own text, and leaves a
+request without passages as it is. ``trained`` asks with the whole figures 9 and 10, as the gate's labels were made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kbtrain.answers.grading import CJK
+from kbtrain.prompts.kbm import Language, answer_prompt, background, evidence_text
+from kbtrain.records import Hit, Question
+from kbtrain.serve.config import Injection, PromptRule
+
+CALL = "call_kbtrain"
+_CHINESE = re.compile(rf"[{CJK}]")
+# what chat templates write between turns: a passage that holds it must not open a turn of its own
+_CONTROL = re.compile(
+    r"<(?=[|｜])|(?<=[|｜])>|<(?=/?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn|start_header_id|end_header_id)>)"
+    r"|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT)\])|<(?=</?SYS>>)",
+    re.I,
+)
+
+
+def as_data(text: str) -> str:
+    """A passage's text with the marks of chat templates broken by a space, and without control characters."""
+    plain = "".join(c if c in "\n\t" or c.isprintable() or c.isspace() else " " for c in text)
+    return _CONTROL.sub(lambda found: f" {found[0]}" if found[0] == ">" else f"{found[0]} ", plain)
+
+
+def evidence_of(hits: Sequence[Hit]) -> str | None:
+    """Text of the passages as the project's prompts show them; None if there is nothing to show."""
+    return evidence_text([Hit(hit.passage_id, as_data(hit.title), as_data(hit.text), hit.score) for hit in hits])
+
+
+def language_of(text: str) -> Language:
+    """As gates take it for a bare question."""
+    return "zh" if _CHINESE.search(text) else "en"
+
+
+def chat_with(
+    body: dict[str, Any], query: str, evidence: str | None, rule: PromptRule, injection: Injection
+) -> dict[str, Any]:
+    """The request with the passages in it; the same object if there is nothing to change."""
+    messages = list(body["messages"])
+    if rule == "trained":
+        messages[-1] = _replaced(messages[-1], whole_prompt(query, evidence))
+    elif evidence is None:
+        return body
+    elif injection == "user":
+        messages[-1] = _preceded(messages[-1], background(evidence, language_of(query)))
+    elif injection == "system":
+        _into_system(messages, background(evidence, language_of(query)).rstrip("\n"))
+    else:
+        messages += _tool_call(query, evidence)
+    return {**body, "messages": messages}
+
+
+def completion_with(body: dict[str, Any], query: str, evidence: str | None, rule: PromptRule) -> dict[str, Any]:
+    """As :func:`chat_with`, of a request with one ``prompt``."""
+    if rule == "trained":
+        return {**body, "prompt": whole_prompt(query, evidence)}
+    if evidence is None:
+        return body
+    return {**body, "prompt": background(evidence, language_of(query)) + body["prompt"]}
+
+
+def whole_prompt(query: str, evidence: str | None) -> str:
+    """Figures 9 and 10."""
+    question = Question("request", query, (), "test", "request", language_of(query))
+    return answer_prompt(question, "llm" if evidence is None else "rag", evidence)
+
+
+def _preceded(message: dict[str, Any], text: str) -> dict[str, Any]:
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": text + content}
+    return {**message, "content": [{"type": "text", "text": text}, *content]}
+
+
+def _replaced(message: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**message, "content": text}
+
+
+def _into_system(messages: list[dict[str, Any]], text: str) -> None:
+    """Append to the system message that stands first, or put one there: many templates allow one alone."""
+    first = messages[0]
+    if first["role"] not in {"system", "developer"}:
+        messages.insert(0, {"role": "system", "content": text})
+    elif isinstance(first.get("content"), list):
+        messages[0] = {**first, "content": [*first["content"], {"type": "text", "text": text}]}
+    else:
+        messages[0] = {**first, "content": "\n\n".join(filter(None, (first.get("content"), text)))}
+
+
+def _tool_call(query: str, evidence: str) -> list[dict[str, Any]]:
+    """A call of a search that has been answered, behind the user's message."""
+    function = {"name": "search", "arguments": json.dumps({"query": query}, ensure_ascii=False)}
+    call = {"id": CALL, "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": CALL, "content": evidence},
+    ]

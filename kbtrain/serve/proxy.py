@@ -1,0 +1,172 @@
+"""The adaptive proxy: gate, then search and passages into the prompt or not, then the upstream, byte for byte.
+
+The order of what can end a request early: a bad request (400), no room for the gate (503), the client leaving (at any
+of four moments), a failure that the settings want to be an error. Everything else is answered, with the reason in the
+headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from typing import Any
+
+from kbtrain.serve.body import read_object
+from kbtrain.serve.chat import GateInput, gate_input
+from kbtrain.serve.exchange import ClientLeft, Exchange, Header
+from kbtrain.serve.inject import chat_with, completion_with, evidence_of
+from kbtrain.serve.policy import Policy
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.service import Course, Service
+
+logger = logging.getLogger("kbtrain.serve")
+
+
+async def proxy(service: Service, exchange: Exchange, path: str) -> None:
+    """One request of ``chat/completions`` or ``completions``."""
+    if service.upstream is None:
+        message = "this server has no model behind it; start it with --upstream or --model"
+        raise Refused(404, "no_upstream", message)
+    policy = Policy.read(exchange.headers)
+    data = await exchange.body()
+    body = read_object(data)
+    found = _input(service, path, body)
+    if policy.threshold is not None:
+        service.decider.loaded.check(policy.threshold, "x-kbtrain-threshold")
+    course = Course(path, query=found.query)
+    try:
+        await exchange.until_gone(_answer(service, exchange, path, data, body, found, policy, course))
+    except ClientLeft:
+        service.record(course, exchange, "client-left")
+        raise
+    except Refused as refused:
+        refused.headers |= course.headers(service.decider.loaded.name, policy.debug)
+        service.record(course, exchange, refused.code)
+        raise
+    except Exception:
+        service.record(course, exchange, "cut-off")
+        raise
+    service.record(course, exchange, "answered")
+
+
+def _input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
+    """What is gated of a request. Raises :class:`Refused` for a body that is no request."""
+    if "stream" in body and not isinstance(body["stream"], bool | None):
+        raise Refused(400, "body", "field 'stream': expected true or false", "stream")
+    if "model" in body and not isinstance(body["model"], str):
+        raise Refused(400, "body", "field 'model': expected text", "model")
+    reads = service.decider.loaded.gate.reads
+    if path == "chat/completions":
+        return gate_input(body.get("messages"), service.config, reads)
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str | list) or (isinstance(prompt, list) and not prompt):
+        raise Refused(400, "body", "field 'prompt': expected text", "prompt")
+    if not isinstance(prompt, str):
+        return GateInput(None, None, "prompt-list")
+    return gate_input([{"role": "user", "content": prompt}], service.config, reads)
+
+
+async def _answer(
+    service: Service, exchange: Exchange, path: str, data: bytes, body: dict[str, Any], found: GateInput,
+    policy: Policy, course: Course,
+) -> None:  # fmt: skip
+    exchange.moment = "gate"
+    await _decide(service, found, policy, course)
+    if course.wanted:
+        exchange.moment = "search"
+        await _search(service, found.query or "", course)
+    sent = _with_passages(service, path, data, body, found, course)
+    exchange.moment = "first-token"
+    await _forward(service, exchange, path, sent, policy, course)
+
+
+async def _decide(service: Service, found: GateInput, policy: Policy, course: Course) -> None:
+    """Sets the course's decision, reason, and if a search is wanted."""
+    if found.value is None:
+        course.reason = found.reason
+        return
+    if policy.retrieve != "auto":
+        course.reason, course.wanted = "forced", policy.retrieve == "always"
+    else:
+        began = time.perf_counter()
+        try:
+            (course.decision,) = await service.decider.decide([found.value], policy.threshold, policy.budget)
+            course.reason, course.wanted = course.decision.reason, course.decision.retrieve
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
+            _gate_failed(service, error, course)
+        course.gate_seconds = time.perf_counter() - began
+    if service.config.shadow and course.wanted:
+        course.reason, course.wanted = "shadow", False
+    if service.search is None and course.wanted:
+        course.reason, course.wanted = "no-search", False
+
+
+def _gate_failed(service: Service, error: Exception, course: Course) -> None:
+    slow = isinstance(error, TimeoutError)
+    course.reason = "gate-failed"
+    logger.warning("gate: %s", "slower than its deadline" if slow else type(error).__name__)
+    if service.config.on_gate_failure == "error":
+        raise Refused(504 if slow else 502, "gate_failed", "the gate failed")
+    course.wanted = service.config.on_gate_failure == "retrieve"
+
+
+async def _search(service: Service, query: str, course: Course) -> None:
+    """Sets the course's hits; a failure or a deadline leaves none, with the reason."""
+    assert service.search is not None
+    began, result = time.perf_counter(), "found"
+    try:
+        async with asyncio.timeout(service.config.search_deadline_s):
+            course.hits = tuple(await service.search.find(query, service.config.k))
+        if not course.hits:
+            course.reason, result = "no-passages", "nothing"
+    except TimeoutError:
+        result = "slow"
+    except Exception as error:  # noqa: BLE001 - of a service or of a function of the user's
+        result = "failed"
+        logger.warning("search: %s: %s", type(error).__name__, error if type(error).__name__ == "SearchFailed" else "")
+    course.search_seconds = time.perf_counter() - began
+    service.metrics.search_seconds.observe(course.search_seconds)
+    service.metrics.searches.labels(result).inc()
+    if result in {"slow", "failed"}:
+        course.reason = f"search-{result}"
+        if service.config.on_search_failure == "error":
+            raise Refused(504 if result == "slow" else 502, "search_failed", "the search failed")
+
+
+def _with_passages(
+    service: Service, path: str, data: bytes, body: dict[str, Any], found: GateInput, course: Course
+) -> bytes:
+    """The request for the upstream: the client's own bytes, unless there is something to change."""
+    if found.query is None:
+        return data
+    evidence, rule = evidence_of(course.hits), service.config.prompt
+    if evidence is None:
+        course.hits = ()
+    if path == "chat/completions":
+        changed = chat_with(body, found.query, evidence, rule, service.config.injection)
+    else:
+        changed = completion_with(body, found.query, evidence, rule)
+    return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
+
+
+async def _forward(
+    service: Service, exchange: Exchange, path: str, data: bytes, policy: Policy, course: Course
+) -> None:
+    assert service.upstream is not None
+    began = time.perf_counter()
+    query = exchange.scope.get("query_string", b"")
+    async with service.upstream.send(path, data, exchange.headers, query) as reply:
+        added = course.headers(service.decider.loaded.name, policy.debug)
+        ours: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in added.items()]
+        await exchange.start(reply.status, [*reply.headers, *ours])
+        first = True
+        async for chunk in reply.chunks:
+            if first:
+                service.metrics.first_token.observe(time.perf_counter() - began)
+                exchange.moment, first = "stream", False
+            await exchange.chunk(chunk)
+        await exchange.chunk(b"", more=False)

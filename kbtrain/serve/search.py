@@ -1,0 +1,196 @@
+"""Searches that a server can ask: BM25 over a corpus, any HTTP service that answers with JSON, a Python function."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx2
+from pydantic import ValidationError
+
+from kbtrain.errors import UserError, at, strike
+from kbtrain.jsonl import one_line
+from kbtrain.records import Hit
+from kbtrain.retrieval.web import WebSearch, WebService
+from kbtrain.serve.config import ServeConfig
+
+LARGEST = 8 * 2**20  # bytes of a reply
+THREADS = 8
+
+
+class SearchFailed(Exception):
+    """A search that gave no answer; the message is for the log, and holds no question."""
+
+
+class Search(Protocol):
+    """``name`` stands in answers and logs."""
+
+    name: str
+
+    async def find(self, query: str, k: int) -> Sequence[Hit]:
+        """At most ``k`` hits, best first. May raise anything: the server goes on without passages."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections and threads."""
+        ...
+
+
+class ThreadSearch:
+    """A function of a query and k, in threads of its own."""
+
+    def __init__(self, name: str, find: Callable[[str, int], Sequence[Hit]], threads: int) -> None:
+        self.name = name
+        self._find = find
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
+
+    async def find(self, query: str, k: int) -> Sequence[Hit]:
+        """As :meth:`Search.find`."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._find, query, k)
+
+    async def close(self) -> None:
+        """As :meth:`Search.close`; a search that hangs is left behind."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class AsyncSearch:
+    """A coroutine function of a query and k."""
+
+    def __init__(self, name: str, function: Callable[[str, int], Any]) -> None:
+        self.name = name
+        self._function = function
+
+    async def find(self, query: str, k: int) -> Sequence[Hit]:
+        """As :meth:`Search.find`."""
+        return hits_of(await self._function(query, k), k)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+class HttpSearch:
+    """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); asked once a question."""
+
+    name = "http"
+
+    def __init__(self, service: WebService) -> None:
+        self._web = WebSearch(service)
+        self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False)
+
+    async def find(self, query: str, k: int) -> Sequence[Hit]:
+        """As :meth:`Search.find`."""
+        headers = {"accept": "application/json", **self._web.headers}
+        async with self._client.stream("GET", self._web.url(query, k), headers=headers) as response:
+            if response.status_code != 200:
+                raise SearchFailed(f"status {response.status_code}")
+            data = b""
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > LARGEST:
+                    raise SearchFailed(f"a reply above {LARGEST:,} bytes")
+        try:
+            return self._web.hits(json.loads(strike(data.decode())), query, k)
+        except ValueError:
+            raise SearchFailed("no JSON in the reply") from None
+        except UserError:
+            raise SearchFailed(f"no list at '{self._web.service.results}' of the reply") from None
+
+    async def close(self) -> None:
+        """As :meth:`Search.close`."""
+        await self._client.aclose()
+
+
+def open_search(config: ServeConfig) -> Search | None:
+    """The search of a configuration; None for none. Raises :class:`UserError`."""
+    name = config.search
+    if name == "auto":
+        found = automatic(config)
+        return None if found is None else open_search(config.model_copy(update={"search": found}))
+    if name == "none":
+        return None
+    if name.startswith(("http://", "https://")):
+        try:
+            service = WebService(**{"url": name, "timeout_s": config.search_deadline_s, **config.search_mapping})
+        except ValidationError as error:
+            raise UserError(f"key 'search_mapping': {one_line(error)}") from None
+        return HttpSearch(service)
+    if name == "atlas" or Path(name).exists():
+        return _bm25(name)
+    if ":" in name:
+        return _function(name)
+    raise UserError(f"key 'search': {at(name)}: no such file or folder; see kbtrain serve --help")
+
+
+def automatic(config: ServeConfig) -> str | None:
+    """The index of the gate's run folder; without one the atlas for a model in this process; none without a model.
+
+    Raises :class:`UserError` for an upstream without anything to search.
+    """
+    index = config.gate.resolve().parent / "bm25"
+    if config.upstream is None and config.model is None:
+        return None
+    if (index / "tokens.json").exists():
+        return str(index)
+    if config.model is not None:
+        return "atlas"
+    raise UserError(
+        f"key 'search': no index beside {config.gate}; give a corpus, an address or a function, or none (gate alone)"
+    )
+
+
+def _bm25(name: str) -> Search:
+    from kbtrain.questions import atlas_passages
+    from kbtrain.retrieval.bm25 import BM25
+    from kbtrain.retrieval.corpus import read_passages
+
+    if Path(name).is_dir():
+        index = BM25.load(Path(name))
+    else:
+        index = BM25.build(atlas_passages() if name == "atlas" else read_passages(Path(name)))
+    index.search(["warm"], 1)  # numba compiles before the first client waits for it
+    return ThreadSearch(name, lambda query, k: index.search([query], k)[0], threads=1)
+
+
+def _function(name: str) -> Search:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        function: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            function = getattr(function, part)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"key 'search': {name}: cannot be imported ({error})") from None
+    finally:
+        sys.path.remove(os.getcwd())
+    if inspect.iscoroutinefunction(function):
+        return AsyncSearch(name, function)
+    return ThreadSearch(name, lambda query, k: hits_of(function(query, k), k), THREADS)
+
+
+def hits_of(found: Any, k: int) -> tuple[Hit, ...]:
+    """What a function may give: texts, mappings with ``text`` (and ``title``, ``id``, ``score``), or hits.
+
+    Raises :class:`SearchFailed` for anything else.
+    """
+    if not isinstance(found, list | tuple):
+        raise SearchFailed(f"the function gave {type(found).__name__}, expected a list")
+    return tuple(_hit(value, rank) for rank, value in enumerate(found[:k], 1))
+
+
+def _hit(value: Any, rank: int) -> Hit:
+    if isinstance(value, Hit):
+        return value
+    if isinstance(value, str):
+        return Hit(str(rank), "", value, 1 / rank)
+    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
+        name, title = str(value.get("id") or rank), str(value.get("title") or "")
+        return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
+    raise SearchFailed("a result is neither a text nor a mapping with 'text'")

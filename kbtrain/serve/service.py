@@ -1,0 +1,173 @@
+"""Everything that the routes share: gate, search, upstream, metrics, log; and the record of each decision."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from kbtrain.metrics.calibration import shift
+from kbtrain.records import Hit, TurnExample
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decide import Decider, Decision
+from kbtrain.serve.decision_log import DecisionLog
+from kbtrain.serve.exchange import Endpoint, Exchange, Keys
+from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.search import Search, open_search
+from kbtrain.serve.upstream import HttpUpstream, Upstream
+from kbtrain.serve.worker import Input
+
+SCHEMA = "1"
+LONGEST_IDS = 2000  # characters of a debug header
+RECENT = 500  # scores compared with those on dev, and after how many new ones it is done again
+logger = logging.getLogger("kbtrain.serve")
+
+
+@dataclass
+class Course:
+    """Everything that became of one request so far; its headers, its line in the log."""
+
+    route: str
+    reason: str = ""
+    wanted: bool = False  # a search, by the gate, by force, or for want of a gate
+    decision: Decision | None = None
+    gate_seconds: float | None = None
+    search_seconds: float | None = None
+    hits: tuple[Hit, ...] = ()
+    query: str | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    def headers(self, gate: str, debug: bool) -> dict[str, str]:
+        """The ``x-kbtrain-*`` headers of the answer."""
+        d = self.decision
+        values = {
+            "retrieved": str(int(bool(self.hits))),
+            "score": f"{d.score:.6g}" if d else "",
+            "threshold": f"{d.threshold:.6g}" if d else "",
+            "gate": quote(d.gate if d else gate, safe="@"),
+            "reason": self.reason,
+            "passages": str(len(self.hits)),
+            "gate-ms": _ms(self.gate_seconds),
+            "search-ms": _ms(self.search_seconds),
+            "schema": SCHEMA,
+        }
+        if debug:
+            names = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
+            values["passage-ids"] = ",".join(names)[:LONGEST_IDS]
+            values["probability"] = f"{d.probability:.6g}" if d and d.probability is not None else ""
+        return {f"x-kbtrain-{name}": value for name, value in values.items() if value}
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:.2f}"
+
+
+class Service:
+    """Opened from a configuration. Raises :class:`~kbtrain.errors.UserError`."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.keys = Keys.read(config.keys)
+        self.metrics = Metrics()
+        self.decider = Decider(config)
+        self.decider.warm_up()
+        self.search: Search | None = open_search(config)
+        self.upstream = self._upstream()
+        self.log = None if config.log is None else DecisionLog(config.log, config.log_max_mb, config.log_keep)
+        self.metrics.inflight.set_function(lambda: Endpoint.inflight)
+        self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._decided = 0
+
+    def _upstream(self) -> Upstream | None:
+        if self.config.upstream is not None:
+            return HttpUpstream(self.config, self.metrics)
+        return None
+
+    async def decisions(
+        self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None
+    ) -> list[Decision]:
+        """Decisions for a route that has no other answer than the gate's, recorded. Raises :class:`Refused`."""
+        try:
+            made = await self.decider.decide(inputs, threshold, budget)
+        except TimeoutError:
+            raise Refused(504, "gate_slow", "the gate did not answer in time") from None
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client is told
+            logger.warning("gate: %s", type(error).__name__)
+            raise Refused(502, "gate_failed", f"the gate failed ({type(error).__name__})") from None
+        for value, decision in zip(inputs, made, strict=True):
+            words = value.context[-1].text if isinstance(value, TurnExample) else str(value)
+            course = Course(
+                route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=words
+            )
+            self._count(course)
+            self._write(course, "decided", 200)
+        return made
+
+    def record(self, course: Course, exchange: Exchange, outcome: str) -> None:
+        """Count and log a proxied request. ``outcome``: answered, client-left, cut-off, or an error's code."""
+        self._count(course)
+        self._write(
+            course, outcome if outcome != "client-left" else f"client-left-at-{exchange.moment}", exchange.status
+        )
+
+    def _count(self, course: Course) -> None:
+        d, m = course.decision, self.metrics
+        gate = d.gate if d else self.decider.loaded.name
+        m.decisions.labels(gate, "search" if course.wanted else "plain", course.reason).inc()
+        if course.gate_seconds is not None:
+            m.gate_seconds.observe(course.gate_seconds)
+        if d is not None:
+            m.score.observe(d.score)
+            self._recent.append(d.score)
+            self._decided += 1
+            if self._decided % RECENT == 0 and self.decider.loaded.dev_scores:
+                asyncio.get_running_loop().run_in_executor(None, self._compare, list(self._recent))
+
+    def _compare(self, scores: Sequence[float]) -> None:
+        """Warn of recent scores that are distributed otherwise than those on dev."""
+        loaded = self.decider.loaded
+        found = shift(loaded.dev_scores, scores)
+        self.metrics.shift.set(found.p_value)
+        if found.alarming:
+            logger.warning("%s", found.line(loaded.gate.name))
+
+    def _write(self, course: Course, outcome: str, status: int) -> None:
+        if self.log is None:
+            return
+        d = course.decision
+        row = {
+            "time": round(time.time(), 3),
+            "route": course.route,
+            "gate": d.gate if d else self.decider.loaded.name,
+            "score": d.score if d else None,
+            "threshold": d.threshold if d else None,
+            "retrieve": d.retrieve if d else None,
+            "reason": course.reason,
+            "passages": len(course.hits),
+            "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),
+            "search_ms": course.search_seconds and round(1000 * course.search_seconds, 2),
+            "seconds": round(time.perf_counter() - course.began, 4),
+            "outcome": outcome,
+            "status": status,
+            "mode": "shadow" if self.config.shadow else "act",
+        }
+        if not self.log.write(row, course.query, self.config.log_text):
+            self.metrics.log_lost.inc()
+
+    async def close(self) -> None:
+        """End threads and connections; the log is written out."""
+        await asyncio.to_thread(self.decider.close)
+        if self.search is not None:
+            await self.search.close()
+        if self.upstream is not None:
+            await self.upstream.close()
+        if self.log is not None:
+            await asyncio.to_thread(self.log.close)

@@ -1,0 +1,160 @@
+"""The language model's server behind the proxy: requests passed on, answers passed back byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx2
+
+from kbtrain.credentials import key_from_environment
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.exchange import Header
+from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.problem import Refused
+
+HOP_BY_HOP = {
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+}  # fmt: skip
+NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-kbtrain", b"forwarded"}
+NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
+PAUSE = 0.1  # seconds before the second try, doubled each time
+
+logger = logging.getLogger("kbtrain.serve")
+
+
+@dataclass(frozen=True)
+class UpstreamReply:
+    """Status, headers, and the body's bytes as they come."""
+
+    status: int
+    headers: list[Header]
+    chunks: AsyncIterator[bytes]
+
+
+class Upstream(Protocol):
+    """A server, or a model in this process that answers like one."""
+
+    name: str
+
+    def send(
+        self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
+    ) -> AbstractAsyncContextManager[UpstreamReply]:
+        """Send a request; leaving the context ends the work for it. Raises :class:`Refused` without an answer."""
+        ...
+
+    async def models(self) -> list[Any]:
+        """Entries of the list of models. Raises :class:`Refused` if it cannot be had."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections and threads."""
+        ...
+
+
+class HttpUpstream:
+    """A server by its address.
+
+    Its key comes from the environment. Without one the client's own ``Authorization`` is passed on, unless that is a
+    key of this server.
+    """
+
+    name = "upstream"
+
+    def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
+        assert config.upstream is not None
+        self._url = config.upstream.rstrip("/")
+        self._key = key_from_environment(config.upstream_key_env)
+        self._own_keys = config.keys is not None
+        self._tries = config.upstream_tries
+        self._metrics = metrics
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(config.upstream_timeout_s, connect=min(5.0, config.upstream_timeout_s), pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env="KBTRAIN_UPSTREAM_PROXY" in os.environ,
+        )
+
+    def _headers(self, headers: Iterable[Header]) -> list[Header]:
+        headers = list(headers)
+        named = {part.strip().lower() for key, value in headers if key == b"connection" for part in value.split(b",")}
+        own = self._own_keys or self._key is not None
+        kept = [
+            (key, value)
+            for key, value in headers
+            if key not in NOT_SENT | named
+            and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
+            and not (own and key in {b"authorization", b"cookie"})
+        ]
+        if self._key is not None:
+            kept.append((b"authorization", b"Bearer " + self._key.encode()))
+        if not any(key == b"accept-encoding" for key, _ in kept):
+            kept.append(
+                (b"accept-encoding", b"identity")
+            )  # else the client library asks for what this one may not read
+        return kept
+
+    @contextlib.asynccontextmanager
+    async def send(
+        self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
+    ) -> AsyncIterator[UpstreamReply]:
+        """As :meth:`Upstream.send`."""
+        url = f"{self._url}/{path}" + (f"?{query.decode('latin-1')}" if query else "")
+        request = self._client.build_request("POST", url, content=data, headers=self._headers(headers))
+        response = await self._first_bytes(request)
+        try:
+            kept = [
+                (key.lower(), value)
+                for key, value in response.headers.raw
+                if key.lower() not in NOT_RETURNED and not key.lower().startswith(b"x-kbtrain-")
+            ]
+            yield UpstreamReply(response.status_code, kept, self._chunks(response))
+        finally:
+            await response.aclose()
+
+    async def _first_bytes(self, request: httpx2.Request) -> httpx2.Response:
+        """Status and headers; a connection that fails before them is tried again."""
+        failed = 0
+        while True:
+            try:
+                return await self._client.send(request, stream=True)
+            except (httpx2.ReadTimeout, httpx2.WriteTimeout):
+                self._metrics.upstream_failures.labels("slow").inc()
+                raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
+            except httpx2.TransportError as error:
+                failed += 1
+                self._metrics.upstream_failures.labels("connection").inc()
+                logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, self._tries)
+                if failed >= self._tries:
+                    message = f"the upstream cannot be reached ({type(error).__name__}, {failed} tries)"
+                    raise Refused(502, "upstream_unreachable", message) from None
+                await asyncio.sleep(PAUSE * 2 ** (failed - 1))
+
+    async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in response.aiter_raw():
+                yield chunk
+        except httpx2.TransportError:
+            self._metrics.upstream_failures.labels("stream").inc()
+            raise
+
+    async def models(self) -> list[Any]:
+        """As :meth:`Upstream.models`."""
+        try:
+            response = await self._client.get(f"{self._url}/models", headers=self._headers([]), timeout=5.0)
+            found = response.json()["data"] if response.status_code == 200 else None
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            found = None
+        if not isinstance(found, list):
+            raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
+        return found
+
+    async def close(self) -> None:
+        """As :meth:`Upstream.close`."""
+        await self._client.aclose()

@@ -1,0 +1,274 @@
+"""The adaptive proxy: the branch that is taken, its headers, and bytes that are nobody's but the client's."""
+
+import json
+
+import pytest
+from serve_support import KNOWN, NEEDS, serving
+from stub_upstream import StubUpstream
+
+from kbtrain.prompts.kbm import background
+
+CORPUS = [
+    {"id": "m1", "title": "Museum", "text": "The museum opens at nine."},
+    {"id": "p1", "title": "Park", "text": "The park is open all day."},
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with StubUpstream() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def fresh(stub):
+    stub.requests.clear()
+    stub.status, stub.fail, stub.die_after, stub.hold, stub.sent = 200, 0, None, "nothing", b""
+
+
+@pytest.fixture(scope="module")
+def proxy(gate, stub, corpus):
+    with serving(gate, upstream=stub.url, search=corpus, k=1) as running:
+        yield running
+
+
+def chat(text, **more):
+    return {"model": "stub", "messages": [{"role": "user", "content": text}], **more}
+
+
+def ask(server, body, path="/v1/chat/completions", **policy):
+    return server.post(path, body, {f"x-kbtrain-{key}": value for key, value in policy.items()})
+
+
+def kb(reply):
+    return {key.removeprefix("x-kbtrain-"): v for key, v in reply.headers.items() if key.startswith("x-kbtrain-")}
+
+
+def test_a_question_below_the_threshold_reaches_the_upstream_as_the_client_s_own_bytes(proxy, stub):
+    data = b'{ "model":"stub",\n"new_field": {"deep": [1.50, null]}, "messages":[{"role":"user","content":"%s"}] }'
+    data = data % KNOWN.encode()
+    reply = proxy.ask("POST", "/v1/chat/completions", data, {"x-request-id": "7"})
+    assert reply.status == 200 and reply.json["choices"][0]["message"]["content"] == "stubbed"
+    path, headers, body = stub.requests[0]
+    assert (path, body) == ("/v1/chat/completions", data)
+    assert headers["x-request-id"] == "7" and headers["host"].startswith("127.0.0.1")
+    found = kb(reply)
+    assert (found["retrieved"], found["reason"], found["passages"]) == ("0", "below-threshold", "0")
+    assert float(found["score"]) < float(found["threshold"]) == 0.5
+    assert found["gate"] == proxy.service.decider.loaded.name and found["schema"] == "1"
+    assert float(found["gate-ms"]) > 0 and "search-ms" not in found
+
+
+def test_a_question_above_the_threshold_gets_passages_by_the_project_s_prompt(proxy, stub):
+    reply = ask(proxy, chat(NEEDS, temperature=0.25, unknown={"a": 1}), debug="true")
+    body = stub.body()
+    assert body["messages"] == [{"role": "user", "content": background(CORPUS[0]["text"], "en") + NEEDS}]
+    assert (body["temperature"], body["unknown"]) == (0.25, {"a": 1})
+    found = kb(reply)
+    assert (found["retrieved"], found["reason"], found["passages"]) == ("1", "above-threshold", "1")
+    assert found["passage-ids"] == "m1" and float(found["search-ms"]) > 0
+    assert not any(key.startswith("x-kbtrain-") for key in stub.requests[0][1])
+
+
+def test_a_stream_is_passed_on_byte_for_byte_with_the_headers_before_it(proxy, stub):
+    reply = ask(proxy, chat(NEEDS, stream=True))
+    assert reply.body == stub.sent and len(stub.sent) > 100
+    assert kb(reply)["retrieved"] == "1"  # not the upstream's 7
+    assert reply.headers["content-type"] == "text/event-stream"
+    assert "server" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "retrieved", "reason"),
+    [
+        ({"retrieve": "always"}, KNOWN + " for the museum", "1", "forced"),
+        ({"retrieve": "never"}, NEEDS, "0", "forced"),
+        ({"retrieve": "auto"}, NEEDS, "1", "above-threshold"),
+        ({"threshold": "1"}, NEEDS, "0", "below-threshold"),
+        ({"threshold": "0"}, KNOWN + " for the museum", "1", "above-threshold"),
+        ({"budget": "0"}, NEEDS, "0", "below-threshold"),
+        ({"budget": "1"}, KNOWN + " for the museum", "1", "above-threshold"),
+    ],
+    ids=str,
+)
+def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
+    found = kb(ask(proxy, chat(text), **policy))
+    assert (found["retrieved"], found["reason"]) == (retrieved, reason)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ({"retrieve": "maybe"}, "allowed: auto, always, never"),
+        ({"threshold": "high"}, "expected a number"),
+        ({"threshold": "-0.5"}, "from 0 to 1"),
+        ({"threshold": "nan"}, "expected a number"),
+        ({"budget": "2"}, "from 0 to 1"),
+        ({"budget": "-1"}, "from 0 to 1"),
+        ({"threshold": "0.5", "budget": "0.5"}, "not both"),
+        ({"debug": "maybe"}, "allowed: true, false"),
+        ({"treshold": "0.5"}, "unknown header; allowed: x-kbtrain-retrieve"),
+    ],
+    ids=str,
+)
+def test_an_unknown_policy_is_refused_with_what_is_allowed(proxy, stub, policy, says):
+    reply = ask(proxy, chat(NEEDS), **policy)
+    assert reply.status == 400 and says in reply.error
+    assert stub.requests == []
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([{"role": "system", "content": "Be brief"}], "system-only"),
+        ([{"role": "user", "content": NEEDS}, {"role": "tool", "tool_call_id": "1", "content": "9"}], "tool-message"),
+        ([{"role": "user", "content": [{"type": "text", "text": NEEDS}, IMAGE]}], "image-or-file"),
+        ([{"role": "user", "content": NEEDS}, {"role": "assistant", "content": "The"}], "no-user-message"),
+        ([{"role": "user", "content": " "}], "empty-question"),
+        ([{"role": "user", "content": None}], "empty-question"),
+        ([{"role": "user", "content": "museum " * 5000}], "long-question"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_question_passes_ungated_with_the_reason(proxy, stub, messages, reason):
+    data = json.dumps({"model": "stub", "messages": messages}).encode()
+    reply = proxy.ask("POST", "/v1/chat/completions", data)
+    found = kb(reply)
+    assert (reply.status, found["reason"], found["retrieved"]) == (200, reason, "0")
+    assert "score" not in found
+    assert stub.requests[0][2] == data
+
+
+def test_text_parts_are_a_question_and_keep_their_form(proxy, stub):
+    parts = [{"type": "text", "text": NEEDS}]
+    found = kb(ask(proxy, {"model": "stub", "messages": [{"role": "user", "content": parts}]}))
+    first, second = stub.body()["messages"][0]["content"]
+    assert found["retrieved"] == "1"
+    assert first["text"] == background(CORPUS[0]["text"], "en") and second == parts[0]
+
+
+def test_plain_completions_are_gated_too(proxy, stub):
+    found = kb(ask(proxy, {"model": "stub", "prompt": NEEDS}, "/v1/completions"))
+    assert stub.requests[0][0] == "/v1/completions"
+    assert (found["retrieved"], stub.body()["prompt"]) == ("1", background(CORPUS[0]["text"], "en") + NEEDS)
+    assert kb(ask(proxy, {"model": "stub", "prompt": [1, 2, 3]}, "/v1/completions"))["reason"] == "prompt-list"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"model": "stub"}, "list of messages"),
+        ({"model": "stub", "messages": []}, "list of messages"),
+        ({"model": "stub", "messages": [{"role": "user", "content": "x"}] * 10_000}, "10000 messages; at most 1000"),
+        ({"model": 3, "messages": [{"role": "user", "content": "x"}]}, "field 'model'"),
+        ({"stream": "yes", "messages": [{"role": "user", "content": "x"}]}, "field 'stream'"),
+        (b'{"messages": [{"role": "user", "content": "\\udc00"}]}', "surrogate"),
+        (b"{", "broken JSON"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_bad_requests_do_not_reach_the_upstream(proxy, stub, body, says):
+    reply = proxy.post("/v1/chat/completions", body)
+    assert reply.status == 400 and says in reply.error
+    assert proxy.post("/v1/completions", {"prompt": 3}).status == 400
+    assert stub.requests == []
+
+
+def test_the_list_of_models_is_the_upstream_s_and_the_gate(proxy):
+    assert [m["id"] for m in proxy.get("/v1/models").json["data"]] == ["stub", proxy.service.decider.loaded.name]
+    assert proxy.get("/ready").status == 200
+
+
+def test_the_upstream_s_own_errors_are_passed_on(proxy, stub):
+    stub.status = 429
+    reply = ask(proxy, chat(NEEDS))
+    assert (reply.status, reply.error, kb(reply)["retrieved"]) == (429, "as told", "1")
+
+
+def test_an_unreachable_upstream_is_a_502_after_its_tries(proxy, stub):
+    stub.fail = 2
+    assert ask(proxy, chat(KNOWN)).status == 200  # the third try
+    assert len(stub.requests) == 3
+    stub.fail = 99
+    reply = ask(proxy, chat(NEEDS))
+    assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")
+    assert kb(reply)["reason"] == "above-threshold"
+    assert proxy.metric('kbtrain_upstream_failures_total{kind="connection"}') >= 5
+
+
+def test_an_answer_that_breaks_off_is_no_whole_answer(proxy, stub):
+    import http.client
+
+    stub.die_after = 1
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        ask(proxy, chat(KNOWN, stream=True))
+    assert len(stub.requests) == 1  # nothing is tried again after the first byte
+
+
+@pytest.mark.parametrize("injection", ["system", "tool"])
+@pytest.mark.parametrize("system", [None, "Be brief", [{"type": "text", "text": "Be brief"}]], ids=str)
+def test_passages_as_a_system_or_tool_message(gate, stub, corpus, injection, system):
+    first = [] if system is None else [{"role": "system", "content": system}]
+    with serving(gate, upstream=stub.url, search=corpus, k=1, injection=injection) as server:
+        ask(server, {"model": "stub", "messages": [*first, {"role": "user", "content": NEEDS}]})
+    messages = stub.body()["messages"]
+    text = CORPUS[0]["text"]
+    if injection == "tool":
+        assert messages[:-2] == [*first, {"role": "user", "content": NEEDS}]
+        assert json.loads(messages[-2]["tool_calls"][0]["function"]["arguments"]) == {"query": NEEDS}
+        assert messages[-1] == {"role": "tool", "tool_call_id": messages[-2]["tool_calls"][0]["id"], "content": text}
+    else:
+        assert [m["role"] for m in messages] == ["system", "user"] and messages[1]["content"] == NEEDS
+        assert text in json.dumps(messages[0]) and (system is None or "Be brief" in json.dumps(messages[0]))
+
+
+def test_the_trained_prompts_are_those_of_the_figures_in_both_branches(gate, stub, corpus):
+    from kbtrain.prompts.kbm import answer_prompt
+    from kbtrain.records import Question
+
+    asked = lambda text: Question("q", text, (), "test", "x")  # noqa: E731
+    with serving(gate, upstream=stub.url, search=corpus, k=1, prompt="trained") as server:
+        ask(server, chat(NEEDS))
+        assert stub.body()["messages"][0]["content"] == answer_prompt(asked(NEEDS), "rag", CORPUS[0]["text"])
+        ask(server, chat(KNOWN))
+        assert stub.body()["messages"][0]["content"] == answer_prompt(asked(KNOWN), "llm")
+
+
+def test_shadow_decides_and_records_but_changes_nothing(gate, stub, corpus, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with serving(gate, upstream=stub.url, search=corpus, shadow=True, log=log) as server:
+        data = json.dumps(chat(NEEDS)).encode()
+        found = kb(server.ask("POST", "/v1/chat/completions", data))
+    assert (found["reason"], found["retrieved"]) == ("shadow", "0") and float(found["score"]) > 0.5
+    assert stub.requests[0][2] == data
+    row = json.loads(log.read_text())
+    assert (row["mode"], row["retrieve"], row["passages"]) == ("shadow", True, 0)
+
+
+def test_without_a_model_behind_it_the_proxy_says_so(server):
+    reply = server.post("/v1/chat/completions", chat(NEEDS))
+    assert reply.status == 404 and "--upstream" in reply.error
+
+
+def test_keys_of_the_upstream_and_of_the_client_are_kept_apart(gate, stub, monkeypatch, tmp_path):
+    theirs = {"authorization": "Bearer the-client-s-own-key"}
+    with serving(gate, upstream=stub.url) as server:
+        server.post("/v1/chat/completions", chat(KNOWN), theirs)
+    assert stub.requests[-1][1]["authorization"] == theirs["authorization"]
+    monkeypatch.setenv("OPENAI_API_KEY", "upstream-secret")
+    keys = tmp_path / "keys"
+    keys.write_text("# people\nkey-of-this-server\n")
+    with serving(gate, upstream=stub.url, keys=keys) as server:
+        reply = server.post("/v1/chat/completions", chat(KNOWN), {"authorization": "Bearer key-of-this-server"})
+    assert reply.status == 200
+    assert stub.requests[-1][1]["authorization"] == "Bearer upstream-secret"

@@ -1,0 +1,125 @@
+"""A model server that streams made-up tokens, holds where it is told to, and knows when its client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+
+class StubUpstream:
+    """In a thread of its own; a context manager.
+
+    ``requests``: (path, headers, body bytes). ``hold``: "nothing", "first" (never a first byte) or "stream" (never more
+    than the first token). ``fail``: connections that are closed without an answer, one a request, while it is above 0.
+    ``die_after``: tokens after which the connection is cut. ``status``: of the answer. ``gone``: set when a client left
+    before its answer was whole.
+    """
+
+    def __init__(self, tokens: int = 5, pause: float = 0.0) -> None:
+        self.tokens, self.pause = tokens, pause
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.hold = "nothing"
+        self.fail = 0
+        self.die_after: int | None = None
+        self.status = 200
+        self.extra_headers: tuple[str, ...] = ()
+        self.begun, self.gone = threading.Event(), threading.Event()
+        self.sent = b""
+        self.port = 0
+        self._ready = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def body(self, number: int = -1) -> Any:
+        """A request's body as JSON."""
+        return json.loads(self.requests[number][2])
+
+    def __enter__(self) -> StubUpstream:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._client, "127.0.0.1", self.port, backlog=1000)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._request(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        data = await reader.readexactly(int(headers.get("content-length", 0)))
+        method, path, _ = head[0].split(" ")
+        if method == "GET":
+            self._whole(writer, 200, json.dumps({"object": "list", "data": [{"id": "stub", "object": "model"}]}))
+            return True
+        self.requests.append((path, headers, data))
+        if self.fail > 0:
+            self.fail -= 1
+            return False
+        answer = asyncio.ensure_future(self._answer(writer, json.loads(data)))
+        left = asyncio.ensure_future(reader.read(1))
+        self.begun.set()
+        await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            self.gone.set()
+            answer.cancel()
+            return False
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        return answer.result()
+
+    async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> bool:
+        if self.hold == "first":
+            await asyncio.sleep(3600)
+        if self.status != 200 or not body.get("stream"):
+            text = {"error": {"message": "as told"}} if self.status != 200 else self.answer(body)
+            self._whole(writer, self.status, json.dumps(text))
+            return True
+        extra = "".join(f"{line}\r\n" for line in self.extra_headers)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nserver: stub/1.0\r\ncontent-type: text/event-stream\r\nx-kbtrain-retrieved: 7\r\n"
+            + extra.encode() + b"transfer-encoding: chunked\r\n\r\n"
+        )  # fmt: skip
+        for i in range(self.tokens):
+            part = f'data: {{"i": {i}, "of": {json.dumps(str(body.get("user")))}}}\n\n'.encode() + b"\xff\x00\r\n"
+            writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            self.sent += part
+            await writer.drain()
+            if self.die_after == i:
+                return False
+            await asyncio.sleep(3600 if self.hold == "stream" else self.pause)
+        writer.write(b"0\r\n\r\n")
+        return True
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        message = {"role": "assistant", "content": "stubbed"}
+        return {"id": "1", "object": "chat.completion", "created": 1, "model": "stub", "user": body.get("user"),
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}  # fmt: skip
+
+    def _whole(self, writer: asyncio.StreamWriter, status: int, text: str) -> None:
+        data = text.encode()
+        head = f"HTTP/1.1 {status} Told\r\nserver: stub/1.0\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
