@@ -52,7 +52,7 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
 
 
 def _input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
-    """What is gated of a request. Raises :class:`Refused` for a body that is no request."""
+    """The gated part of a request. Raises :class:`Refused` for a body that is no request."""
     if "stream" in body and not isinstance(body["stream"], bool | None):
         raise Refused(400, "body", "field 'stream': expected true or false", "stream")
     if "model" in body and not isinstance(body["model"], str):

@@ -176,7 +176,7 @@ def _function(name: str) -> Search:
 
 
 def hits_of(found: Any, k: int) -> tuple[Hit, ...]:
-    """What a function may give: texts, mappings with ``text`` (and ``title``, ``id``, ``score``), or hits.
+    """Hits from the results of a function: texts, mappings with ``text`` (and ``title``, ``id``, ``score``), or hits.
 
     Raises :class:`SearchFailed` for anything else.
     """

@@ -1,0 +1,349 @@
+"""Whatever fails behind the server, the client gets an answer or a clear error; whoever leaves stops the work."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from serve_support import KNOWN, NEEDS, serving
+from stub_upstream import StubUpstream
+
+from kbtrain.serve.search import SearchFailed, ThreadSearch, hits_of
+
+PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
+
+
+@pytest.fixture
+def stub():
+    with StubUpstream() as running:
+        yield running
+
+
+def chat(text, **more):
+    return {"model": "stub", "messages": [{"role": "user", "content": text}], **more}
+
+
+def ask(server, text, **more):
+    reply = server.post("/v1/chat/completions", chat(text, **more))
+    return reply, reply.headers.get("x-kbtrain-reason"), reply.headers.get("x-kbtrain-retrieved")
+
+
+class Broken:
+    """Breaks a service's gate: raises, or waits for ``release``."""
+
+    def __init__(self, server, error=None):
+        self.release, self.begun = threading.Event(), threading.Event()
+        gate = server.service.decider.loaded.gate
+
+        def score(inputs):
+            self.begun.set()
+            if error is not None:
+                raise error
+            assert self.release.wait(PATIENCE)
+            return type(gate).score_examples(gate, gate.examples(inputs))
+
+        gate.score_all = lambda inputs: {gate.name: score(inputs)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "retrieved"), [("retrieve", 200, "1"), ("plain", 200, "0"), ("error", 502, "0")]
+)
+def test_a_gate_that_fails(gate, stub, policy, status, retrieved):
+    with serving(gate, upstream=stub.url, search="atlas", on_gate_failure=policy) as server:
+        Broken(server, ArithmeticError("no number"))
+        reply, reason, found = ask(server, "What is the capital of France?")
+        assert (reply.status, reason, found) == (status, "gate-failed", retrieved)
+        assert server.post("/v1/gate", {"questions": [NEEDS]}).json["error"]["code"] == "gate_failed"
+        name = server.service.decider.loaded.name
+        decision = "search" if policy == "retrieve" else "plain"
+        labels = f'decision="{decision}",gate="{name}",reason="gate-failed"'
+        assert server.metric(f"kbtrain_decisions_total{{{labels}}}") == 1
+
+
+def test_a_gate_slower_than_its_deadline_counts_as_failed(gate, stub):
+    with serving(gate, upstream=stub.url, gate_deadline_s=0.05, on_gate_failure="plain") as server:
+        broken = Broken(server)
+        reply, reason, _ = ask(server, NEEDS)
+        assert (reply.status, reason) == (200, "gate-failed")
+        assert server.post("/v1/gate", {"questions": [NEEDS]}).status == 504
+        broken.release.set()
+
+
+def test_a_full_queue_is_a_503_that_says_when_to_come_back(gate, stub):
+    with serving(gate, upstream=stub.url, queue=1, batch=1) as server:
+        broken = Broken(server)
+        replies = []
+        threads = [threading.Thread(target=lambda: replies.append(ask(server, NEEDS)[0])) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        assert broken.begun.wait(PATIENCE)
+        while len(replies) < 4:  # one is scored, one waits
+            threading.Event().wait(0.01)
+        broken.release.set()
+        for thread in threads:
+            thread.join()
+    refused = [reply for reply in replies if reply.status == 503]
+    assert len(refused) == 4 and {reply.headers["retry-after"] for reply in refused} == {"1"}
+    assert [reply.status for reply in replies].count(200) == 2
+
+
+class SearchService(BaseHTTPRequestHandler):
+    """Answers by the last word of the query."""
+
+    def do_GET(self):
+        word = self.path.rpartition("%20")[2].partition("&")[0]
+        if word == "hangs":
+            threading.Event().wait(5)
+        text = {"broken": b"<html>", "nolist": b'{"found": 3}'}.get(word)
+        rows = [] if word == "nothing" else [{"name": "m", "head": "Museum", "body": "The museum opens at nine."}]
+        data = text or json.dumps({"found": {"rows": rows}}).encode()
+        self.send_response(503 if word == "down" else 200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def service():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SearchService)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/find?q={{query}}&n={{k}}"
+    server.shutdown()
+    server.server_close()
+
+
+MAPPING = {"results": "found.rows", "id": "name", "title": "head", "text": "body"}
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "retrieved"),
+    [
+        ("museum", "above-threshold", "1"),
+        ("nothing", "no-passages", "0"),
+        ("down", "search-failed", "0"),
+        ("broken", "search-failed", "0"),
+        ("nolist", "search-failed", "0"),
+        ("hangs", "search-slow", "0"),
+    ],
+)
+def test_search_by_http_with_a_mapping_of_fields(gate, stub, service, word, reason, retrieved):
+    settings = {"search": service, "search_mapping": MAPPING, "search_deadline_s": 0.5, "threshold": 0.0}
+    with serving(gate, upstream=stub.url, **settings) as server:
+        reply, found, searched = ask(server, f"Tell me about the {word}")
+    assert (reply.status, found, searched) == (200, reason, retrieved)
+    text = stub.body()["messages"][0]["content"]
+    assert ("opens at nine" in text) == (retrieved == "1")
+
+
+def test_a_search_that_fails_may_be_an_error(gate, stub, service):
+    settings = {"search": service, "search_mapping": MAPPING, "on_search_failure": "error", "threshold": 0.0}
+    with serving(gate, upstream=stub.url, **settings) as server:
+        reply, reason, _ = ask(server, "Tell me about the down")
+    assert (reply.status, reason) == (502, "search-failed")
+    assert stub.requests == []
+
+
+def test_a_search_service_that_is_gone_is_no_failure_of_the_server(gate, stub):
+    with serving(gate, upstream=stub.url, search="http://127.0.0.1:9/?q={query}", threshold=0.0) as server:
+        reply, reason, _ = ask(server, NEEDS)
+    assert (reply.status, reason) == (200, "search-failed")
+
+
+def test_functions_as_search(gate, stub, tmp_path, monkeypatch):
+    (tmp_path / "my_search.py").write_text(
+        "def plain(query, k):\n    return ['about ' + query]\n"
+        "async def later(query, k):\n    return [{'text': 'later ' + query, 'id': 7}] * 9\n"
+        "def wrong(query, k):\n    return 3\n"
+        "def fails(query, k):\n    raise OSError('secret path')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    expected = {"plain": f"about {NEEDS}", "later": f"later {NEEDS}", "wrong": None, "fails": None}
+    for name, text in expected.items():
+        with serving(gate, upstream=stub.url, search=f"my_search:{name}", k=2) as server:
+            reply, reason, _ = ask(server, NEEDS)
+        content = stub.body()["messages"][0]["content"]
+        assert reply.status == 200
+        assert (text or NEEDS) in content and (reason == "search-failed") == (text is None)
+    sys.modules.pop("my_search")
+
+
+def test_results_of_a_function_are_checked():
+    assert [hit.text for hit in hits_of(["a", {"text": "b"}], 5)] == ["a", "b"]
+    for wrong in ("text", {"text": "b"}, [3], [{"title": "b"}], None):
+        with pytest.raises(SearchFailed):
+            hits_of(wrong, 5)
+
+
+class Slow(ThreadSearch):
+    """A search that waits and notes if its wait was cancelled."""
+
+    def __init__(self):
+        super().__init__("slow", lambda query, k: (), 1)
+        self.begun, self.cancelled = threading.Event(), threading.Event()
+
+    async def find(self, query, k):
+        self.begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return ()
+
+
+def leave(server, begun, **more):
+    """Send a request, wait until ``begun``, close the connection."""
+    data = json.dumps(chat(NEEDS, **more)).encode()
+    client = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    assert begun.wait(PATIENCE)
+    if more.get("stream"):
+        assert client.recv(65_536)
+    client.close()
+
+
+def left_at(server, moment):
+    """Wait until the server has counted a client that left at that moment."""
+    for _ in range(PATIENCE * 100):
+        if server.metric(f'kbtrain_client_left_total{{moment="{moment}"}}') == 1:
+            return True
+        threading.Event().wait(0.01)
+    return False
+
+
+def test_a_client_that_leaves_while_the_gate_decides_reaches_neither_search_nor_upstream(gate, stub):
+    with serving(gate, upstream=stub.url, search="atlas") as server:
+        broken = Broken(server)
+        leave(server, broken.begun)
+        assert left_at(server, "gate")
+        broken.release.set()
+        assert server.get("/health").status == 200
+    assert stub.requests == []
+
+
+def test_a_client_that_leaves_while_the_search_runs_ends_it(gate, stub):
+    with serving(gate, upstream=stub.url, search_deadline_s=600) as server:
+        slow = server.service.search = Slow()
+        leave(server, slow.begun)
+        assert slow.cancelled.wait(PATIENCE) and left_at(server, "search")
+    assert stub.requests == []
+
+
+@pytest.mark.parametrize(("hold", "moment"), [("first", "first-token"), ("stream", "stream")])
+def test_a_client_that_leaves_later_ends_the_upstream_s_work(gate, stub, tmp_path, hold, moment):
+    stub.hold = hold
+    log = tmp_path / "log.jsonl"
+    with serving(gate, upstream=stub.url, log=log) as server:
+        leave(server, stub.begun, stream=hold == "stream")
+        assert stub.gone.wait(PATIENCE) and left_at(server, moment)
+    assert json.loads(log.read_text())["outcome"] == f"client-left-at-{moment}"
+
+
+def test_a_reload_puts_the_new_gate_in_place_without_a_dropped_request(tmp_path, stub):
+    from serve_support import probe_folder
+
+    from kbtrain.gate_folder import CARD
+
+    folder = probe_folder(tmp_path / "probe")
+    with serving(folder, upstream=stub.url) as server:
+        before, statuses, stop = server.service.decider.loaded.name, [], threading.Event()
+
+        def client():
+            while not stop.is_set():
+                statuses.append(ask(server, NEEDS)[0].status)
+
+        thread = threading.Thread(target=client)
+        thread.start()
+        card = json.loads((folder / CARD).read_text())
+        (folder / CARD).write_text("{")
+        server.service.decider.reload()  # broken: the old one goes on
+        assert server.service.decider.loaded.name == before
+        card["thresholds"]["encoder_probe"]["threshold"] = 0.99
+        (folder / CARD).write_text(json.dumps({**card, "seed": 5}))
+        server.service.decider.reload()
+        found = server.post("/v1/gate", {"questions": [NEEDS]}).json
+        stop.set()
+        thread.join()
+    assert found["gate"] != before and found["decisions"][0]["threshold"] == 0.99
+    assert set(statuses) == {200}
+
+
+def test_killed_under_load_leaves_no_torn_line_and_starts_again(gate, tmp_path, stub):
+    from support.scripts import start
+
+    from kbtrain.serve.decision_log import read_log
+
+    log = tmp_path / "log.jsonl"
+    for round_ in range(2):
+        port = free_port()
+        settings = [f"--port={port}", f"--upstream={stub.url}", "--search=none", f"--log={log}"]
+        script = start("kbtrain/cli.py", "serve", gate, *settings)
+        wait_for(port, script)
+        errors, stop = [], threading.Event()
+
+        def client(port=port, errors=errors, stop=stop):
+            import http.client
+
+            while not stop.is_set():
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+                try:
+                    connection.request("POST", "/v1/chat/completions", json.dumps(chat(KNOWN, stream=True)))
+                    errors.append(connection.getresponse().status)
+                except (OSError, http.client.HTTPException):
+                    return
+                finally:
+                    connection.close()
+
+        threads = [threading.Thread(target=client) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while len(errors) < 60:
+            threading.Event().wait(0.01)
+        script.send_signal(signal.SIGKILL)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert set(errors) == {200}
+        assert len(list(read_log(log))) >= 20 * (round_ + 1)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def wait_for(port, script):
+    for _ in range(100 * PATIENCE):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            assert script.poll() is None, script.stderr
+            threading.Event().wait(0.05)
+    raise AssertionError(script.stderr)
+
+
+def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub, tmp_path):
+    from support.scripts import start
+
+    port = free_port()
+    script = start("kbtrain/cli.py", "serve", gate, f"port={port}", f"upstream={stub.url}", "search=none")
+    wait_for(port, script)
+    os.kill(script.pid, signal.SIGHUP)
+    while "reload" not in script.stderr:
+        assert script.poll() is None
+        threading.Event().wait(0.05)
+    script.send_signal(signal.SIGTERM)
+    script.wait(PATIENCE)
+    assert "is in place" in script.stderr and "Traceback" not in script.stderr
