@@ -21,6 +21,7 @@ Examples:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,6 +31,7 @@ from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, fit_probe, with_adapter
+from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import ClassifierConfig, classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
 from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
@@ -107,7 +109,7 @@ def main(config: TrainEncoderConfig) -> None:
             train_one(one, data)
         return
     recipe = Recipe("train_encoder", config)
-    if not recipe.claim(CARD, SCORES):
+    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return
     for member in config.members():
         train_one(member, data)
@@ -124,7 +126,7 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
         rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
         shape = (config.class_weight, config.base, config.act_weight, config.method, rows_a_step)
         return recipe.say(describe(data, *shape))
-    if not recipe.claim(CARD, SCORES):
+    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     if config.method == "probe":
         if recipe.first:  # nothing to share among processes

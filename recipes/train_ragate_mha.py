@@ -16,12 +16,14 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
+from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.ragate.mha import Inputs
 from kbtrain.report.mha_sweep import Shape, best, grid, sweep_table, trained, write_sweep
 from kbtrain.training.config import ClassifierConfig, classifier_arguments
@@ -96,7 +98,7 @@ def main(config: TrainRagateMHAConfig) -> None:
 
 def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape) -> None:
     recipe = Recipe("train_ragate_mha", config, shape.name)
-    if not recipe.claim(CARD, SCORES):
+    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return
     gate, trainer = train(recipe, config, data)
     if recipe.first:

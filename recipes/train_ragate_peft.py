@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
+from kbtrain.gates.late_scores import score_late_test
 from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.records import TurnExample
@@ -67,7 +69,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
         return recipe.show(dry_run(config, data))
-    if not recipe.claim(CARD, SCORES):
+    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, compute = train(recipe, config, data, test)
     model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])

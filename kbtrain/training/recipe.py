@@ -56,11 +56,18 @@ class Recipe:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def claim(self, *last_files: str, dev: Path | None = None, **facts: object) -> bool:
+    def claim(
+        self,
+        *last_files: str,
+        dev: Path | None = None,
+        late: Callable[[str], str] = lambda device: "",
+        **facts: object,
+    ) -> bool:
         """Join the other ranks and bind the output folder to this training; False (and said) if it is finished.
 
         ``last_files`` are those that a finished training writes last; ``dev`` another data file than the config's
-        dev, and ``facts`` more of what decides the result. Raises :class:`UserError` if another training is there.
+        dev, and ``facts`` more of what decides the result. ``late(device)`` does in the first rank what a finished
+        training is still asked for, and says it. Raises :class:`UserError` if another training is there.
         """
         from kbtrain.models.load import choose_device
         from kbtrain.training.processes import main_first, start_processes
@@ -74,7 +81,8 @@ class Recipe:
         main_first(lambda: claim_folder(config.output, self.key))
         if not finished(config.output, *last_files):
             return True
-        self.say(f"{config.output} is finished already; nothing to do")
+        done = late(self.device) if self.first else ""
+        self.say(f"{config.output} is finished already; {done or 'nothing to do'}")
         return False
 
     def compute(self, measure: Callable[[], str]) -> str:

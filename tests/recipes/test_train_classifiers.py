@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,32 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     recipe(name, arguments(data, tmp_path / "g", name, epochs=30, act_weight=0.5) if name == "encoder" else
            arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
     assert "finished already" in capsys.readouterr().out
+
+
+LATE = [("ragate_mha", {"epochs": 1}), ("encoder", {"method": "probe"}), ("encoder", {"epochs": 1, "probe": "{}"})]
+
+
+@pytest.mark.parametrize(("name", "changes"), LATE, ids=["mha", "probe", "pair"])
+def test_a_finished_training_called_again_with_a_test_file_scores_it(recipe, data, tmp_path, capsys, name, changes):
+    given = arguments(data, tmp_path / "g", name, **changes)
+    at = given.index("--test")
+    recipe(name, given[:at] + given[at + 2 :])
+    stored = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
+    assert set(stored) == {t.id for t in turns(data, "dev")}
+    capsys.readouterr()
+    recipe(name, given)
+    assert "finished already; its 12 test examples are scored now" in capsys.readouterr().out
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
+    gate, test = kbtrain.load_gate(tmp_path / "g"), turns(data, "test")
+    assert set(scores) == set(stored) | {t.id for t in test} and {i: scores[i] for i in stored} == stored
+    assert [scores[t.id] for t in test] == pytest.approx(gate.score(test), abs=1e-6)
+    recipe(name, given)
+    assert "finished already; nothing to do" in capsys.readouterr().out
+    other = [replace(t, context=t.context[-1:]) for t in test]
+    write(tmp_path / "other.jsonl", other)  # the same ids, other turns
+    recipe(name, [*given[:at], "--test", str(tmp_path / "other.jsonl"), *given[at + 2 :]])
+    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
+    assert [scores[t.id] for t in other] == pytest.approx(gate.score(other), abs=1e-6)
 
 
 def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, data, tmp_path, capsys):
