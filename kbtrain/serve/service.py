@@ -87,6 +87,10 @@ class Service:
     def _upstream(self) -> Upstream | None:
         if self.config.upstream is not None:
             return HttpUpstream(self.config, self.metrics)
+        if self.config.model is not None:
+            from kbtrain.serve.local_model import LocalModel
+
+            return LocalModel(self.config.model)
         return None
 
     async def decisions(

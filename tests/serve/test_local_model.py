@@ -1,0 +1,148 @@
+"""A model in this process behind the server: the official client, streaming and not; settings kept or refused."""
+
+import json
+import threading
+
+import pytest
+from serve_support import KNOWN, NEEDS, serving
+from tiny_kbm import make_folder
+
+openai = pytest.importorskip("openai")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def local(gate, folder):
+    with serving(gate, model=str(folder), search="atlas") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(local):
+    with openai.OpenAI(base_url=f"{local.url}/v1", api_key="unused", max_retries=0) as made:
+        yield made
+
+
+def ask(text):
+    return [{"role": "user", "content": text}]
+
+
+def test_the_official_client_streams_what_it_gets_whole(client, folder):
+    settings = {"model": str(folder), "messages": ask(NEEDS), "max_completion_tokens": 12, "seed": 3}
+    whole = client.chat.completions.create(**settings)
+    parts = list(client.chat.completions.create(**settings, stream=True, stream_options={"include_usage": True}))
+    text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    assert text == whole.choices[0].message.content and text
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert [p.choices[0].finish_reason for p in parts if p.choices][-1] == whole.choices[0].finish_reason
+    assert parts[-1].usage == whole.usage and whole.usage.completion_tokens <= 12
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+
+
+def test_decisions_stand_in_the_headers_of_the_official_client(client, folder):
+    raw = client.chat.completions.with_raw_response
+    asked = raw.create(model=str(folder), messages=ask("What is the capital of France?"), max_tokens=2,
+                       extra_headers={"x-kbtrain-retrieve": "always"})  # fmt: skip
+    assert asked.headers["x-kbtrain-retrieved"] == "1" and int(asked.headers["x-kbtrain-passages"]) == 3
+    plain = raw.create(model=str(folder), messages=ask(KNOWN), max_tokens=2)
+    assert plain.headers["x-kbtrain-reason"] == "below-threshold"
+    assert asked.parse().usage.prompt_tokens > plain.parse().usage.prompt_tokens + 50
+
+
+def test_the_list_of_models_and_errors_are_read_by_the_official_client(client, folder, local):
+    names = [model.id for model in client.models.list()]
+    assert names == [str(folder), local.service.decider.loaded.name]
+    with pytest.raises(openai.BadRequestError, match="allowed: auto, always, never"):
+        client.chat.completions.create(
+            model=str(folder), messages=ask(KNOWN), extra_headers={"x-kbtrain-retrieve": "?"}
+        )
+    with pytest.raises(openai.NotFoundError, match="the model here is"):
+        client.chat.completions.create(model="gpt-9", messages=ask(KNOWN))
+
+
+def test_the_greedy_answer_is_the_sampler_s(client, folder):
+    from kbtrain.llm.base import Sampling
+    from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+    from kbtrain.models.load import load_model
+    from kbtrain.prompts.kbm import encode
+    from kbtrain.records import GREEDY
+
+    model, tokenizer = load_model(str(folder))
+    sampler = BatchSampler(model, tokenizer, Sampling(max_new_tokens=16, stop=()))
+    ((expected,),) = sampler.sample([PromptRows("q", "llm", tuple(encode(tokenizer, KNOWN)), (GREEDY,))])
+    found = client.chat.completions.create(model=str(folder), messages=ask(KNOWN), temperature=0, max_tokens=16)
+    assert found.choices[0].message.content == expected.text
+    assert found.usage.completion_tokens == expected.n_tokens
+
+
+def test_an_answer_ends_before_a_stop_string_in_a_stream_too(client, folder):
+    settings = {"model": str(folder), "messages": ask(KNOWN), "temperature": 0, "max_tokens": 16}
+    whole = client.chat.completions.create(**settings).choices[0].message.content
+    stop = whole[4:7]
+    expected = whole.split(stop, 1)[0]
+    parts = client.chat.completions.create(**settings, stop=stop, stream=True)
+    chunks = [part.choices[0] for part in parts]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == expected
+    assert chunks[-1].finish_reason == "stop"
+
+
+def test_plain_completions_by_text_and_by_ids(client, folder):
+    made = client.completions.create(model=str(folder), prompt="Book tickets", max_tokens=4, temperature=0)
+    assert made.choices[0].text and made.object == "text_completion"
+    assert client.completions.create(model=str(folder), prompt=[5, 6, 7], max_tokens=4).usage.prompt_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": 2}, {"temperature": -1}, {"temperature": "hot"}, {"top_p": 2}, {"max_tokens": 0}, {"max_tokens": 1.5},
+     {"stop": 3}, {"stop": [""]}, {"tools": [{"type": "function"}]}, {"max_tokens": True}],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_cannot_be_met_are_refused(local, wrong):
+    reply = local.post("/v1/chat/completions", {"messages": ask(KNOWN), **wrong})
+    assert reply.status == 400, reply.body
+
+
+def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
+    reply = local.post("/v1/chat/completions", {"messages": ask("Book tickets " * 1500)})
+    assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
+    assert local.post("/v1/completions", {"prompt": [1, "x"]}).status == 400
+    assert local.post("/v1/completions", {"prompt": [10**9]}).status == 400
+
+
+def test_a_client_that_leaves_ends_the_drawing_of_its_answer(local):
+    import socket
+
+    data = json.dumps({"messages": ask(KNOWN), "stream": True, "max_tokens": 3000, "stop": "\u2603"}).encode()
+    client = socket.create_connection(("127.0.0.1", local.port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    assert client.recv(4096)
+    client.close()
+    upstream = local.service.upstream
+    while upstream._waiting:  # the answer's thread has ended
+        threading.Event().wait(0.01)
+    assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2}).status == 200
+
+
+def test_answers_of_clients_at_once_do_not_mix(local):
+    settings = {"temperature": 0, "max_tokens": 6}
+    alone = {t: local.post("/v1/chat/completions", {"messages": ask(t), **settings}).json["choices"] for t in "ab"}
+    wrong = []
+
+    def run(text):
+        for _ in range(4):
+            reply = local.post("/v1/chat/completions", {"messages": ask(text), **settings})
+            if reply.status != 200 or reply.json["choices"] != alone[text]:
+                wrong.append(reply)
+
+    threads = [threading.Thread(target=run, args=(text,)) for text in "abab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
