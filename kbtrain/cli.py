@@ -9,6 +9,7 @@ Examples:
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
+  kbtrain check-server http://127.0.0.1:8000/v1
   kbtrain decide runs/demo/kbm "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
   kbtrain env                                  versions and devices, for a report of a fault
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_scripts(commands)
     _add_demo(commands)
     _add_models(commands)
+    _add_server(commands)
     _add_decide(commands)
     _add_serve(commands)
     compare = commands.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
@@ -122,6 +124,17 @@ def _add_models(commands: Any) -> None:
         sub = actions.add_parser(action, help=text)
         sub.add_argument("name", metavar="NAME", help="as in kbtrain models list")
         sub.set_defaults(run=run)
+
+
+def _add_server(commands: Any) -> None:
+    check = commands.add_parser("check-server", help="what a model server can, and a configuration that works with it")
+    check.add_argument("url", metavar="URL", help="address up to and with /v1")
+    check.add_argument("--model", metavar="NAME", help="the model's name on the server, where it has several")
+    check.add_argument("--key-env", default="OPENAI_API_KEY", metavar="VARIABLE",
+                       help="environment variable that holds the key (default: OPENAI_API_KEY)")  # fmt: skip
+    check.add_argument("--output", default="server.yaml", metavar="FILE",
+                       help="configuration to write (default: server.yaml)")  # fmt: skip
+    check.set_defaults(run=_check_server)
 
 
 def _add_decide(commands: Any) -> None:
@@ -212,6 +225,19 @@ def _check(args: argparse.Namespace) -> None:
     if checked.problems:
         raise UserError(checked.problems[-1])
     sys.stdout.write(config_check.text(path, checked) + "\n")
+
+
+def _check_server(args: argparse.Namespace) -> None:
+    from kbtrain.llm.check_server import check_server, write_config
+
+    output = Path(args.output)
+    if output.exists():
+        raise UserError(f"{output}: exists already; give another name by --output")
+    found = check_server(args.url, args.model, args.key_env)
+    write_config(found, output)
+    lines = [*found.lines(), f"{found.n_requests} requests; wrote {output}",
+             f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _demo(args: argparse.Namespace) -> None:

@@ -15,8 +15,21 @@ class ModelServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, failures: tuple[str, ...] = (), most: int = 1000, logprobs: bool = True) -> None:
+    def __init__(
+        self,
+        failures: tuple[str, ...] = (),
+        most: int = 1000,
+        logprobs: bool = True,
+        missing: tuple[str, ...] = (),
+        unknown: tuple[str, ...] = (),
+        models: tuple[str, ...] = ("tiny",),
+        usage: bool = True,
+    ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.missing = missing  # paths that are not there
+        self.unknown = unknown  # fields that are refused
+        self.models = models
+        self.usage = usage
         self.failures = list(failures)
         self.most = most  # choices in one reply: a server that knows no n gives 1
         self.logprobs = logprobs
@@ -50,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.reply(200, {"data": [{"id": "tiny", "owned_by": "vllm"}]})
+        self.reply(200, {"data": [{"id": name, "owned_by": "vllm"} for name in self.server.models]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -64,8 +77,14 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(server.delay)
         with server.guard:
             server.under_way -= 1
-        if not failure:
-            self.reply(200, completion(body, server.most, server.logprobs, "chat" in self.path))
+        refused = [name for name in server.unknown if name in body]
+        if self.path.removeprefix("/v1/") in server.missing:
+            self.reply(404, {"error": {"message": "no such path"}})
+        elif refused:
+            self.reply(400, {"error": {"message": f"unknown field {refused[0]}"}})
+        elif not failure:
+            made = completion(body, server.most, server.logprobs, "chat" in self.path)
+            self.reply(200, made if server.usage else {**made, "usage": None})
         else:
             getattr(self, "fail_" + failure)()
 
@@ -141,7 +160,7 @@ def completion(body: dict[str, Any], most: int, logprobs: bool, chat: bool) -> d
 
 
 def choice(body: dict[str, Any], i: int, logprobs: bool, chat: bool) -> dict[str, Any]:
-    text = "greedy" if body["temperature"] == 0 else f"answer {body['seed'] + i}"
+    text = "greedy" if body["temperature"] == 0 else f"answer {body.get('seed', 0) + i}"
     tokens = len(text.split()) + 1
     values = [-0.25] * tokens
     made: dict[str, Any] = {"index": i, "finish_reason": "stop", "stop_reason": None, "_tokens": tokens}

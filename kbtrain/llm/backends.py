@@ -40,6 +40,9 @@ class LLMConfig(Config):
         "completions",
         description="openai: completions (prompt made here, as token ids) or chat (the server's template)",
     )
+    server_alias: bool = Field(
+        False, description="openai, completions: server_model is another name of model itself, with its tokenizer"
+    )
     server_concurrency: int = Field(32, ge=1, description="openai: requests under way at once")
     server_n: bool = Field(True, description="openai: ask for n answers in one request; false: n requests")
     server_logprobs: bool = Field(True, description="openai: ask for log-probabilities; false: they are stored as 0")
@@ -116,6 +119,7 @@ def _openai(config: LLMConfig) -> LLM:
         concurrency=config.server_concurrency,
         n_in_one=config.server_n,
         logprobs=config.server_logprobs,
+        alias=config.server_alias,
         timeout=config.server_timeout,
         key_env=config.server_key_env,
         extra=config.server_extra,

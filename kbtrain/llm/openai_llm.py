@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_BYTES_A_TOKEN = 4.0
+
+
 def samples(
     reply: Mapping[str, Any],
     first: int,
@@ -53,6 +56,8 @@ def samples(
             count = int(alone)
         elif tokenizer is not None:
             count = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + (finish != "length")
+        elif len(reply["choices"]) == 1:
+            count = max(1, round(len(text.encode()) / _BYTES_A_TOKEN))  # neither usage nor probabilities: an estimate
         else:
             raise UserError("server: does not say how long its answers are; set server_n: false")
         index = GREEDY if first == GREEDY else first + i
@@ -105,6 +110,7 @@ class Server:
     concurrency: int = 32
     n_in_one: bool = True
     logprobs: bool = True
+    alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
     timeout: float = 600.0
     key_env: str = "OPENAI_API_KEY"
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -132,12 +138,21 @@ class OpenAILLM:
     @classmethod
     def connect(cls, name: str, sampling: Sampling, server: Server) -> OpenAILLM:
         """Open after a look at the list of models the server has: a wrong address or name is one line at once."""
-        kind = _server_kind(server)
+        kind, root = _server_kind(server)
         tokenizer = None
         if not server.chat:
             from kbtrain.models.load import load_tokenizer
 
-            tokenizer = load_tokenizer(name)
+            try:
+                tokenizer = load_tokenizer(name)
+            except UserError as error:
+                raise UserError(f"{error}; a chat model needs no tokenizer: server_endpoint: chat") from None
+            if server.model != name and root != name and not server.alias:
+                raise UserError(
+                    f"key 'server_model': prompts would be cut into tokens by '{name}' and sent as ids to "
+                    f"'{server.model}', another model; set server_endpoint: chat, or model: {server.model}, or "
+                    "server_alias: true where both are the same model"
+                )
         return cls(name, tokenizer, sampling, replace(server, neutral=NEUTRAL.get(kind, {})))
 
     def facts(self) -> dict[str, Any]:
@@ -236,9 +251,10 @@ def _headers(server: Server) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _server_kind(server: Server) -> str:
-    """Kind of the server, as far as its list of models shows it (vLLM does). Raises :class:`UserError` without an
-    answer.
+def _server_kind(server: Server) -> tuple[str, str | None]:
+    """Kind of the server and what it calls its model's files, as far as its list of models shows it (vLLM does).
+
+    Raises :class:`UserError` without an answer.
     """
     where = f"server {server.url}"
     try:
@@ -254,10 +270,11 @@ def _server_kind(server: Server) -> str:
         )
     kinds = {model.get("id"): str(model.get("owned_by")) for model in models if isinstance(model, dict)}
     kind = next(iter(kinds.values()), "unknown")
+    roots = {model.get("id"): model.get("root") for model in models if isinstance(model, dict)}
     if kind == "vllm" and server.model not in kinds:
         hint = did_you_mean(server.model, [str(name) for name in kinds])
         raise UserError(f"key 'server_model': {where} has no model '{server.model}'; {hint}")
-    return kind
+    return kind, roots.get(server.model)
 
 
 async def _some(tasks: set[asyncio.Task[SampleSet]]) -> tuple[Sequence[asyncio.Task[SampleSet]], set[Any]]:

@@ -23,7 +23,10 @@ PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 HINTS = {
     401: "; set the key (see server_key_env)",
     403: "; is the key allowed to use this model?",
-    404: "; check server_url and server_model",
+}
+NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
+    True: "; check server_url and server_model, or set server_endpoint: completions",
+    False: "; check server_url and server_model, or set server_endpoint: chat",
 }
 
 
@@ -84,7 +87,8 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) 
         raise NoReply(why, retry_after(response.headers.get("retry-after")))
     if response.status_code != 200:
         status = f"status {response.status_code} ({message(response)})"
-        raise UserError(f"server {client.base_url}: {status}{HINTS.get(response.status_code, '')}")
+        hint = NOT_FOUND["chat" in path] if response.status_code == 404 else HINTS.get(response.status_code, "")
+        raise UserError(f"server {client.base_url}: {status}{hint}")
     try:
         reply = json.loads(strike(response.text))  # a server may echo its caller's headers
     except ValueError:

@@ -59,6 +59,9 @@ def rows(path):
         return sorted(dataclasses.astuple(made) for made in store.iterate("main"))
 
 
+ALIAS = ("--server-alias", "true")  # the server's name for the folder's model
+
+
 @pytest.mark.parametrize("count", [2, 5])
 def test_shards_of_the_real_sampler_merge_to_the_bytes_of_the_undivided_run(count, make_run, tiny_model):
     """In bf16, where another batch would round differently."""
@@ -82,7 +85,7 @@ def test_a_second_sampler_is_told_so_before_it_opens_a_model(make_run):
 def test_a_server_run_that_broke_off_is_completed(make_run, tiny_model, capsys):
     whole, broken = make_run("whole"), make_run("broken")
     with ModelServer() as server:
-        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny")
+        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny", *ALIAS)
         sample(whole, tiny_model, *address)
         capsys.readouterr()
         n_requests = len(server.requests)
@@ -96,7 +99,7 @@ def test_a_server_run_that_broke_off_is_completed(make_run, tiny_model, capsys):
             sample(broken, tiny_model, *address, "--server-concurrency", "1")
         assert len(rows(broken / "samples.db")) == 15
     with ModelServer() as other_port:  # the address is no part of the run
-        address = ("--backend", "openai", "--server-url", other_port.url, "--server-model", "tiny")
+        address = ("--backend", "openai", "--server-url", other_port.url, "--server-model", "tiny", *ALIAS)
         sample(broken, tiny_model, *address)
     assert rows(broken / "samples.db") == rows(whole / "samples.db")
     with SampleStore(whole / "samples.db") as store:
@@ -112,7 +115,8 @@ def test_a_key_that_the_server_echoes_is_in_no_file_and_no_line(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-key")
     folder, said = make_run("run"), ""
     with ModelServer((failure,) * 300) as server:
-        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny", "--server-tries", "2")
+        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny", "--server-tries", "2",
+                   *ALIAS)  # fmt: skip
         try:
             sample(folder, tiny_model, *address)
         except UserError as error:

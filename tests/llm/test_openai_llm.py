@@ -107,7 +107,7 @@ def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open
     [
         ("refused", r"status 400 \(prompt is too long\)$"),
         ("no_key", r"status 401 \(no key\); set the key"),
-        ("no_model", r"status 404 \(model not found\); check server_url and server_model"),
+        ("no_model", r"status 404 \(model not found\); check .* or set server_endpoint: chat$"),
     ],
 )
 def test_what_does_not_pass_is_said_at_once(failure, message, open_llm, question):
@@ -194,6 +194,23 @@ def test_connecting_names_a_wrong_address_or_model(monkeypatch):
         OpenAILLM.connect("m", Sampling(), Server(server.url, "tiny", chat=True))
     with pytest.raises(UserError, match="server_url"):
         OpenAILLM.connect("m", Sampling(), Server("localhost:8000/v1", "tiny", chat=True))
+
+
+def test_one_models_tokens_are_not_sent_to_another(monkeypatch, tokenizer, tmp_path):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    tokenizer.save_pretrained(tmp_path)
+    with ModelServer() as server:
+        with pytest.raises(UserError, match="sent as ids to 'tiny', another model; set server_endpoint: chat"):
+            OpenAILLM.connect(str(tmp_path), Sampling(), Server(server.url, "tiny"))
+        OpenAILLM.connect(str(tmp_path), Sampling(), Server(server.url, "tiny", alias=True))
+        OpenAILLM.connect("gpt-anything", Sampling(), Server(server.url, "tiny", chat=True))  # needs no tokenizer
+
+
+def test_lengths_are_estimated_where_a_server_tells_nothing(open_llm, question):
+    with ModelServer(logprobs=False, usage=False) as server:
+        llm = open_llm(server, chat=True, logprobs=False, n_in_one=False)
+        (made,) = answered(llm, [AnswerRequest(question("q"), "llm", None, n=1)])
+    assert made.greedy.n_tokens == round(len("greedy") / 4) and made.samples[0].n_tokens >= 2
 
 
 def test_a_vllm_server_does_not_fill_in_the_models_own_sampling(monkeypatch, question):

@@ -1,0 +1,87 @@
+"""kbtrain check-server: what it finds out is what the server can, and the configuration it writes works at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from model_server import ModelServer
+
+from kbtrain.cli import main
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.check_server import check_server
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+CASES = {
+    "all": ({}, {"server_endpoint": "chat", "server_n": True, "server_logprobs": True}),
+    "hosted": (
+        {"logprobs": False, "missing": ("completions",)},
+        {"server_endpoint": "chat", "server_n": False, "server_logprobs": False},
+    ),
+    "base model": (
+        {"missing": ("chat/completions",)},
+        {"server_endpoint": "completions", "server_n": True, "server_logprobs": True},
+    ),
+    "no n": ({"most": 1}, {"server_endpoint": "chat", "server_n": False, "server_logprobs": True}),
+    "refuses n and log-probabilities": ({"unknown": ("n", "logprobs")}, {"server_n": False, "server_logprobs": False}),
+    "no stop": ({"unknown": ("stop",)}, {"server_extra": {"stop": None}}),
+    "other limit": (
+        {"unknown": ("max_tokens",)},
+        {"server_extra": {"max_tokens": None, "max_completion_tokens": 24}},
+    ),
+    "no seeds": ({"unknown": ("seed",)}, {"server_extra": {"seed": None}, "server_logprobs": True}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_configuration_fits_the_server(case, tmp_path, capsys, question):
+    abilities, expected = CASES[case]
+    path = tmp_path / "server.yaml"
+    with ModelServer(**abilities) as server:
+        assert main(["check-server", server.url, "--output", str(path)]) == 0
+        settings = yaml.safe_load(path.read_text())
+        assert {key: settings[key] for key in expected} == expected
+        assert len(server.requests) <= 16
+        if settings["server_endpoint"] == "chat":  # the tokenizer of a model that is nowhere is not asked for
+            config = build(LLMConfig, None, {k: v for k, v in settings.items() if k != "conditions"})
+            (made,) = [one for group in open_llm(config).answer([AnswerRequest(question("q"), "llm", None, 3)])
+                       for one in group]  # fmt: skip
+            assert len(made.samples) == 3
+    said = capsys.readouterr().out
+    assert "kbtrain run sample --config" in said and all(word in said for word in ("logprobs", "seeds", "usage"))
+    assert settings["conditions"] == ["llm", "rag"]
+
+
+def test_the_written_file_passes_the_check_of_configurations(tmp_path, capsys):
+    path = tmp_path / "server.yaml"
+    with ModelServer(logprobs=False) as server:
+        assert main(["check-server", server.url, "--output", str(path)]) == 0
+        assert main(["check", str(path), "--no-files"]) == 0
+        assert main(["check-server", server.url, "--output", str(path)]) == 2  # nothing is overwritten
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
+    with ModelServer(models=("a-model", "b-model")) as server:
+        with pytest.raises(UserError, match="has 2 models; choose one by --model: a-model, b-model"):
+            check_server(server.url)
+        with pytest.raises(UserError, match="did you mean 'a-model'"):
+            check_server(server.url, "a-modell")
+        assert check_server(server.url, "b-model").model == "b-model"
+    neither = ModelServer(missing=("completions", "chat/completions"))
+    with neither as server, pytest.raises(UserError, match=r"answers neither chat nor completions .*no such path"):
+        check_server(server.url)
+    with ModelServer(("no_key",) * 20) as server, pytest.raises(UserError, match="variable MY_KEY"):
+        check_server(server.url, key_env="MY_KEY")
+    with pytest.raises(UserError, match="no connection"):
+        check_server(server.url)
+    assert not list(Path(tmp_path).iterdir())
