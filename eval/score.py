@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import CARD, Reads, trained_among
+from kbtrain.gate_folder import CARD, Reads, question_hash, trained_among
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted
 from kbtrain.gates.score_stage import (
     ScoreFile,
+    attach_hits,
     chunks_left,
     found_gates,
     note_best_f1,
@@ -151,7 +152,11 @@ def trained_on(config: ScoreConfig, asked: Asked, gate: GateHandle) -> dict[str,
     """Number of questions of each split that the gate was trained on; refused unless that is allowed."""
     if gate.opening is None or gate.opening.prompt is not None:
         return {}
-    found = {split: trained_among(gate.opening.model, rows) for split, rows in asked.examples.items()}
+    known = set.intersection(*({*gate.held_out.get(name, ())} for name in gate.names))  # scored without them
+    found = {
+        split: [row for row in trained_among(gate.opening.model, rows) if question_hash(row.question) not in known]
+        for split, rows in asked.examples.items()
+    }
     first = next((row for rows in found.values() for row in rows), None)
     counts = {split: len(rows) for split, rows in found.items() if rows}
     if first is not None and not config.allow_trained:
@@ -165,9 +170,19 @@ def trained_on(config: ScoreConfig, asked: Asked, gate: GateHandle) -> dict[str,
     return counts
 
 
+def with_hits(run: Path, asked: Asked, hashes: Mapping[str, str]) -> tuple[Asked, dict[str, str]]:
+    """The questions with the passages that were found for them, and all hashes."""
+    source = run / "evidence.jsonl"
+    examples = {split: attach_hits(rows, source) for split, rows in asked.examples.items()}
+    files = {**asked.files, "evidence.jsonl": source}
+    return replace(asked, examples=examples, files=files), {**hashes, "evidence.jsonl": file_sha256(source)}
+
+
 def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> bool:
     """One gate's file; True if it takes the place of scores of other inputs."""
     begun, out, splits = time.time(), score_path(config.run, gate.name), config.splits
+    if gate.stage == "search" and asked.reads == "question":
+        asked, hashes = with_hits(config.run, asked, hashes)
     trained = trained_on(config, asked, gate)
     inputs = {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
     take_over(config.run, gate, inputs)

@@ -6,29 +6,36 @@ above its threshold, which is chosen on dev questions afterwards and noted in th
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
+from kbtrain import jsonl
 from kbtrain.answers.grading import CJK, normalise
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import write_atomically
-from kbtrain.records import Decision, Example, GateExample, TurnExample
+from kbtrain.records import Decision, Example, GateExample, GateScore, TurnExample
 
 CARD = "gate.json"
 ADAPTER = "adapter"
 TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
+HELD_OUT = "held_out.jsonl"  # scores of training questions by gates fitted without them, by the questions' hashes
 Reads = Literal["question", "turn"]
+# The earliest moment of answering at which a gate can be asked: before anything, after the prefill of the answering
+# model's own prompt, after (the beginning of) an answer, after a search.
+Stage = Literal["question", "prefill", "draft", "search"]
+STAGES: tuple[Stage, ...] = ("question", "prefill", "draft", "search")
 Unit = Literal["probability", "log odds"]
 _CHINESE = re.compile(rf"[{CJK}]")
 
@@ -99,6 +106,11 @@ class GateCard(BaseModel):
         """Folders of the gates that this one is made of, relative to its own."""
         return ()
 
+    @property
+    def stage(self) -> Stage:
+        """The earliest moment at which the gate can be asked."""
+        return "question"
+
     def check_prompts(
         self,
         found: str,
@@ -111,6 +123,27 @@ class GateCard(BaseModel):
             raise UserError(
                 f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {found}: {instead}"
             )
+
+
+class KeyedCard(GateCard):
+    """The card of gates that predict several labels at once; ``keys`` name them in the order of their scores."""
+
+    PREFIX: ClassVar[str]  # of the scores' names
+    keys: tuple[Key, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the scores, one a key."""
+        return tuple(f"{self.PREFIX}_{key}" for key in self.keys)
+
+    def best_key(self) -> Key:
+        """The key whose calibrated threshold was most accurate on dev; the first one where not all were calibrated."""
+        accuracy: dict[Key, float] = {}
+        for key, name in zip(self.keys, self.names(), strict=True):
+            chosen = self.thresholds.get(name)
+            if chosen is None or not isinstance(chosen.evidence.get("accuracy"), float):
+                return self.keys[0]
+            accuracy[key] = chosen.evidence["accuracy"]
+        return max(self.keys, key=lambda key: accuracy[key])
 
 
 class ClassifierCard(GateCard):
@@ -152,7 +185,7 @@ class Gate(ABC):
     A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_samples``: answers sampled from the model;
     ``needs_evidence``: examples carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
     where it is neither a probability nor log odds. ``spent`` counts requests, samples and tokens of a gate that needs
-    more than one forward pass an example. ``card`` is None for gates without a folder.
+    more, or less, than one forward pass an example. ``card`` is None for gates without a folder.
     """
 
     needs_samples: bool = False
@@ -169,6 +202,13 @@ class Gate(ABC):
     @abstractmethod
     def score_examples(self, examples: Sequence[Any]) -> list[float]:
         """One score per example, in the gate's documented unit; higher = retrieval more needed."""
+
+    @property
+    def stage(self) -> Stage:
+        """The earliest moment at which it can be asked, see :data:`STAGES`."""
+        if self.needs_evidence:
+            return "search"
+        return self.card.stage if self.card else "question"
 
     @property
     def spent(self) -> Counter[str]:
@@ -236,6 +276,27 @@ class Gate(ABC):
         )
 
 
+class KeyedGate(Gate):
+    """A gate for each of its ``keys``, all from one pass; :attr:`key` is the one that decides."""
+
+    keys: tuple[Key, ...]
+    key: Key
+    prefix: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The kind's prefix and the key."""
+        return f"{self.prefix}_{self.key}"
+
+    def gate(self, key: Key) -> Self:
+        """The same gate, deciding by another key. Raises :class:`UserError` for a key that it lacks."""
+        if key not in self.keys:
+            raise UserError(f"this gate has no key '{key}'; {did_you_mean(key, self.keys)}")
+        other = copy.copy(self)
+        other.key = key
+        return other
+
+
 def question_hash(text: str) -> str:
     """16 hexadecimal digits of a normalised question: equal for spellings that count as the same question."""
     return hashlib.sha256(normalise(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -253,6 +314,23 @@ def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[GateE
     found = [path.read_text(encoding="utf-8").split() for path in Path(folder).rglob(TRAINED_ON)]
     hashes = {one for hashes in found for one in hashes}
     return [e for e in examples if isinstance(e, GateExample) and question_hash(e.question) in hashes]
+
+
+HeldOut = tuple[str, float]  # a question's hash and a score of it
+
+
+def write_held_out(folder: Path, scores: Mapping[str, Iterable[HeldOut]]) -> None:
+    """Keep scores of training questions, by name, that gates fitted without these questions gave them."""
+    jsonl.write(folder / HELD_OUT, (GateScore(one, name, value) for name in scores for one, value in scores[name]))
+
+
+def read_held_out(folder: Path | str) -> dict[str, dict[str, float]]:
+    """The scores that :func:`write_held_out` kept, by name and question's hash; empty where there are none."""
+    found: dict[str, dict[str, float]] = {}
+    path = Path(folder) / HELD_OUT
+    for row in jsonl.read(GateScore, path) if path.exists() else ():
+        found.setdefault(row.gate, {})[row.question_id] = row.score
+    return found
 
 
 def logistic(log_odds: float) -> float:

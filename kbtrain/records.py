@@ -176,6 +176,7 @@ class GateExample:
 
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
     mastery, certainty, and benefit stretched from its range in training; None where the label is not known (scoring).
+    ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search.
     """
 
     id: str
@@ -191,6 +192,7 @@ class GateExample:
     soft_certainty: float | None = None
     soft_benefit: float | None = None
     relation: str | None = None
+    hits: tuple[Hit, ...] = field(default=(), metadata=_RARE)
 
     @classmethod
     def ask(cls, question: str, reference: str | None = None, language: Literal["en", "zh"] = "en") -> GateExample:

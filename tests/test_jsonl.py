@@ -43,14 +43,16 @@ EVERY = [
     QUESTION,
     Passage("p", "t", "\u2028 separators \x85 and \t tabs"),
     Hit("p", "t", "x", 1.5),
-    Evidence("q1", "bm25", "query", (Hit("p", "t", "x", 1.5),), None),
+    Evidence("q1", "bm25", "query", (Hit("p", "t", "x", 1.5),), None, titles="always"),
     SAMPLE,
     SampleSet("q1", "mask", (Sample(0, "{}", 1, "stop", -0.1),), SAMPLE, 12, 3),
     FOUND,
     Label(
         "q1", "train", FOUND, None, FOUND, 0.8, 0.5, False, True, None, None, None, None, None, None, None, "capital"
     ),
-    GateExample("q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5),
+    GateExample(
+        "q1", "q1", "dev", "text", "en", None, True, None, False, 0.1, None, 0.5, hits=(Hit("p", "t", "x", 1.5),)
+    ),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
     Outcome("q1", "test", None, True, False, None, 0.25, 3, 4),

@@ -13,10 +13,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, Reads, read_gate_json
+from kbtrain.gate_folder import (
+    CARD,
+    ClassifierCard,
+    Gate,
+    GateCard,
+    KeyedCard,
+    KeyedGate,
+    Reads,
+    Stage,
+    question_hash,
+    read_gate_json,
+    read_held_out,
+)
 from kbtrain.gates.average import AverageCard, AverageGate
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
+from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
@@ -25,7 +38,7 @@ from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.provenance import file_sha256
-from kbtrain.records import Example, TurnExample
+from kbtrain.records import Example, GateExample, TurnExample
 
 GROUP = "kbtrain.gates"
 QUESTION: frozenset[Reads] = frozenset({"question"})
@@ -64,7 +77,7 @@ GATES: dict[str, Kind] = {
         KBMCard,
         KBM.load,
         QUESTION,
-        lambda card: tuple(f"kbm_{key}" for key in card.keys),
+        KBMCard.names,
         "recipes/train_kbm.py",
         ("kbm_benefit", "kbm_certainty", "kbm_mastery"),
     ),
@@ -78,6 +91,13 @@ GATES: dict[str, Kind] = {
         _named("encoder_probe"),
         "recipes/train_encoder.py",
         ("encoder_probe",),
+    ),
+    "features": Kind(
+        FeaturesCard,
+        Features.load,
+        QUESTION,
+        FeaturesCard.names,
+        "recipes/train_features.py",
     ),
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
     "ragate_mha": Kind(
@@ -152,14 +172,14 @@ def read_card(folder: Path | str) -> GateCard:
 def load_gate(folder: Path | str, key: str | None = None, dtype: str = "auto", device: str = "auto") -> Gate:
     """Open any gate's folder. ``dtype`` auto: as it was saved.
 
-    ``key`` chooses what a KBM decides by: mastery, certainty or benefit; None: the one that was most accurate on dev,
-    as far as the folder notes it, else the first. Raises :class:`UserError`.
+    ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that was
+    most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
     """
     name, kind = kind_of(folder)
-    if key is not None and name != "kbm":
-        raise UserError(f"key '{key}': a gate of kind '{name}' has no keys, only a KBM has; leave it out")
+    if key is not None and not issubclass(kind.card, KeyedCard):
+        raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")
     gate = kind.open(Path(folder), dtype, device)
-    return gate if key is None else cast(KBM, gate).gate(key)  # type: ignore[arg-type]  # gate() refuses unknown keys
+    return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
 
 
 @dataclass(frozen=True)
@@ -188,10 +208,19 @@ class GateHandle:
     name: str = ""
     reads: frozenset[Reads] = QUESTION
     stored: Mapping[str, str] = field(default_factory=dict)
+    stage: Stage = "question"
+    held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`."""
-        return {self.stored.get(name, name): values for name, values in gate.score_all(examples).items()}
+        found = {self.stored.get(name, name): values for name, values in gate.score_all(examples).items()}
+        if not self.held_out:
+            return found
+        hashes = [question_hash(e.question) if isinstance(e, GateExample) else "" for e in examples]
+        return {
+            name: [self.held_out.get(name, {}).get(one, value) for one, value in zip(hashes, values, strict=True)]
+            for name, values in found.items()
+        }
 
 
 def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None) -> GateHandle:
@@ -215,6 +244,8 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
         own,
         kind.reads,
         stored,
+        card.stage,
+        {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
     )
 
 

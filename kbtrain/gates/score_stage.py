@@ -21,7 +21,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.registry import GateHandle, handle, kind_of, kinds, read_card
 from kbtrain.provenance import device
-from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
+from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,20 @@ def plain_examples(path: Path, split: Split) -> list[GateExample]:
     return found
 
 
+def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
+    """Questions with the passages found for them, for a gate that is asked after the search.
+
+    Raises :class:`UserError` for a question that the file does not have.
+    """
+    questions = [example for example in examples if isinstance(example, GateExample)]
+    wanted = {example.question_id for example in questions}
+    found = {row.question_id: row.hits for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}
+    missing = next((example.id for example in questions if example.question_id not in found), None)
+    if missing is not None:
+        raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
+    return [replace(example, hits=found[example.question_id]) for example in questions]
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Examples of one split that are scored together: a score can depend on its batch in the last digits."""
@@ -219,7 +233,8 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     """One chunk by an opened gate, timed."""
     begin, before = time.perf_counter(), Counter(opened.spent)
     found = gate.scores(opened, chunk.examples)
-    seconds, spent = time.perf_counter() - begin, dict(opened.spent - before)
+    seconds, after = time.perf_counter() - begin, opened.spent
+    spent = {name: after[name] - before[name] for name in after}  # 0 stays: no request is less than the usual one
     names = gate.names
     scores = [GateScore(scored_id(e), n, found[n][i]) for n in names for i, e in enumerate(chunk.examples)]
     return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device()))

@@ -230,6 +230,23 @@ class BM25:
         return Hit(passage.id, passage.title, passage.text, round(score, 4))
 
 
+def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
+    """Tokenizer and words of an index, and the number of passages that contain each word.
+
+    Raises :class:`UserError` if there is no whole index.
+    """
+    import numpy as np
+
+    tokens = Tokens.load(folder / _TOKENS)
+    try:
+        vocabulary: dict[str, int] = json.loads((folder / "vocab.index.json").read_text("utf-8"))
+        counts = np.diff(np.load(folder / "indptr.csc.index.npy"))
+    except (FileNotFoundError, ValueError) as error:
+        raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
+    words = sorted(vocabulary, key=vocabulary.__getitem__)[: len(counts)]  # bm25s may add an empty word at the end
+    return tokens, words, counts
+
+
 def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> None:
     """Write an index into ``folder``, which is replaced as a whole when it is done; passages are read once."""
     partial = folder.with_name(folder.name + ".partial")

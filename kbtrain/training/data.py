@@ -178,8 +178,17 @@ def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[l
         seen.add(example.id)
     found = [Labelled(example, value) for example in examples if (value := need(example, key, labels)) is not None]
     if not found:
-        raise UserError(f"{at(path)}: no {split} example has a {labels} label")
+        raise UserError(f"{at(path)}: no {split} example has a {labels} label for '{key}'")
     return found, len(examples) - len(found)
+
+
+def labelled_questions(path: Path, split: Split, key: Key, labels: Labels) -> list[Labelled]:
+    """The plain questions of one split that have the key's label. Raises :class:`UserError` if there is none."""
+    rows, _ = read_labelled(path, split, key, labels)
+    found = [row for row in rows if isinstance(row.example, GateExample) and row.example.reference is None]
+    if not found:
+        raise UserError(f"{at(path)}: no plain {split} question has a {labels} label '{key}'")
+    return found
 
 
 def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: Labels = "hard") -> ClassifierData:

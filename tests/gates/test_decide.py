@@ -78,7 +78,7 @@ def test_wrong_arguments_are_one_line(folder, tmp_path):
             gate.score(wrong)
     with pytest.raises(UserError, match=r"gate 'kbm_mastery': no threshold in its gate.json; choose one on dev"):
         gate.needs_retrieval("Who wrote it?")
-    with pytest.raises(UserError, match="this KBM has no key 'masteri'; did you mean 'mastery'"):
+    with pytest.raises(UserError, match="this gate has no key 'masteri'; did you mean 'mastery'"):
         kbtrain.load_gate(folder, key="masteri")
     state = DialogueStateGate.fit([turn(i) for i in range(40)])
     state.card.write(tmp_path / "dialogue_state")

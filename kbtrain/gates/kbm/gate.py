@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import ADAPTER, CARD, Gate, GateCard
+from kbtrain.gate_folder import ADAPTER, CARD, KeyedCard, KeyedGate
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter
@@ -19,12 +17,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class KBMCard(GateCard):
+class KBMCard(KeyedCard):
     """``keys`` are the targets, in the order in which the answer states them; ``dtype`` that of the weights.
 
     ``merged`` False: the folder holds an adapter only, and ``base_model`` (by its fingerprint) is needed to open it.
     """
 
+    PREFIX = "kbm"
     kind: Literal["kbm"] = "kbm"
     base_model: str
     keys: tuple[Key, ...]
@@ -36,24 +35,15 @@ class KBMCard(GateCard):
     merged: bool = True
     base_fingerprint: str | None = None
 
-    def best_key(self) -> Key:
-        """The key whose calibrated threshold was most accurate on dev; the first one where not all were calibrated."""
-        accuracy: dict[Key, float] = {}
-        for key in self.keys:
-            chosen = self.thresholds.get(f"kbm_{key}")
-            if chosen is None or not isinstance(chosen.evidence.get("accuracy"), float):
-                return self.keys[0]
-            accuracy[key] = chosen.evidence["accuracy"]
-        return max(self.keys, key=lambda key: accuracy[key])
 
-
-class KBM(Gate):
+class KBM(KeyedGate):
     """A gate for each of its keys, all from one forward pass a batch (:mod:`~kbtrain.gates.true_false.forward`).
 
     ``key`` is the one that :meth:`score` and :meth:`decide` use; its score is the probability that retrieval is needed:
     1 - p(mastery), 1 - p(certainty), or p(benefit).
     """
 
+    prefix = "kbm"
     unit = "probability"
 
     def __init__(
@@ -91,30 +81,17 @@ class KBM(Gate):
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
         return cast("dict[Key, list[float]]", self.scorer.probabilities(examples))
 
-    def gate(self, key: Key) -> KBM:
-        """The same model, deciding by another key. Raises :class:`UserError` for a key that it lacks."""
-        if key not in self.keys:
-            raise UserError(f"this KBM has no key '{key}'; {did_you_mean(key, self.keys)}")
-        other = copy.copy(self)
-        other.key = key
-        return other
-
-    @property
-    def name(self) -> str:
-        """``kbm_`` and the key."""
-        return f"kbm_{self.key}"
-
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """1 - p(mastery), 1 - p(certainty), or p(benefit)."""
-        return _needs(self.key, self.probabilities(examples)[self.key])
+        return needs(self.key, self.probabilities(examples)[self.key])
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """The scores of every key, from one pass."""
         found = self.probabilities(cast("list[GateExample]", self.examples(inputs)))
-        return {f"kbm_{key}": _needs(key, found[key]) for key in self.keys}
+        return {f"kbm_{key}": needs(key, found[key]) for key in self.keys}
 
 
-def _needs(key: Key, p_true: Sequence[float]) -> list[float]:
+def needs(key: Key, p_true: Sequence[float]) -> list[float]:
     """The probabilities that retrieval is needed, from p(True) of a key."""
     return list(p_true) if key == "benefit" else [1 - p for p in p_true]
 

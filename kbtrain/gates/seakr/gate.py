@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, read_gate_json
+from kbtrain.gate_folder import Gate, GateCard, Stage, read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale
@@ -50,6 +50,11 @@ class SeakrCard(GateCard):
     prompt_fingerprint: str
     settings: SeakrSettings
     measured: MeasuredScale | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """After answers, its samples."""
+        return "draft"
 
     @property
     def scale(self) -> Scale | None:

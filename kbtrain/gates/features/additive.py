@@ -1,0 +1,140 @@
+"""Additive logistic regression: log odds = intercept + a piecewise linear function of each feature.
+
+It is fitted by scikit-learn (hat functions at the features' quantiles, logistic regression, penalty by cross-validation
+on the training questions alone) and kept as numbers: each function by its knots and its values there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from kbtrain.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+Row = Mapping[str, float]
+LEAST = 20  # training questions; below it a cross-validation is noise
+STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
+FOLDS = 5
+KNOTS = 5
+
+
+class Curve(BaseModel):
+    """A function of one feature: straight lines between ``knots`` (ascending), constant outside them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    knots: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+class Additive(BaseModel):
+    """``curves`` by the feature's name; ``strength`` is the C that was chosen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    intercept: float
+    curves: dict[str, Curve]
+    strength: float
+
+    def log_odds(self, rows: Sequence[Row]) -> list[float]:
+        """Of each row of features."""
+        import numpy as np
+
+        total = np.full(len(rows), self.intercept)
+        for name, curve in self.curves.items():
+            total += np.interp([row[name] for row in rows], curve.knots, curve.values)
+        return [float(value) for value in total]
+
+
+def check_need(need: Sequence[float], what: str) -> None:
+    """Raise :class:`UserError` for labels from which nothing can be learnt; ``what`` begins the message."""
+    if len(need) < LEAST:
+        raise UserError(f"{what}: {len(need)} labelled training questions, needs {LEAST} at least; label more")
+    if len(set(need)) < 2:
+        raise UserError(f"{what}: all {len(need)} training questions have the label {need[0]:g}; nothing to learn")
+
+
+def fit_additive(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0) -> Additive:
+    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are left out."""
+    import numpy as np
+
+    labels = np.asarray(need, dtype=np.float64)
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    knots = {name: _knots(values, n_knots) for name, values in columns.items()}
+    knots = {name: places for name, places in knots.items() if len(places) > 1}
+    parts = [_hats(columns[name], places) for name, places in knots.items()]
+    if not parts:
+        raise UserError("no feature varies among the training questions; there is nothing to learn")
+    hats = np.hstack(parts)
+    strength = min(STRENGTHS, key=lambda c: _loss(hats, labels, c, seed))
+    line = fit_logistic(hats, labels, strength)
+    heights = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()])[:-1])
+    curves = {
+        name: Curve(knots=tuple(places.tolist()), values=tuple(values.tolist()))
+        for (name, places), values in zip(knots.items(), heights, strict=True)
+    }
+    return Additive(intercept=float(line.intercept_[0]), curves=curves, strength=strength)
+
+
+def held_out_log_odds(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0) -> list[float]:
+    """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds."""
+    found = [0.0] * len(rows)
+    for fit, rest in folds(len(rows), seed):
+        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed)
+        for i, value in zip(rest, model.log_odds([rows[i] for i in rest]), strict=True):
+            found[i] = value
+    return found
+
+
+def folds(n: int, seed: int) -> list[tuple[list[int], list[int]]]:
+    """Places to fit to and places held out, of each fold."""
+    from sklearn.model_selection import KFold
+
+    split = KFold(min(FOLDS, n), shuffle=True, random_state=seed).split(range(n))
+    return [(fit.tolist(), rest.tolist()) for fit, rest in split]
+
+
+def fit_logistic(features: Array, need: Array, strength: float):  # type: ignore[no-untyped-def]  # sklearn has no types
+    """Logistic regression on soft labels: each is both labels, with its share."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+
+    shares, both = np.concatenate([need, 1 - need]), np.repeat([1, 0], len(need))
+    used = shares > 0
+    line = LogisticRegression(C=strength, max_iter=5000, tol=1e-6)
+    return line.fit(np.vstack([features, features])[used], both[used], sample_weight=shares[used])
+
+
+def _loss(features: Array, need: Array, strength: float, seed: int) -> float:
+    """Cross-validated log loss."""
+    import numpy as np
+
+    total = 0.0
+    for fit, rest in folds(len(need), seed):
+        if len(set(need[fit])) < 2:
+            continue
+        odds = fit_logistic(features[fit], need[fit], strength).decision_function(features[rest])
+        total += float(np.sum(np.logaddexp(0, odds) - need[rest] * odds))
+    return total
+
+
+def _knots(values: Array, count: int) -> Array:
+    """Quantiles of the values that differ, the least and the greatest among them."""
+    import numpy as np
+
+    return np.unique(np.quantile(values, np.linspace(0, 1, count)))
+
+
+def _hats(values: Array, knots: Array) -> Array:
+    """(n, knots): 1 at a knot, 0 at all others, straight between them."""
+    from sklearn.preprocessing import SplineTransformer
+
+    spline = SplineTransformer(degree=1, knots=knots[:, None], extrapolation="constant")
+    found: Array = spline.fit_transform(values[:, None])
+    return found

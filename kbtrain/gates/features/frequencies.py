@@ -1,0 +1,84 @@
+"""Document frequencies of a corpus's words, small enough to lie in a gate's folder: six bytes a word.
+
+A word is kept as a 32-bit hash, its frequency as a logarithm in 16 bits (to 1/1000). A word that the corpus does not
+have is taken for one that it has with probability (words kept) / 2^32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbtrain.errors import UserError, at
+from kbtrain.retrieval.tokens import Tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+WORDS, TOKENS = "words.safetensors", "tokens.json"
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """``hashes`` ascending; ``logs``: log(1 + number of passages with the word); ``tokens`` cuts and stems words."""
+
+    tokens: Tokens
+    hashes: NDArray[np.uint32]
+    logs: NDArray[np.float16]
+
+    @classmethod
+    def of_index(cls, index: Path, least: int = 1) -> Frequencies:
+        """From a BM25 index's folder; words of fewer than ``least`` passages are left out.
+
+        Raises :class:`UserError` for a folder without a whole index.
+        """
+        import numpy as np
+
+        from kbtrain.retrieval.bm25 import document_frequencies
+
+        tokens, words, counts = document_frequencies(index)
+        kept = np.flatnonzero(counts >= least)
+        if not len(kept):
+            raise UserError(f"{at(index)}: no word stands in {least} passages or more; lower the key 'least_passages'")
+        logs = np.log1p(counts[kept]).astype(np.float16)
+        hashes, first = np.unique(np.array([word_hash(words[i]) for i in kept], dtype=np.uint32), return_index=True)
+        return cls(tokens, hashes, logs[first])
+
+    def of(self, words: Sequence[str]) -> list[float]:
+        """log(1 + passages) of each stemmed word; 0 for one that is not there."""
+        import numpy as np
+
+        asked = np.array([word_hash(word) for word in words], dtype=np.uint32)
+        places = np.minimum(np.searchsorted(self.hashes, asked), len(self.hashes) - 1)
+        return [float(x) for x in np.where(self.hashes[places] == asked, self.logs[places].astype(np.float64), 0.0)]
+
+    def save(self, folder: Path) -> None:
+        """Write two files."""
+        from safetensors.numpy import save_file
+
+        save_file({"hashes": self.hashes, "logs": self.logs}, folder / WORDS)
+        self.tokens.save(folder / TOKENS)
+
+    @classmethod
+    def load(cls, folder: Path) -> Frequencies:
+        """Raises :class:`UserError` for a folder without them."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = folder / WORDS
+        if not path.exists():
+            raise UserError(f"{at(path)}: no such file; copy the whole folder")
+        try:
+            found = load_file(path)
+            return cls(Tokens.load(folder / TOKENS), found["hashes"], found["logs"])
+        except (SafetensorError, KeyError) as error:
+            raise UserError(f"{at(path)}: broken ({error}); train the gate again") from None
+
+
+def word_hash(word: str) -> int:
+    """32 bits of a word."""
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")

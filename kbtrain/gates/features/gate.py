@@ -1,0 +1,124 @@
+"""The gate ``features``: how a question is put, and how often its words stand in the corpus; no model is called.
+
+``after_search``: it also reads how well the retriever's passages fit, so it is asked when they are there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal, cast
+
+from kbtrain.gate_folder import HeldOut, KeyedCard, KeyedGate, Stage, logistic, question_hash
+from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
+from kbtrain.gates.features.evidence import evidence_features
+from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.question import question_features
+from kbtrain.prompts.kbm import Key
+from kbtrain.records import Example, GateExample
+from kbtrain.training.data import Labelled, Labels
+
+
+class FeaturesCard(KeyedCard):
+    """The content of ``gate.json``: an additive model for each key; corpus frequencies lie beside it."""
+
+    PREFIX: ClassVar[str] = "features"
+    ABSENT = frozenset({"base_model"})
+    kind: Literal["features"] = "features"
+    labels: Labels
+    after_search: bool = False
+    models: dict[Key, Additive]
+
+    @property
+    def stage(self) -> Stage:
+        """Before anything, or after a search."""
+        return "search" if self.after_search else "question"
+
+
+class Features(KeyedGate):
+    """Score = p(retrieval needed) in [0, 1] by :attr:`key`: not mastered, not certain, or benefit. ``spent`` says that
+    no request is made."""
+
+    prefix = "features"
+    unit = "probability"
+
+    def __init__(self, frequencies: Frequencies, card: FeaturesCard, key: Key | None = None) -> None:
+        self.frequencies = frequencies
+        self.card: FeaturesCard = card
+        self.keys: tuple[Key, ...] = card.keys
+        self.key: Key = card.keys[0] if key is None else key
+        self.needs_evidence = card.after_search
+
+    @classmethod
+    def fit(
+        cls,
+        frequencies: Frequencies,
+        data: Mapping[Key, Sequence[Labelled]],
+        labels: Labels = "soft",
+        after_search: bool = False,
+        knots: int = KNOTS,
+        seed: int = 0,
+    ) -> Features:
+        """A gate with a model for each key of ``data``.
+
+        Raises :class:`UserError` for fewer than 20 questions, or a key with one class.
+        """
+        models = {}
+        for key, part in data.items():
+            need = [row.need for row in part]
+            check_need(need, f"key '{key}'")
+            models[key] = fit_additive(feature_rows(frequencies, questions_of(part), after_search), need, knots, seed)
+        card = FeaturesCard(keys=tuple(data), labels=labels, after_search=after_search, models=models)
+        return cls(frequencies, card)
+
+    @property
+    def spent(self) -> Counter[str]:
+        """No request."""
+        return Counter(requests=0)
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        rows = feature_rows(self.frequencies, examples, self.card.after_search)
+        return [logistic(value) for value in self.card.models[self.key].log_odds(rows)]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every key."""
+        rows = feature_rows(self.frequencies, cast("list[GateExample]", self.examples(inputs)), self.card.after_search)
+        return {
+            f"{self.prefix}_{key}": [logistic(value) for value in self.card.models[key].log_odds(rows)]
+            for key in self.keys
+        }
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Features:
+        """Open a folder; neither ``dtype`` nor ``device`` matters. Raises :class:`UserError`."""
+        card = FeaturesCard.read(folder)
+        return cls(Frequencies.load(Path(folder)), card, card.best_key())
+
+
+def feature_rows(frequencies: Frequencies, examples: Sequence[GateExample], after_search: bool) -> list[Row]:
+    """Features of each example by name. An example without passages counts as one for which none was found."""
+    rows: list[Row] = []
+    for example in examples:
+        row = question_features(example, frequencies)
+        rows.append({**row, **evidence_features(example, frequencies)} if after_search else row)
+    return rows
+
+
+def held_out_scores(
+    gate: Features, data: Mapping[Key, Sequence[Labelled]], knots: int = KNOTS, seed: int = 0
+) -> dict[str, list[HeldOut]]:
+    """Score of each training question by a gate fitted without its fold, by the scores' names."""
+    found = {}
+    for key, part in data.items():
+        rows = feature_rows(gate.frequencies, questions_of(part), gate.card.after_search)
+        odds = held_out_log_odds(rows, [row.need for row in part], knots, seed)
+        hashes = [question_hash(example.question) for example in questions_of(part)]
+        found[f"{gate.prefix}_{key}"] = [(one, logistic(value)) for one, value in zip(hashes, odds, strict=True)]
+    return found
+
+
+def questions_of(rows: Sequence[Labelled]) -> list[GateExample]:
+    """The examples, which are questions."""
+    return [row.example for row in rows if isinstance(row.example, GateExample)]

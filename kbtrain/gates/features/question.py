@@ -1,0 +1,75 @@
+"""Features of a question that are known before any model is called: its form, and how often its words are written of.
+
+After "LLM-Independent Adaptive RAG: Let the Question Speak for Itself" (arXiv 2505.04253), which takes popularity from
+page views; here it is the number of the corpus's own passages, so that nothing outside is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.records import GateExample
+
+# The kind of a question is that of the first of these found in it; "yes_no" only at its beginning.
+KINDS: Mapping[str, re.Pattern[str]] = {
+    kind: re.compile(pattern, re.IGNORECASE)
+    for kind, pattern in {
+        "how_many": r"\bhow (?:many|much|long|old|far|tall|high|large|big|often)\b|多少|几",
+        "who": r"\bwho(?:m|se)?\b|谁",
+        "when": r"\bwhen\b|\b(?:what|which) (?:year|date|day|month)\b|何时|什么时候|哪一?年",
+        "where": r"\bwhere\b|哪里|何处|什么地方",
+        "why": r"\bwhy\b|为什么|为何",
+        "how": r"\bhow\b|怎么|怎样|如何",
+        "which": r"\bwhich\b|哪",
+        "what": r"\bwhat\b|什么",
+        "yes_no": r"^(?:is|are|was|were|do|does|did|has|have|can|could|will)\b|[吗嗎][?？]?$",
+    }.items()
+}
+_OPTION = re.compile(r"\n[A-Z]\. ")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_DATE = re.compile(
+    r"\b1\d{3}\b|\b20\d{2}\b|\b(?:january|february|march|april|june|july|august|september|october|november|december)\b"
+    r"|\d+\s*[年月]",
+    re.IGNORECASE,
+)
+# Names: words with a capital letter, and what stands in quotes.
+_QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|《([^》]+)》|「([^」]+)」')
+_CAPITAL = re.compile(r"\b[^\W\d_a-z][\w'’-]*")
+
+
+def question_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
+    """Features by name; frequencies as log(1 + passages). Options of a multiple choice are counted, not read."""
+    options = _OPTION.findall(example.question)
+    text = _OPTION.split(example.question)[0].strip()
+    words = frequencies.tokens.words(text)
+    known = sorted(frequencies.of(words))
+    name_words = [word for name in names(text) for word in frequencies.tokens.words(name)]
+    of_names = frequencies.of(name_words) or known or [0.0]
+    kind = next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
+    return {
+        **{f"asks_{one}": float(one == kind) for one in KINDS},
+        "options": float(len(options)),
+        "chinese": float(example.language == "zh"),
+        "characters": float(len(text)),
+        "words": float(len(words)),
+        "numbers": float(len(_NUMBER.findall(text))),
+        "dates": float(len(_DATE.findall(text))),
+        "name_words": float(len(name_words)),
+        "rarest_name_word": min(of_names),
+        "mean_name_word": sum(of_names) / len(of_names),
+        "rarest_word": known[0] if known else 0.0,
+        "second_rarest_word": known[min(1, len(known) - 1)] if known else 0.0,
+        "mean_word": sum(known) / len(known) if known else 0.0,
+        "unknown_words": sum(value == 0 for value in known) / len(known) if known else 1.0,
+    }
+
+
+def names(text: str) -> list[str]:
+    """Quoted parts and words with a capital letter; a question word at the beginning is none."""
+    quoted = [next(part for part in found if part) for found in _QUOTED.findall(text)]
+    rest = _QUOTED.sub(" ", text)
+    first = re.match(r"\W*(\w+)", rest)
+    begin = first.end() if first and any(pattern.match(first[1]) for pattern in KINDS.values()) else 0
+    return quoted + _CAPITAL.findall(rest[begin:])

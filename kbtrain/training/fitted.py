@@ -1,0 +1,146 @@
+"""Gates with several keys that are fitted in seconds: their data, and the ending that all of them share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config
+from kbtrain.gate_folder import CARD, Gate, HeldOut, KeyedCard, KeyedGate, write_held_out, write_trained_on
+from kbtrain.prompts.kbm import Key
+from kbtrain.provenance import git_state, package_versions, peak_rss_mb, write_meta
+from kbtrain.records import GateExample, Split
+from kbtrain.training.data import Labelled, Labels, check_disjoint, label_rule, labelled_questions
+from kbtrain.training.finish import TOLERANCE, USE, DevScores, largest_difference, save_checked
+from kbtrain.training.model_card import ModelCard
+from kbtrain.training.run import write_run_files
+
+
+class FittedConfig(Config):
+    """Keys of every recipe that fits a gate with several keys in seconds."""
+
+    train: Path = Field(description="training examples (JSONL)")
+    dev: Path = Field(description="dev examples (JSONL); they choose the thresholds noted in the folder")
+    output: Path = Field(description="folder the gate is written to")
+    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
+    labels: Labels = Field("soft", description="hard, or soft (sampled shares)")
+    seed: int = Field(0, ge=0, description="of the folds")
+
+
+@dataclass(frozen=True)
+class KeyedData:
+    """Labelled plain questions by key; a question without a key's label is left out there."""
+
+    train: Mapping[Key, Sequence[Labelled]]
+    dev: Mapping[Key, Sequence[Labelled]]
+
+    def questions(self, split: Split = "train") -> list[GateExample]:
+        """Every question once, whatever its keys."""
+        rows = self.train if split == "train" else self.dev
+        examples = [row.example for part in rows.values() for row in part]
+        return list({example.id: example for example in examples if isinstance(example, GateExample)}.values())
+
+
+def read_keyed(config: FittedConfig) -> KeyedData:
+    """Both files. Raises :class:`UserError` for a key without labels, and for splits that overlap."""
+    train: dict[Key, list[Labelled]] = {}
+    dev: dict[Key, list[Labelled]] = {}
+    for key in config.keys:
+        train[key] = labelled_questions(config.train, "train", key, config.labels)
+        dev[key] = labelled_questions(config.dev, "dev", key, config.labels)
+    data = KeyedData(train, dev)
+    check_disjoint(data.questions(), data.questions("dev"), config.train, config.dev)
+    return data
+
+
+@dataclass(frozen=True)
+class FittedGate:
+    """A fitted gate, ready to be put into its folder.
+
+    ``write``: writes what the folder needs beside its card; ``open`` opens the folder. ``held_out``: by name of the
+    score, those of training questions by gates fitted without them. ``what``, ``points``, ``limits``: for the
+    model card. ``inputs``: further files that it was made from.
+    """
+
+    gate: KeyedGate
+    write: Callable[[Path], None]
+    open: Callable[[Path], Gate]
+    held_out: Mapping[str, Sequence[HeldOut]]
+    what: str
+    points: tuple[str, ...]
+    limits: str
+    inputs: Sequence[Path] = ()
+    trained_on: Sequence[GateExample] = ()
+
+
+def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, started: float) -> str:
+    """Write the folder, open it again, compare, describe; returns the sentence to be said."""
+    gate, card = made.gate, made.gate.card
+    assert isinstance(card, KeyedCard)  # for the type checker
+    dev = {key: DevScores.of(gate.gate(key), data.dev[key], config.dev) for key in gate.keys}
+    run = {
+        **config.model_dump(mode="json"),
+        **git_state(),
+        "train_questions": {key: len(rows) for key, rows in data.train.items()},
+        "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
+        "seconds": round(time.time() - started, 1),
+        "peak_rss_mb": peak_rss_mb(),
+    }
+    card = card.model_copy(
+        update={
+            "thresholds": {gate.gate(key).name: of_key.threshold for key, of_key in dev.items()},
+            "label_rule": label_rule(config.train),
+            "run": run,
+            "versions": package_versions(),
+        }
+    )
+
+    def write(folder: Path) -> None:
+        made.write(folder)
+        write_held_out(folder, made.held_out)
+        write_trained_on(folder, made.trained_on)
+        card.write(folder)
+
+    def difference(folder: Path) -> float:
+        again = made.open(folder).score_all(data.questions("dev"))
+        now = gate.score_all(data.questions("dev"))
+        return max(largest_difference(now[name], again[name]) for name in now)
+
+    page = _model_card(card, made, dev)
+    worst = save_checked(config.output, write, difference, TOLERANCE, page.text)
+    write_run_files(config.output, config, ("train", "dev"), None)
+    facts = {"dev": {key: of_key.metrics for key, of_key in dev.items()}}
+    inputs = [config.train, config.dev, *made.inputs]
+    write_meta(config.output / CARD, stage="train", config=run, inputs=inputs, extra=facts, started=started)
+    figures = ", ".join(
+        f"{key} {of_key.metrics['auroc']:.3f}" for key, of_key in dev.items() if "auroc" in of_key.metrics
+    )
+    return (
+        f"{len(data.questions())} questions, fitted in {run['seconds']} s; AUROC on dev: {figures or 'one class'}; "
+        f"saved, opened again, scores equal (to {worst:.0e}) -> {config.output}"
+    )
+
+
+def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Key, DevScores]) -> ModelCard:
+    sections = {f"{key} on dev ({found.counts('questions')})": f"{found.table}\n\n{found.threshold_text}"
+                for key, found in list(dev.items())[1:]}  # fmt: skip
+    first = next(iter(dev.values()))
+    return ModelCard(
+        title=f"Retrieval gate (`{card.kind}`)",
+        what=made.what,
+        use=USE,
+        points=made.points,
+        limits=made.limits,
+        of_dev=f"{card.keys[0]}; {first.counts('questions')}",
+        metrics=first.table,
+        threshold=first.threshold_text,
+        run=card.run,
+        versions=card.versions,
+        n_probe=len(first.need),
+        tags=("adaptive-retrieval",),
+        sections=sections,
+    )

@@ -1,0 +1,92 @@
+"""Fit the gate features: the form of a question and how often its words stand in the corpus, in a second on a CPU.
+
+Reads examples (data_gen/build.py) and the run's BM25 index (data_gen/retrieve.py), from which the words' document
+frequencies are taken; the folder keeps them, so that it stands alone. With --evidence the gate also reads what the
+search found: such a gate is asked after the search. Training questions get scores of gates that were fitted without
+them (held_out.jsonl), which eval/score.py takes for its split train.
+
+Examples:
+  python recipes/train_features.py --config recipes/configs/features_demo.yaml
+  python recipes/train_features.py --train runs/nq/examples/train.jsonl --dev runs/nq/examples/dev.jsonl \\
+      --index runs/nq/bm25 --output runs/nq/features --keys "[mastery]"
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import run_script
+from kbtrain.gates.features.additive import KNOTS, Additive
+from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.gate import Features, held_out_scores
+from kbtrain.gates.score_stage import attach_hits
+from kbtrain.prompts.kbm import Key
+from kbtrain.training.data import Labelled
+from kbtrain.training.fitted import FittedConfig, FittedGate, KeyedData, finish_fitted, read_keyed
+
+
+class TrainFeaturesConfig(FittedConfig):
+    """Settings of this script."""
+
+    index: Path = Field(description="folder of the BM25 index; its document frequencies are kept in the gate's folder")
+    evidence: Path | None = Field(
+        None, description="evidence.jsonl of these questions; the gate is asked after a search"
+    )
+    knots: int = Field(KNOTS, ge=2, description="knots of the piecewise linear function of each feature")
+    least_passages: int = Field(1, ge=1, description="words of fewer passages count as unknown: a smaller folder")
+
+
+def main(config: TrainFeaturesConfig) -> None:
+    """Read, fit, score the training questions held out, write."""
+    started = time.time()
+    data = read_keyed(config)
+    if config.evidence:
+        data = with_evidence(data, config.evidence)
+    frequencies = Frequencies.of_index(config.index, config.least_passages)
+    after_search = config.evidence is not None
+    gate = Features.fit(frequencies, data.train, config.labels, after_search, config.knots, config.seed)
+    asked = data.questions()
+    made = FittedGate(
+        gate=gate,
+        write=frequencies.save,
+        open=Features.load,
+        held_out=held_out_scores(gate, data.train, config.knots, config.seed),
+        trained_on=asked,
+        what="Says whether a question needs retrieval, from its form and from how often its words stand in the corpus"
+        + (", and from what the search found" if after_search else "")
+        + ". Score: p(retrieval needed) in [0, 1]; no model is called.",
+        points=(
+            f"Document frequencies of {len(frequencies.hashes):,} words of the index in {config.index}.",
+            f"Labels: {config.labels}, {', '.join(config.keys)}; C of the logistic regressions: "
+            + ", ".join(f"{key} {model.strength:g}" for key, model in gate.card.models.items()),
+            *(f"{key}: {weights(model)}" for key, model in gate.card.models.items()),
+        ),
+        limits="it knows this corpus and this model's answers; with another of either it is to be trained again.",
+        inputs=[config.index, *([config.evidence] if config.evidence else [])],
+    )
+    print("train_features: " + finish_fitted(config, data, made, started))
+
+
+def with_evidence(data: KeyedData, evidence: Path) -> KeyedData:
+    """The questions with the passages found for them."""
+    found = {e.id: e for split in ("train", "dev") for e in attach_hits(data.questions(split), evidence)}
+
+    def attached(rows: Mapping[Key, Sequence[Labelled]]) -> dict[Key, list[Labelled]]:
+        return {key: [Labelled(found[row.example.id], row.need) for row in part] for key, part in rows.items()}
+
+    return KeyedData(attached(data.train), attached(data.dev))
+
+
+def weights(model: Additive, shown: int = 6) -> str:
+    """The features that move the log odds most, with their range."""
+    ranges = {name: max(curve.values) - min(curve.values) for name, curve in model.curves.items()}
+    best = sorted(ranges, key=lambda name: -ranges[name])[:shown]
+    return "log odds move by up to " + ", ".join(f"{ranges[name]:.2f} ({name})" for name in best)
+
+
+if __name__ == "__main__":
+    run_script(main, TrainFeaturesConfig, __doc__)

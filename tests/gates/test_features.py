@@ -1,0 +1,195 @@
+"""The gate features: what is read of a question, corpus frequencies, the additive model, and its folder."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import SplineTransformer
+from support.recipes import Recipe
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gates.features.additive import Additive, Curve, fit_additive, folds, held_out_log_odds
+from kbtrain.gates.features.evidence import evidence_features
+from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.question import names, question_features
+from kbtrain.gates.registry import handle
+from kbtrain.gates.score_stage import attach_hits
+from kbtrain.jsonl import read, write
+from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
+from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.tokens import Tokens
+
+PLACES = ("Rome", "Lima", "Oslo", "Kyiv", "Bern", "Cairo")
+
+
+def question(i, split="train"):
+    """Capitals are known, rivers are not."""
+    known, place = i % 2 == 0, PLACES[i % 6]
+    text = f"What is the {'capital' if known else 'river'} {i} of {place}{'' if split == 'train' else ' now'}?"
+    soft = 0.9 - i % 3 / 10 if known else i % 3 / 10
+    labels = {"mastery": known, "soft_mastery": soft, "benefit": not known, "soft_benefit": 1 - soft}
+    return GateExample(f"{split}{i}", f"{split}{i}", split, text, "en", None, **labels)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with bm25/, train.jsonl (60), dev.jsonl (20) and evidence.jsonl."""
+    made = tmp_path_factory.mktemp("features")
+    passages = [Passage(str(i), place, f"{place} has a river." * (i + 1)) for i, place in enumerate(PLACES)]
+    index = BM25.build([*passages, Passage("x", "Rome", "The capital is Rome, and rivers flow.")], Tokens())
+    index.save(made / "bm25")
+    write(made / "train.jsonl", [question(i) for i in range(60)])
+    write(made / "dev.jsonl", [question(i, "dev") for i in range(20)])
+    asked = [question(i, split) for split, n in (("train", 60), ("dev", 20)) for i in range(n)]
+    found = index.search([e.question for e in asked], 2)
+    write(
+        made / "evidence.jsonl",
+        [Evidence(e.id, "bm25", e.question, hits) for e, hits in zip(asked, found, strict=True)],
+    )
+    return made
+
+
+def fit(folder, output, **changes):
+    keys = {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl", "index": folder / "bm25", "output": output}
+    return Recipe("features")([part for key, value in {**keys, **changes}.items() for part in (f"--{key}", str(value))])
+
+
+def test_frequencies_are_those_of_the_index_and_words_it_lacks_are_unknown(folder, tmp_path):
+    found = Frequencies.of_index(folder / "bm25")
+    # "river" (and "rivers", one stem) stands in all 7 passages, rome in 2, oslo in 1
+    assert found.of(["river", "rome", "oslo", "paris"]) == pytest.approx(
+        [math.log(8), math.log(3), math.log(2), 0], abs=1e-3
+    )
+    found.save(tmp_path)
+    again = Frequencies.load(tmp_path)
+    assert again.of(["river", "rome", "oslo", "paris"]) == found.of(["river", "rome", "oslo", "paris"])
+    assert Frequencies.of_index(folder / "bm25", least=2).of(["rome", "oslo"]) == pytest.approx(
+        [math.log(3), 0], abs=1e-3
+    )
+    assert (tmp_path / "words.safetensors").stat().st_size < 6 * len(found.hashes) + 300
+
+
+def test_a_question_s_features_by_hand(folder):
+    frequencies = Frequencies.of_index(folder / "bm25")
+    found = question_features(GateExample.ask('How many rivers had "Rome" in 1950, and Oslo?'), frequencies)
+    assert {name for name, value in found.items() if name.startswith("asks_") and value} == {"asks_how_many"}
+    # stop words do not count: river, rome, in, 1950, oslo
+    assert (found["words"], found["numbers"], found["dates"], found["name_words"]) == (5, 1, 1, 2)
+    assert found["rarest_name_word"] == pytest.approx(math.log(2), abs=1e-3)  # oslo
+    assert found["mean_name_word"] == pytest.approx((math.log(2) + math.log(3)) / 2, abs=1e-3)
+    assert found["unknown_words"] == pytest.approx(2 / 5)  # "in" and 1950
+    choice = question_features(GateExample.ask("Which is larger?\nA. Rome\nB. Oslo"), frequencies)
+    assert (choice["options"], choice["name_words"], choice["asks_which"]) == (2, 0, 1)
+    chinese = question_features(GateExample.ask("罗马在哪里?", language="zh"), frequencies)
+    assert (chinese["asks_where"], chinese["chinese"]) == (1, 1)
+    assert names("Who wrote Faust?") == ["Faust"]
+    assert names("Balkanabat is where?") == ["Balkanabat"]
+
+
+def test_features_after_a_search_by_hand(folder):
+    frequencies = Frequencies.of_index(folder / "bm25")
+    hits = (Hit("a", "Oslo", "Oslo has a river.", 4.0), Hit("b", "Rome", "Rome stands.", 1.0))
+    asked = GateExample("q", "q", "test", "Which river has Oslo?", "en", None, hits=hits)
+    found = evidence_features(asked, frequencies)
+    assert (found["hits"], found["best_score"], found["gap"]) == (2, 4, 0.75)
+    assert (found["overlap_best"], found["named_in_title"], found["title_in_question"]) == (1, 1, 0.5 * 2)
+    assert evidence_features(GateExample.ask("Which river?"), frequencies)["best_score"] == 0
+
+
+def test_the_additive_model_is_scikit_learn_s_logistic_regression_on_hat_functions():
+    rng = np.random.default_rng(0)
+    columns = {"a": rng.normal(size=80), "b": rng.integers(0, 2, 80).astype(float), "same": np.ones(80)}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    need = np.clip(0.5 + 0.3 * np.sin(2 * columns["a"]) + 0.1 * columns["b"], 0, 1)
+    made = fit_additive(rows, list(need))
+    assert set(made.curves) == {"a", "b"}  # the third never varies
+    hats = []
+    for name, curve in made.curves.items():
+        spline = SplineTransformer(degree=1, knots=np.array(curve.knots)[:, None], extrapolation="constant")
+        hats.append(spline.fit_transform(columns[name][:, None]))
+    x = np.hstack(hats)
+    line = LogisticRegression(C=made.strength, max_iter=5000, tol=1e-6)
+    line.fit(np.vstack([x, x]), np.repeat([1, 0], 80), sample_weight=np.concatenate([need, 1 - need]))
+    assert made.log_odds(rows) == pytest.approx(line.decision_function(x), abs=1e-6)
+
+
+def test_a_curve_is_straight_between_knots_and_constant_outside():
+    made = Additive(intercept=1.0, curves={"x": Curve(knots=(0.0, 2.0), values=(-1.0, 3.0))}, strength=1.0)
+    assert made.log_odds([{"x": x} for x in (-5.0, 0.0, 1.0, 2.0, 9.0)]) == [0, 0, 2, 4, 4]
+
+
+def test_a_held_out_score_is_by_a_model_that_never_saw_the_question():
+    rows = [{"x": float(i % 7), "y": float(i % 3)} for i in range(40)]
+    need = [0.8 if i % 7 > 3 else 0.1 for i in range(40)]
+    found = held_out_log_odds(rows, need)
+    fitted, rest = folds(40, 0)[0]
+    model = fit_additive([rows[i] for i in fitted], [need[i] for i in fitted])
+    assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
+
+
+def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher(folder, tmp_path, capsys):
+    fit(folder, tmp_path / "features")
+    gate = kbtrain.load_gate(tmp_path / "features")
+    asked = list(read(GateExample, folder / "dev.jsonl"))
+    together = gate.score_all(asked)
+    assert list(together) == ["features_mastery", "features_benefit"]
+    for name, scores in together.items():
+        alone = [gate.score_all([example])[name][0] for example in asked]
+        assert alone == scores
+        assert min(scores[1::2]) > max(scores[::2])  # rivers are not known
+    assert kbtrain.load_gate(tmp_path / "features", key="benefit").score(asked) == together["features_benefit"]
+    assert (gate.stage, gate.needs_evidence, gate.unit, dict(gate.spent)) == (
+        "question",
+        False,
+        "probability",
+        {"requests": 0},
+    )
+    assert gate.needs_retrieval(asked[1].question) and not gate.needs_retrieval(asked[0].question)
+    assert "saved, opened again, scores equal (to 0e+00)" in capsys.readouterr().out
+
+
+def test_training_questions_have_the_scores_of_gates_that_never_saw_them(folder, tmp_path):
+    fit(folder, tmp_path / "features")
+    asked = list(read(GateExample, folder / "train.jsonl"))
+    gate = kbtrain.load_gate(tmp_path / "features")
+    own = gate.score_all(asked)["features_mastery"]
+    held = handle(tmp_path / "features").scores(gate, asked)["features_mastery"]
+    kept = {row.question_id: row.score for row in read(GateScore, tmp_path / "features" / "held_out.jsonl")
+            if row.gate == "features_mastery"}  # fmt: skip
+    assert held == list(kept.values()) and held != own
+    named = handle(tmp_path / "features", name="other")  # a second one of a run
+    assert named.scores(gate, asked)["other_mastery"] == held
+
+
+def test_after_a_search_it_reads_the_passages(folder, tmp_path):
+    fit(folder, tmp_path / "features", evidence=folder / "evidence.jsonl")
+    made = handle(tmp_path / "features")
+    gate = made.open()
+    assert (made.stage, gate.stage, gate.needs_evidence) == ("search", "search", True)
+    asked = list(read(GateExample, folder / "dev.jsonl"))
+    assert gate.score(attach_hits(asked, folder / "evidence.jsonl")) != gate.score(asked)
+    with pytest.raises(UserError, match="needs samples or retrieved text"):
+        gate.decide(["What is the river of Rome?"])
+    with pytest.raises(UserError, match="no passages of question 'new'"):
+        attach_hits([GateExample.ask("new")], folder / "evidence.jsonl")
+
+
+def test_bad_input_is_one_line(folder, tmp_path):
+    write(tmp_path / "few.jsonl", [question(i) for i in range(19)])
+    with pytest.raises(UserError, match="key 'mastery': 19 labelled training questions, needs 20"):
+        fit(folder, tmp_path / "out", train=tmp_path / "few.jsonl")
+    write(tmp_path / "one.jsonl", [question(6 * i) for i in range(30)])
+    with pytest.raises(UserError, match=r"key 'mastery': all 30 training questions have the label"):
+        fit(folder, tmp_path / "out", train=tmp_path / "one.jsonl")
+    with pytest.raises(UserError, match=r"tokens.json: no such file; this folder holds no whole index"):
+        fit(folder, tmp_path / "out", index=tmp_path)
+    with pytest.raises(UserError, match="has a soft label for 'certainty'"):
+        fit(folder, tmp_path / "out", keys="[certainty]")
+    fit(folder, tmp_path / "out")
+    (tmp_path / "out" / "words.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"words.safetensors: broken .*; train the gate again"):
+        kbtrain.load_gate(tmp_path / "out")
+    with pytest.raises(UserError, match="no feature varies"):
+        fit_additive([{"x": 1.0}] * 30, [0.0, 1.0] * 15)
