@@ -39,6 +39,7 @@ class BuildConfig(Config):
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
     benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
     with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
+    folder: str = Field("examples", description="folder of the examples in the run folder")
     on_leak: Literal["fail", "drop"] = Field("fail", description="training questions in dev or test, dev in test")
 
     @model_validator(mode="after")
@@ -76,14 +77,14 @@ def main(config: BuildConfig) -> None:
     inputs = [config.run / name for name in files]
     rule = read_meta(inputs[1]).get("label_rule", {})
     benefit = BenefitTarget.of(jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail)
-    rule |= {"benefit": dataclasses.asdict(benefit)}
+    rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])
     found = list(find_leaks(inputs[0])) if config.on_leak == "drop" else []
     leaked, names = {leak.id for leak in found}, {"train": "training", "dev": "dev", "test": "test"}
     targets, left_out = Targets(config.keys), Counter({"leaked training questions": 0})
     left_out.update(f"leaked {names[leak.split]} questions" for leak in found)
-    outputs = {split: config.run / "examples" / f"{split}.jsonl" for split in SPLITS}
+    outputs = {split: config.run / config.folder / f"{split}.jsonl" for split in SPLITS}
     sizes = {
         split: jsonl.write(out, examples(config, split, leaked, benefit, targets, left_out))
         for split, out in progress_bar(outputs.items(), desc="build", unit="splits")
@@ -94,7 +95,7 @@ def main(config: BuildConfig) -> None:
         write_meta(out, stage="build", config=settings, inputs=inputs, extra=extra, started=started)
     lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
     made = ", ".join(f"{n} {split}" for split, n in sizes.items())
-    print(f"{made} examples; left out: {lost}; {time.time() - started:.0f} s -> {config.run / 'examples'}")
+    print(f"{made} examples; left out: {lost}; {time.time() - started:.0f} s -> {config.run / config.folder}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def main(config: ScoreReferenceConfig) -> None:
     started = time.time()
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
     examples = with_references(files, config.splits)
-    source = handle(config.kbm or config.run / "kbm", config.dtype, config.device, "kbm")
+    source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.depends, "dtype": config.dtype}
     out = config.run / "scores_reference.jsonl"
     with ScoreFile(out, depends | {"chunk": str(config.chunk)}) as scores:
@@ -55,7 +55,8 @@ def main(config: ScoreReferenceConfig) -> None:
                 bar.update(n)
         scores.finish()
         seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in source.names}
-        extra = {"seconds_per_question": seconds, "device": scores.device()}
+        spent = {name: {split: scores.spent(name, split) for split in config.splits} for name in source.names}
+        extra = {"seconds_per_question": seconds, "spent_per_question": spent, "device": scores.device()}
     write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,
                started=started)  # fmt: skip
     print(f"scored {len(examples)} questions with their passages in {time.time() - started:.0f} s -> {out}")

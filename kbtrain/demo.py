@@ -84,14 +84,35 @@ def chain(size: Size = "demo") -> list[Step]:
         Step("build", "training examples", 0.1, ("--config", "build_demo", *here)),
         Step("train_kbm", "a gate that knows it beforehand", scale.training,
              ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *data), launch="cpu"),
+        *(_double_judgement(run) if size == "full" else ()),
         Step("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *here)),
         Step("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *here)),
         Step("classify", "precision and recall", 0.1, here),
+        *(_figure_8(run) if size == "full" else ()),
         Step("write_report", "the report", 0.1, here),
     ]  # fmt: skip
     return [
         Step(step.script, step.does, step.minutes, (*step.arguments, *scale.more.get(step.script, ())), step.launch)
         for step in steps
+    ]
+
+
+def _double_judgement(run: Path) -> list[Step]:
+    """A second KBM, trained with and without passages: it can judge again when it has read what was found."""
+    examples, here = run / "examples_double", ("--run", str(run))
+    data = ("--train", f"{examples}/train.jsonl", "--dev", f"{examples}/dev.jsonl", "--output", f"{run}/kbm_double")
+    config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1")
+    return [
+        Step("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
+        Step("train_kbm", "a gate that judges what was found, too", 25, (*config, *data), launch="cpu"),
+    ]
+
+
+def _figure_8(run: Path) -> list[Step]:
+    here, made = ("--run", str(run)), ("--runs", f"[{run}]", "--out", f"{run}/tables")
+    return [
+        Step("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
+        Step("tables", "double judgement", 0.1, ("--config", "figure8", *made)),
     ]
 
 

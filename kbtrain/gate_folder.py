@@ -184,8 +184,9 @@ class Gate(ABC):
 
     A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_samples``: answers sampled from the model;
     ``needs_evidence``: examples carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
-    where it is neither a probability nor log odds. ``spent`` counts requests, samples and tokens of a gate that needs
-    more, or less, than one forward pass an example. ``card`` is None for gates without a folder.
+    where it is neither a probability nor log odds. ``spent`` counts the prompt tokens read, where a gate tells them;
+    requests, samples and tokens of a gate that needs more, or less, than one forward pass an example. ``card`` is None
+    for gates without a folder.
     """
 
     needs_samples: bool = False
@@ -212,7 +213,7 @@ class Gate(ABC):
 
     @property
     def spent(self) -> Counter[str]:
-        """Requests, samples and tokens so far; empty for one forward pass an example."""
+        """Counts of what was read, requested and generated so far; without requests: one forward pass an example."""
         return Counter()
 
     def score(self, inputs: Sequence[str | Example]) -> list[float]:

@@ -18,12 +18,25 @@ SIZES = ("tiny", "demo", "full")
 def test_every_stage_takes_its_arguments_and_stays_in_the_run_folder(size):
     steps = chain(size)
     names = "collect retrieve sample label build train_kbm score end_to_end classify write_report"
+    if size == "full":  # a KBM trained with passages, and what its second judgement is worth
+        names = names.replace("train_kbm", "train_kbm build train_kbm").replace(
+            "classify", "classify score_reference tables"
+        )
     assert [step.script for step in steps] == names.split()
     for step in steps:
         script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
         config = parse_args(config_class(script), step.arguments)
-        folder = getattr(config, "run", None) or config.output.parent
+        folder = getattr(config, "run", None) or (config.runs[0] if hasattr(config, "runs") else config.output.parent)
         assert folder == run_folder(size)
+
+
+def test_the_second_judge_is_trained_with_passages_and_scored_with_them():
+    steps = chain("full")
+    built = [step.arguments for step in steps if step.script == "build"]
+    trained = [" ".join(step.arguments) for step in steps if step.script == "train_kbm"]
+    assert "build_double_judgement" in built[1] and "examples_double/train.jsonl" in trained[1]
+    assert "examples_double" not in trained[0] and trained[1].endswith("--output runs/demo-full/kbm_double")
+    assert [s.arguments[-1] for s in steps if s.script == "score_reference"] == ["runs/demo-full/kbm_double"]
 
 
 def test_the_demo_trains_two_passes_and_the_full_one_half_as_many():

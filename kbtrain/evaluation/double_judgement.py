@@ -8,7 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
+from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.metrics.thresholds import Dev, Rule, choose
+
+DRAWS = 5_000
+SEED = 20_243
 
 
 @dataclass(frozen=True)
@@ -23,20 +27,42 @@ class StoredAnswers:
 
 @dataclass(frozen=True)
 class Way:
-    """Accuracy, share of questions searched for, share whose chunks were passed on, and prompt tokens read in all."""
+    """Accuracy, share of questions searched for, share whose chunks were passed on, and prompt tokens read in all.
+
+    ``gain``: accuracy minus that of as many chunks passed on at random; ``gate_tokens``: what the gate itself read for
+    its judgements (None: not measured).
+    """
 
     name: str
     accuracy: float
     searched: float
     passed_on: float
     tokens: int
+    gain: Delta
+    gate_tokens: int | None
+
+
+@dataclass(frozen=True)
+class JudgementTokens:
+    """Prompt tokens that the gate reads per question for its first and for its second judgement; None: not measured."""
+
+    first: float | None = None
+    second: float | None = None
+
+    def total(self, n: int, n_again: int) -> int | None:
+        """Of ``n`` first judgements and ``n_again`` second ones."""
+        if self.first is None or (n_again and self.second is None):
+            return None
+        return round(n * self.first + n_again * (self.second or 0.0))
 
 
 @dataclass(frozen=True)
 class DoubleJudgement:
-    """Four ways to answer the same ``n`` questions: LLM Only, All RAG, one judgement of the gate, two judgements.
+    """Five ways to answer the same ``n`` questions: LLM Only, All RAG, one judgement of the gate, two judgements, and
+    as many chunks passed on as by two judgements, at random.
 
-    ``threshold`` and ``second_threshold`` are those of the scores without and with the reference.
+    ``threshold`` and ``second_threshold`` are those of the scores without and with the reference. ``second_gain``:
+    accuracy of two judgements minus that of one.
     """
 
     gate: str
@@ -44,6 +70,7 @@ class DoubleJudgement:
     threshold: float
     second_threshold: float
     ways: tuple[Way, ...]
+    second_gain: Delta
 
 
 def second_threshold(rule: Rule, searched: NDArray[np.bool_], with_reference: Floats, read: StoredAnswers) -> float:
@@ -61,22 +88,63 @@ def second_threshold(rule: Rule, searched: NDArray[np.bool_], with_reference: Fl
 
 
 def judge_twice(
-    gate: str, first: Floats, with_reference: Floats, read: StoredAnswers, threshold: float, second: float
+    gate: str,
+    first: Floats,
+    with_reference: Floats,
+    read: StoredAnswers,
+    threshold: float,
+    second: float,
+    judging: JudgementTokens = JudgementTokens(),
 ) -> DoubleJudgement:
     """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks."""
     searched = first > threshold
     passed_on = searched & (with_reference <= second)
-    none, everything = np.zeros_like(searched), np.ones_like(searched)
-    ways = (
-        _way("LLM Only", none, none, read),
-        _way("All RAG", everything, everything, read),
-        _way("gate", searched, searched, read),
-        _way("double judgement", searched, passed_on, read),
-    )
-    return DoubleJudgement(gate, len(first), threshold, second, ways)
+    none, everything, n = np.zeros_like(searched), np.ones_like(searched), len(first)
+    chosen = {
+        "LLM Only": (none, none, 0),
+        "All RAG": (everything, everything, 0),
+        "gate": (searched, searched, judging.total(n, 0)),
+        "double judgement": (searched, passed_on, judging.total(n, int(searched.sum()))),
+    }
+    right = {name: np.where(passed, read.rag, read.llm) for name, (_, passed, _) in chosen.items()}
+    columns = np.stack([read.llm, read.rag, *(c for name in chosen for c in (right[name], chosen[name][1]))], axis=1)
+    means, drawn = columns.mean(axis=0), resampled_means(columns.astype(np.float64), DRAWS, SEED)
+    ways = [
+        _way(name, which[0], which[1], read, _over_random(means, drawn, 2 + 2 * i), which[2])
+        for i, (name, which) in enumerate(chosen.items())
+    ]
+    ways.append(_random(float(passed_on.mean()), read))
+    gained = delta(float(means[8] - means[6]), drawn[:, 8] - drawn[:, 6])
+    return DoubleJudgement(gate, n, threshold, second, tuple(ways), gained)
 
 
-def _way(name: str, searched: NDArray[np.bool_], passed_on: NDArray[np.bool_], read: StoredAnswers) -> Way:
+def _over_random(means: Floats, drawn: Floats, at: int) -> Delta:
+    """Accuracy (column ``at``) minus that of as many random chunks; share and accuracies are drawn anew each time."""
+
+    def gain(columns: Floats) -> Floats:
+        llm, rag, right, share = (columns[..., i] for i in (0, 1, at, at + 1))
+        found: Floats = right - (llm + share * (rag - llm))
+        return found
+
+    return delta(float(gain(means)), gain(drawn))
+
+
+def _random(share: float, read: StoredAnswers) -> Way:
+    """As many chunks passed on, of questions drawn at random, which only these are searched for: expected figures."""
+    accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
+    tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
+    return Way("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0), 0)
+
+
+def _way(
+    name: str,
+    searched: NDArray[np.bool_],
+    passed_on: NDArray[np.bool_],
+    read: StoredAnswers,
+    gain: Delta,
+    gate_tokens: int | None,
+) -> Way:
     accuracy = np.where(passed_on, read.rag, read.llm).mean()
     tokens = np.where(passed_on, read.rag_tokens, read.llm_tokens).sum()
-    return Way(name, float(accuracy), float(searched.mean()), float(passed_on.mean()), round(float(tokens)))
+    share = float(searched.mean()), float(passed_on.mean())
+    return Way(name, float(accuracy), *share, round(float(tokens)), gain, gate_tokens)

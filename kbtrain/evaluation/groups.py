@@ -17,7 +17,13 @@ from kbtrain.answers.grading import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateDecisions, decide
-from kbtrain.evaluation.double_judgement import DoubleJudgement, StoredAnswers, judge_twice, second_threshold
+from kbtrain.evaluation.double_judgement import (
+    DoubleJudgement,
+    JudgementTokens,
+    StoredAnswers,
+    judge_twice,
+    second_threshold,
+)
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import RunFolder, Stored, gate_input
 from kbtrain.metrics.significance import Delta, delta, resampled_means
@@ -232,7 +238,19 @@ def judge_double(runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gat
     threshold = chosen.threshold.value if chosen.threshold else 0.5
     dev, test = _read([run.dev for run in runs], cut.kind), _read([run.test for run in runs], cut.kind)
     other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
-    return judge_twice(gate, first.test, second.test, test, threshold, other)
+    tokens = JudgementTokens(_tokens_read(runs, gate), _tokens_read(referenced, gate))
+    return judge_twice(gate, first.test, second.test, test, threshold, other, tokens)
+
+
+def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:
+    """Mean prompt tokens that a gate read of a test question; None where that was not noted while scoring."""
+    found = [
+        run.stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {}).get("prompt_tokens") for run in runs
+    ]
+    if not found or None in found:
+        return None
+    sizes = [len(run.test.outcomes) for run in runs]
+    return float(np.average(np.array(found, dtype=np.float64), weights=sizes))
 
 
 def _read(parts: Sequence[Stored], kind: AccuracyKind) -> StoredAnswers:

@@ -1,13 +1,17 @@
-"""Three-step inference (KBM, section 4.3): score the question; known: answer plainly; unknown: search, then answer."""
+"""Three-step inference (KBM, section 4.3): score the question; known: answer plainly; unknown: search, then answer.
+
+With a second judgement (section 5.4) the question is scored again with what was found, and only passages with which the
+gate says that the model can answer are passed on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
-from kbtrain.labeling.examples import example
+from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
@@ -18,7 +22,8 @@ from kbtrain.retrieval.base import Searcher
 class GatedAnswer:
     """One greedy answer, the gate's score, whether it was searched for, and what it cost.
 
-    ``hits`` are empty where nothing was searched or found; an answer without hits is the plain one.
+    ``hits`` are what the answer read: empty where nothing was searched, found or passed on, and then the answer is the
+    plain one. ``second_score``: that of the question with its passages; None where there was no second judgement.
     """
 
     question_id: str
@@ -29,6 +34,32 @@ class GatedAnswer:
     searches: int
     llm_requests: int
     generated_tokens: int
+    second_score: float | None = None
+
+
+@dataclass(frozen=True)
+class SecondJudgement:
+    """``gate`` scores the questions with their passages, which are dropped where the score is above ``threshold``.
+
+    It may be the gate of the first judgement. Raises :class:`UserError` for a KBM that was trained without passages:
+    such a one ranks them the wrong way round.
+    """
+
+    gate: Gate
+    threshold: float
+
+    def __post_init__(self) -> None:
+        card = self.gate.card
+        if card is not None and card.label_rule.get("with_reference") is False:
+            raise UserError(
+                f"gate '{self.gate.name}': trained without passages, so its second judgement says nothing; train one "
+                "on examples with them (data_gen/configs/build_double_judgement.yaml)"
+            )
+
+    def scores(self, asked: Mapping[int, tuple[Question, str]]) -> dict[int, float]:
+        """The score of each question with its evidence."""
+        found = self.gate.score([reference_example(question, None, text) for question, text in asked.values()])
+        return dict(zip(asked, found, strict=True))
 
 
 def answer(
@@ -39,11 +70,13 @@ def answer(
     searcher: Searcher,
     k: int = 3,
     titles: Titles = "missing",
+    second: SecondJudgement | None = None,
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; a question is searched for iff its score > ``threshold``.
 
-    All known and all unknown questions go to the model in one stream. Raises :class:`UserError` for a gate that needs
-    samples or evidence, which are not there before the search.
+    All known and all unknown questions go to the model in one stream. ``second``: passages are passed on iff the score
+    with them is not above its threshold. Raises :class:`UserError` for a gate that needs samples or evidence, which are
+    not there before the search.
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
@@ -51,21 +84,35 @@ def answer(
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
-    requests = [_ask(question, hits.get(i, ()), titles) for i, question in enumerate(questions)]
+    texts = {i: text for i in unknown if (text := evidence_text(hits[i], titles)) is not None}
+    again = {} if second is None else second.scores({i: (questions[i], text) for i, text in texts.items()})
+    passed = {i: text for i, text in texts.items() if second is None or again[i] <= second.threshold}
+    requests = [_ask(question, passed.get(i)) for i, question in enumerate(questions)]
     said = {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
-        _record(question, said[question.id], scores[i], i in hits, hits.get(i, ()))
+        _record(question, said[question.id], scores[i], hits.get(i), i in passed, again.get(i))
         for i, question in enumerate(questions)
     ]
 
 
-def _ask(question: Question, hits: tuple[Hit, ...], titles: Titles) -> AnswerRequest:
-    evidence = evidence_text(hits, titles)
+def _ask(question: Question, evidence: str | None) -> AnswerRequest:
     condition: Condition = "llm" if evidence is None else "rag"
     return AnswerRequest(question, condition, evidence, n=0)
 
 
-def _record(question: Question, said: SampleSet, score: float, searched: bool, hits: tuple[Hit, ...]) -> GatedAnswer:
+def _record(
+    question: Question, said: SampleSet, score: float, hits: tuple[Hit, ...] | None, passed: bool, second: float | None
+) -> GatedAnswer:
     if said.greedy is None:
         raise ValueError(f"question '{question.id}': the model gave no greedy answer")
-    return GatedAnswer(question.id, said.greedy.text, score, searched, hits, int(searched), 1, said.greedy.n_tokens)
+    return GatedAnswer(
+        question_id=question.id,
+        text=said.greedy.text,
+        score=score,
+        retrieved=hits is not None,
+        hits=(hits or ()) if passed else (),
+        searches=int(hits is not None),
+        llm_requests=1,
+        generated_tokens=said.greedy.n_tokens,
+        second_score=second,
+    )

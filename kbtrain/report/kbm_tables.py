@@ -25,6 +25,8 @@ from kbtrain.evaluation.groups import (
     rows,
 )
 from kbtrain.evaluation.run_folder import RunFolder, read_scores
+from kbtrain.metrics.significance import Delta
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import Passage, Question
 from kbtrain.report.tables import Column, Table, Value, beside
 
@@ -75,8 +77,12 @@ def gate_table(layout: Layout, rows: Sequence[GroupRow], group: str, note: str =
 
 def _figures(cell: Cell, part: str) -> list[Value]:
     if part == "vs Rnd":
-        return [cell.gain.mean, f"[{100 * cell.gain.low:+.1f}, {100 * cell.gain.high:+.1f}]"]
+        return [cell.gain.mean, _interval(cell.gain)]
     return [{"A/E": cell.accuracy, "Rat": cell.ratio, "Rnd": cell.random}[part]]
+
+
+def _interval(gain: Delta) -> str:
+    return f"[{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
 
 
 def known_table(rows: Sequence[GroupRow], note: str = "") -> Table:
@@ -95,19 +101,26 @@ def known_table(rows: Sequence[GroupRow], note: str = "") -> Table:
 
 
 def double_judgement_table(found: Sequence[tuple[str, DoubleJudgement]], note: str = "") -> Table:
-    """Figure 8: accuracy and tokens read of LLM Only, All RAG, the gate alone and with its second judgement."""
+    """Figure 8: accuracy and tokens read of LLM Only, All RAG, one judgement, two, and chance."""
     columns = [Column("data set", "text"), Column("gate", "text"), Column("way", "text"), Column("n", "count"),
-               Column("accuracy"), Column("searched"), Column("passed on"), Column("tokens read", "count"),
-               Column("of All RAG's")]  # fmt: skip
+               Column("accuracy"), Column("vs Rnd", "points"), Column("95 %", "text"), Column("searched"),
+               Column("passed on"), Column("tokens read", "count"), Column("of All RAG's"),
+               Column("gate's tokens", "count")]  # fmt: skip
     body: list[list[Value]] = [
-        [group, one.gate, way.name, one.n, way.accuracy, way.searched, way.passed_on, way.tokens,
-         way.tokens / one.ways[1].tokens if one.ways[1].tokens else None]
+        [group, one.gate, way.name, one.n, way.accuracy, way.gain.mean, _interval(way.gain), way.searched,
+         way.passed_on, way.tokens, way.tokens / one.ways[1].tokens if one.ways[1].tokens else None, way.gate_tokens]
         for group, one in found
         for way in one.ways
     ]  # fmt: skip
+    second = "; ".join(
+        f"{one.gate} on {group} {100 * one.second_gain.mean:+.1f} {_interval(one.second_gain)}" for group, one in found
+    )
     text = (
-        "In percent; tokens read: prompt tokens of the answers, all questions together (the gate's own reading is "
-        "counted in its seconds). Passed on: share of questions whose chunks reach the answering model."
+        "In percent; tokens read: prompt tokens of the answers, all questions together; gate's tokens: what the gate "
+        "itself reads to judge once, or twice where it searches (a dash: scored before that was counted). Passed on: "
+        "share of questions whose chunks reach the answering model; vs Rnd: accuracy minus that of as many chunks "
+        f"passed on at random (row random: as many as by two judgements). The second judgement's gain over one: "
+        f"{second}."
     )
     return Table("figure8", TITLES["figure8"], f"{text} {note}".strip(), columns, body)
 
@@ -204,7 +217,9 @@ def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, Doub
     """Every run on its own: a row group for each."""
     found = []
     for run in runs:
-        again = replace(run, scores=read_scores(run.path / options.references))
+        path = run.path / options.references
+        noted = read_meta(path) if meta_path(path).exists() else {}
+        again = replace(run, scores=read_scores(path), stored=replace(run.stored, meta=noted))
         name = ", ".join(dict.fromkeys(question.dataset for question in run.test.questions))
         gates = [gate for gate in options.gates if gate in again.scores]
         if not gates:

@@ -146,7 +146,10 @@ def test_figure_8_reads_the_second_scores(
     assert len(second) == 280
     found = make(script, "figure8", [varied], tmp_path)
     rows = {row[2]: dict(zip(found["names"], row, strict=True)) for row in found["rows"]}
-    assert list(rows) == ["LLM Only", "All RAG", "gate", "double judgement"]
+    assert list(rows) == ["LLM Only", "All RAG", "gate", "double judgement", "random"]
+    assert rows["random"]["passed on"] == rows["double judgement"]["passed on"]
+    assert rows["gate"]["95 %"].startswith("[") and rows["gate"]["vs Rnd"] is not None
+    assert rows["gate"]["gate's tokens"] is None  # scored without counting them
     run = read_run(varied)
     passed = [
         run.scores["kbm_mastery"][o.question_id] > 0.5 and second[o.question_id] <= 0.5 for o in run.test.outcomes

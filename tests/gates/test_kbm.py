@@ -285,3 +285,13 @@ def test_chinese_questions_share_a_batch_with_english_ones(tokenizer):
     chinese = dataclasses.replace(EXAMPLES[1], question="法国的首都是哪里?", language="zh")
     together = kbm.probabilities([EXAMPLES[0], chinese])["mastery"]
     assert together == pytest.approx([kbm.probabilities([e])["mastery"][0] for e in (EXAMPLES[0], chinese)], abs=1e-5)
+
+
+@pytest.mark.parametrize("gate", ["kbm", "prompt"])
+def test_the_tokens_that_a_gate_reads_are_counted(gate, tokenizer):
+    model = make_model("llama", len(tokenizer))
+    judge = KBM(model, tokenizer, KEYS, 512) if gate == "kbm" else Prompt(model, tokenizer, 512)
+    rows = [judge.scorer.encoder.encode(e) for e in EXAMPLES[:4]]
+    judge.score(EXAMPLES[:4])
+    judge.score(EXAMPLES[:1])
+    assert judge.spent == {"prompt_tokens": sum(len(row.prompt) for row in rows) + len(rows[0].prompt)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.double_judgement import StoredAnswers, judge_twice, second_threshold
+from kbtrain.evaluation.double_judgement import JudgementTokens, StoredAnswers, judge_twice, second_threshold
 
 READ = StoredAnswers(
     llm=np.array([1.0, 0, 1, 0]),
@@ -18,12 +18,46 @@ READ = StoredAnswers(
 def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
     first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
     found = judge_twice("kbm_mastery", first, second, READ, 0.5, 0.5)
-    plain, always, gate, double = found.ways
+    plain, always, gate, double, chance = found.ways
     assert (plain.accuracy, plain.tokens, plain.searched) == (0.5, 40, 0)
     assert (always.accuracy, always.tokens, always.passed_on) == (0.5, 400, 1)
     assert (gate.accuracy, gate.searched, gate.passed_on, gate.tokens) == (0.5, 0.75, 0.75, 310)
     # question 2 is saved: its chunks would have broken it
     assert (double.accuracy, double.searched, double.passed_on, double.tokens) == (0.75, 0.75, 0.5, 220)
+    assert (chance.name, chance.accuracy, chance.passed_on, chance.tokens) == ("random", 0.5, 0.5, 220)
+    # minus as many random chunks, .5 whatever their number: LLM Only and All RAG are both right for half
+    assert [way.gain.mean for way in found.ways] == pytest.approx([0, 0, 0, 0.25, 0])
+    assert found.second_gain.mean == pytest.approx(0.25) and found.second_gain.low == 0.0
+    assert (plain.gain.low, plain.gain.high) == (always.gain.low, always.gain.high) == (0.0, 0.0)
+    assert [way.gate_tokens for way in found.ways] == [0, 0, None, None, 0]
+
+
+def test_the_gate_s_own_reading_is_counted_once_or_twice() -> None:
+    first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
+    found = judge_twice("g", first, second, READ, 0.5, 0.5, JudgementTokens(50.0, 200.0))
+    tokens = {way.name: way.gate_tokens for way in found.ways}
+    # four questions of 50 tokens; of the three searched for again with 200
+    assert tokens == {"LLM Only": 0, "All RAG": 0, "gate": 200, "double judgement": 800, "random": 0}
+    assert JudgementTokens(50.0).total(4, 0) == 200 and JudgementTokens(50.0).total(4, 1) is None
+
+
+def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own() -> None:
+    rng = np.random.default_rng(5)
+    n = 300
+    llm, rag = (rng.random(n) < 0.4).astype(float), (rng.random(n) < 0.6).astype(float)
+    first, second = rng.random(n), np.where(rag > llm, 0.2, 0.8)  # a second judgement that knows
+    read = StoredAnswers(llm, rag, np.full(n, 10.0), np.full(n, 100.0))
+    found = judge_twice("g", first, second, read, 0.5, 0.5)
+    passed = (first > 0.5) & (second <= 0.5)
+    draws = []
+    for _ in range(2000):
+        i = rng.integers(n, size=n)
+        right = np.where(passed, rag, llm)[i].mean()
+        draws.append(right - (llm[i].mean() + passed[i].mean() * (rag[i].mean() - llm[i].mean())))
+    double = next(way for way in found.ways if way.name == "double judgement")
+    assert double.gain.low == pytest.approx(np.quantile(draws, 0.025), abs=0.01)
+    assert double.gain.high == pytest.approx(np.quantile(draws, 0.975), abs=0.01)
+    assert double.gain.above_zero and found.second_gain.above_zero
 
 
 def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions() -> None:

@@ -1,8 +1,9 @@
 import pytest
 
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import GateCard
 from kbtrain.gates.simple import Always, Never
-from kbtrain.rag.three_steps import answer
+from kbtrain.rag.three_steps import SecondJudgement, answer
 from kbtrain.records import Hit, Question, Sample, SampleSet
 
 
@@ -81,3 +82,44 @@ def test_a_gate_that_needs_more_than_the_question_is_refused():
     gate.needs_evidence = True
     with pytest.raises(UserError, match="'by_text' needs samples or evidence"):
         answer(QUESTIONS, gate, 0.5, Echo(), Shelf())
+
+
+class WithPassages:
+    """Scores the question together with what was found: .8 for number 2, else .3."""
+
+    name, card = "with_passages", None
+
+    def __init__(self):
+        self.read = []
+
+    def score(self, examples):
+        self.read += [(e.question, e.reference) for e in examples]
+        return [0.8 if e.question.endswith("2") else 0.3 for e in examples]
+
+
+def test_the_second_judgement_reads_the_passages_and_drops_those_with_which_the_model_cannot_answer():
+    again, shelf = WithPassages(), Shelf()
+    found = answer(QUESTIONS, ByText(), 0.3, Echo(), shelf, second=SecondJudgement(again, 0.5))
+    # number 9 is known; 2 is searched for, and its passages are dropped; those of 5 are passed on
+    assert again.read == [("number 2", "t: about number 2"), ("number 5", "t: about number 5")]
+    assert [a.text for a in found] == ["llm:None", "llm:None", "rag:t: about number 5"]
+    assert [(a.retrieved, a.searches, len(a.hits)) for a in found] == [(False, 0, 0), (True, 1, 0), (True, 1, 1)]
+    assert [a.second_score for a in found] == [None, 0.8, 0.3]
+    kept = answer(QUESTIONS, ByText(), 0.3, Echo(), Shelf(), second=SecondJudgement(again, 0.8))
+    assert kept[1].text == "rag:t: about number 2"  # dropped only above the threshold, as in figure 8
+
+
+def test_what_was_not_found_is_not_judged_again():
+    again, question = WithPassages(), Question("q", "nothing here 2", ("x",), "test", "d")
+    (found,) = answer([question], Always(), 0.5, Echo(), Shelf(), second=SecondJudgement(again, 0.5))
+    assert again.read == [] and (found.text, found.retrieved, found.second_score) == ("llm:None", True, None)
+
+
+def test_a_gate_trained_without_passages_is_no_second_judge():
+    gate = WithPassages()
+    for rule in ({"with_reference": True}, {}):
+        gate.card = GateCard(kind="kbm", label_rule=rule)
+        assert SecondJudgement(gate, 0.5).threshold == 0.5
+    gate.card = GateCard(kind="kbm", label_rule={"with_reference": False})
+    with pytest.raises(UserError, match=r"'with_passages': trained without passages.*build_double_judgement"):
+        SecondJudgement(gate, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -80,6 +81,11 @@ class KBM(KeyedGate):
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Key, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
         return cast("dict[Key, list[float]]", self.scorer.probabilities(examples))
+
+    @property
+    def spent(self) -> Counter[str]:
+        """``prompt_tokens`` read so far."""
+        return Counter({"prompt_tokens": self.scorer.prompt_tokens})
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """1 - p(mastery), 1 - p(certainty), or p(benefit)."""

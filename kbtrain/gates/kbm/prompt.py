@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,11 @@ class Prompt(Gate):
         from kbtrain.models.load import load_model
 
         return cls(*load_model(model, dtype, device))
+
+    @property
+    def spent(self) -> Counter[str]:
+        """``prompt_tokens`` read so far."""
+        return Counter({"prompt_tokens": self.scorer.prompt_tokens})
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""

@@ -24,7 +24,9 @@ TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is
 
 
 class Scorer:
-    """p(True) of each key of a form, by a causal language model. ``reference_cut`` counts cut reference tokens."""
+    """p(True) of each key of a form, by a causal language model. ``reference_cut`` counts cut reference tokens,
+    ``prompt_tokens`` those of all prompts read.
+    """
 
     def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
         from kbtrain.gates.true_false.forward import check_model
@@ -40,11 +42,13 @@ class Scorer:
         self.encoder = encoder
         self.tokens_per_batch = tokens_per_batch
         self.reference_cut = 0
+        self.prompt_tokens = 0
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
         """p(True) of each key, in the order of the examples. Raises :class:`UserError` if one is not a number."""
         rows = [self.encoder.encode(example) for example in examples]
         self.reference_cut += sum(row.cut for row in rows)
+        self.prompt_tokens += sum(len(row.prompt) for row in rows)
         keys = self.encoder.template.keys
         found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training
