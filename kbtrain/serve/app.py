@@ -16,6 +16,7 @@ from kbtrain.serve.exchange import Endpoint, Exchange, Handle
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.proxy import proxy
 from kbtrain.serve.service import Service
+from kbtrain.serve.wire import decisions_route, systemone_route
 from kbtrain.serve.worker import Input
 
 
@@ -32,6 +33,8 @@ def application(service: Service) -> Starlette:
         route("/v1/chat/completions", "POST", chat_route),
         route("/v1/completions", "POST", completions_route),
         route("/v1/gate", "POST", gate_route),
+        route("/v1/decisions", "POST", decisions_route),
+        route("/v1/systemone", "POST", systemone_route),
         route("/v1/models", "GET", models_route),
         route("/health", "GET", health_route),
         route("/ready", "GET", ready_route),
