@@ -21,6 +21,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+LONGEST_HEADERS = 65_536  # bytes; the HTTP library's own limit holds only for heads that come in pieces
+
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -198,6 +200,8 @@ class Endpoint:
             self._metrics.requests.labels(self.route, str(status)).inc()
 
     def _admit(self, exchange: Exchange) -> None:
+        if sum(len(name) + len(value) for name, value in exchange.headers) > LONGEST_HEADERS:
+            raise Refused(431, "headers", f"the headers are longer than {LONGEST_HEADERS:,} bytes", headers=CLOSE)
         if self.public:
             return
         if self._keys:

@@ -36,6 +36,11 @@ class GuardedProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE:
             self._disarm()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self._timer is None:
+            self._arm()  # a part of the next head has come already
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
