@@ -9,6 +9,7 @@ interruption, or with another gate. --engine ray spreads the work over a Ray clu
 Examples:
   python eval/score.py --run runs/demo --model smollm2-135m-instruct
   python eval/score.py --run runs/demo --only kbm --dtype fp32
+  python eval/score.py --run runs/qwen2 --only prompt --prompt-llm data_gen/configs/sample_server.yaml
   python eval/score.py --run runs/ketod --members "[dialogue_state, encoder]"
   python eval/score.py --run runs/ketod --only ragate_prompt_in_context --model smollm2-135m-instruct
 """
@@ -22,15 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from kbtrain import jsonl
-from kbtrain.config import run_script
+from kbtrain.config import build, read_yaml, run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate_folder import CARD, Reads, question_hash, trained_among
 from kbtrain.gates.average import AverageGate
-from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted
+from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted, prompted_by_replies
 from kbtrain.gates.score_stage import (
     ScoreFile,
     attach_hits,
@@ -43,6 +44,7 @@ from kbtrain.gates.score_stage import (
     take_over,
 )
 from kbtrain.gates.simple import Always
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, made_before, write_meta
 from kbtrain.records import Example, Split, TurnExample
@@ -55,6 +57,10 @@ class ScoreConfig(ScoringConfig):
     only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
     gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
     model: str | None = Field(None, description="language model of the prompted gates; without it they are left out")
+    prompt_llm: Path | None = Field(
+        None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
+    )
+    prompt_samples: int = Field(10, ge=1, description="prompt_llm: replies to each question; the score is their share")
     members: tuple[Path, ...] = Field((), description="gate average: gate folders, relative to the run")
     allow_trained: bool = Field(False, description="score questions that a gate was trained on; they are counted")
     turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
@@ -63,6 +69,12 @@ class ScoreConfig(ScoringConfig):
     @classmethod
     def _one(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _here(self) -> ScoreConfig:
+        if self.prompt_llm is not None and self.engine == "ray":
+            raise ValueError("prompt_llm: its model is asked from this process; use engine: local")
+        return self
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,8 @@ def chosen(config: ScoreConfig, asked: Asked) -> list[GateHandle]:
         prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
         if asked.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
     ]  # fmt: skip
+    if config.prompt_llm is not None:
+        found.append(prompted_by_replies(llm_of(config.prompt_llm), config.prompt_samples))
     if asked.reads == "turn":
         found.append(
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
@@ -131,6 +145,12 @@ def chosen(config: ScoreConfig, asked: Asked) -> list[GateHandle]:
     if twice:
         raise UserError(f"{config.run}: two gates score under the name '{twice[0]}'; rename the folder of one")
     return found
+
+
+def llm_of(path: Path) -> LLMConfig:
+    """The keys of a language model in a file that is made for sampling, too."""
+    values, _ = read_yaml(path)
+    return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
 
 
 def make_turn_gates(config: ScoreConfig, asked: Asked) -> None:
@@ -195,7 +215,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         extra: dict[str, Any] = {
             "seconds_per_question": {name: {s: scores.seconds(name, s) for s in splits} for name in gate.names},
             "spent_per_question": {name: {s: scores.spent(name, s) for s in splits} for name in gate.names},
-            "model": config.model if gate.name in PROMPTED else None,
+            "model": _model(config) if gate.name in PROMPTED else None,
             "device": scores.device(),
             "trained_on": trained,
         }
@@ -205,6 +225,10 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     if asked.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
         note_best_f1(Path(gate.opening.model), gate, out, asked.examples["dev"], asked.files["turns.jsonl"])
     return scores.restarted
+
+
+def _model(config: ScoreConfig) -> str | None:
+    return config.model if config.prompt_llm is None else llm_of(config.prompt_llm).model
 
 
 if __name__ == "__main__":

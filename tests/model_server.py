@@ -6,6 +6,7 @@ import email.utils
 import json
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -24,12 +25,14 @@ class ModelServer(ThreadingHTTPServer):
         unknown: tuple[str, ...] = (),
         models: tuple[str, ...] = ("tiny",),
         usage: bool = True,
+        say: Callable[[dict[str, Any], int], str] | None = None,
     ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.missing = missing  # paths that are not there
         self.unknown = unknown  # fields that are refused
         self.models = models
         self.usage = usage
+        self.say = say  # text of an answer, from the request and the answer's place in it
         self.failures = list(failures)
         self.most = most  # choices in one reply: a server that knows no n gives 1
         self.logprobs = logprobs
@@ -83,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         elif refused:
             self.reply(400, {"error": {"message": f"unknown field {refused[0]}"}})
         elif not failure:
-            made = completion(body, server.most, server.logprobs, "chat" in self.path)
+            made = completion(body, server.most, server.logprobs, "chat" in self.path, server.say)
             self.reply(200, made if server.usage else {**made, "usage": None})
         else:
             getattr(self, "fail_" + failure)()
@@ -153,14 +156,19 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(404, {"message": "model not found"})
 
 
-def completion(body: dict[str, Any], most: int, logprobs: bool, chat: bool) -> dict[str, Any]:
-    choices = [choice(body, i, logprobs, chat) for i in range(min(body.get("n", 1), most))]
+def completion(
+    body: dict[str, Any], most: int, logprobs: bool, chat: bool, say: Callable[[dict[str, Any], int], str] | None
+) -> dict[str, Any]:
+    choices = [choice(body, i, logprobs, chat, say) for i in range(min(body.get("n", 1), most))]
     tokens = sum(c["_tokens"] for c in choices)
     return {"choices": choices, "usage": {"prompt_tokens": 17, "completion_tokens": tokens}}
 
 
-def choice(body: dict[str, Any], i: int, logprobs: bool, chat: bool) -> dict[str, Any]:
+def choice(
+    body: dict[str, Any], i: int, logprobs: bool, chat: bool, say: Callable[[dict[str, Any], int], str] | None
+) -> dict[str, Any]:
     text = "greedy" if body["temperature"] == 0 else f"answer {body.get('seed', 0) + i}"
+    text = text if say is None else say(body, i)
     tokens = len(text.split()) + 1
     values = [-0.25] * tokens
     made: dict[str, Any] = {"index": i, "finish_reason": "stop", "stop_reason": None, "_tokens": tokens}

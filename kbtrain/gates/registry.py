@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate_folder import (
@@ -39,6 +39,9 @@ from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateG
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample, TurnExample
+
+if TYPE_CHECKING:
+    from kbtrain.llm.backends import LLMConfig
 
 GROUP = "kbtrain.gates"
 QUESTION: frozenset[Reads] = frozenset({"question"})
@@ -307,6 +310,18 @@ def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -
         kind.reads,
         {name.removesuffix("_know"): name},
     )
+
+
+def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
+    """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
+    from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
+
+    def opened() -> Gate:
+        from kbtrain.llm.backends import open_llm
+
+        return SampledPrompt(open_llm(of_replies(config)), n)
+
+    return GateHandle(("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION)
 
 
 def reopened(opening: Opening) -> GateHandle:

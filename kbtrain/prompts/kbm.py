@@ -78,6 +78,11 @@ class Judgement(Question):
     """
 
 
+@dataclass(frozen=True)
+class NeedQuestion(Question):
+    """A question of the prompting baseline: :func:`answer_prompt` gives :func:`need_prompt` for it."""
+
+
 def query_text(question: Question) -> str:
     """Text of a question in a prompt, for multiple choice with one line per option."""
     letters = (f"\n{chr(65 + i)}. {option}" for i, option in enumerate(question.options))
@@ -122,6 +127,8 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     evidence = evidence or None
     if isinstance(question, Judgement):
         return judge_prompt(question.text, question.answers, question.language)
+    if isinstance(question, NeedQuestion):
+        return need_prompt(query, question.language)
     if question.form == "turn":
         template = ("" if evidence is None else _EVIDENCE["en"]) + _TURN
     elif question.form == "choice":

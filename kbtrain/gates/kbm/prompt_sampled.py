@@ -1,0 +1,87 @@
+"""The prompting baseline (KBM, section 4.2) for models of which only the answers are seen: servers, vLLM."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kbtrain.gate_folder import Gate
+from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_prompt
+from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    from kbtrain.llm.backends import LLMConfig
+
+_NEED = re.compile(r"need\W*(true|false|yes|no)\b", re.IGNORECASE)
+_BARE = re.compile(r"\b(true|false|yes|no)\b|(不需要|否)|(需要|是)", re.IGNORECASE)
+
+
+class SampledPrompt(Gate):
+    """Score = share of ``n`` sampled replies which say that more information is needed; it reads no reference.
+
+    The same prompt as :class:`~kbtrain.gates.kbm.prompt.Prompt`, which reads the exact probability where the model's
+    logits are at hand. Replies that say neither are left out and counted (``unparsed``); .5 where none is left.
+    """
+
+    name = "prompt"
+    unit = "probability"
+
+    def __init__(self, llm: LLM, n: int = 10) -> None:
+        self.llm = llm
+        self.n = n
+        self._spent: Counter[str] = Counter()
+
+    @property
+    def spent(self) -> Counter[str]:
+        """``requests``, ``samples``, ``tokens``, ``prompt_tokens`` and ``unparsed`` replies so far."""
+        return self._spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        questions = [_need(example, place) for place, example in enumerate(examples)]
+        asked = [AnswerRequest(question, "llm", None, self.n, greedy=False) for question in questions]
+        said = {one.question_id: one for group in self.llm.answer(asked) for one in group}
+        scores = []
+        for request in asked:
+            found = said[request.question.id]
+            needs = [needs_information(sample.text) for sample in found.samples]
+            known = [need for need in needs if need is not None]
+            scores.append(sum(known) / len(known) if known else 0.5)
+            self._spent.update(
+                requests=1, samples=len(needs), unparsed=len(needs) - len(known), prompt_tokens=found.prompt_tokens,
+                tokens=sum(sample.n_tokens for sample in found.samples),
+            )  # fmt: skip
+        return scores
+
+
+def needs_information(reply: str) -> bool | None:
+    """True if a reply says so: the value behind "need", else the first word that is one; None where there is none."""
+    found = _NEED.search(reply)
+    if found is None:
+        found = _BARE.search(reply)
+        if found is None:
+            return None
+        if not found[1]:
+            return found[3] is not None
+    return found[1].lower() in ("true", "yes")
+
+
+def asked_how(config: LLMConfig, n: int) -> str:
+    """All that the scores of such a gate depend on, as JSON."""
+    server = {"url": config.server_url, "dtype": config.dtype}
+    prompts = fingerprint(None, *(need_prompt("probe", language) for language in ("en", "zh")))
+    return json.dumps({**config.run_settings(), **server, "samples": n, "prompts": prompts}, sort_keys=True)
+
+
+def of_replies(config: LLMConfig) -> LLMConfig:
+    """Settings with which the replies are drawn: a whole one, of however many lines."""
+    return config.model_copy(update={"stop": ()})
+
+
+def _need(example: GateExample, place: int) -> NeedQuestion:
+    name = f"{example.id}#need{place}"  # ids of examples need not differ
+    return NeedQuestion(name, example.question, (), example.split, "", example.language)
