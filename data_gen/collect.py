@@ -7,6 +7,7 @@ Examples:
   python data_gen/collect.py --run runs/demo
   python data_gen/collect.py --list
   python data_gen/collect.py --run runs/nq --dataset nq_open --path NQ-open.dev.jsonl --limit 500 --pick random
+  python data_gen/collect.py --run runs/mine --dataset jsonl --path my.jsonl --shares .5,.25,.25 --group-by intent
   python data_gen/collect.py --run runs/mine --dataset csv --path my.csv --columns "{text: ask, answers: gold}"
 """
 
@@ -14,19 +15,34 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.errors import did_you_mean
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
 from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
-from kbtrain.records import Gold, Split
+from kbtrain.questions.near import MOST, NearPair, near_duplicates
+from kbtrain.records import Gold, Question, Split
+
+
+def _numbers(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _whole(shares: tuple[float, float, float]) -> tuple[float, float, float]:
+    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"shares of train, dev and test must add up to 1, found {sum(shares):g}")
+    return shares
+
+
+Shares = Annotated[tuple[float, float, float], BeforeValidator(_numbers), AfterValidator(_whole)]
 
 
 class CollectConfig(Config):
@@ -36,6 +52,11 @@ class CollectConfig(Config):
     only: str | None = Field(None, description="of an archive or folder: files whose names match, like '*dev*'")
     split: Split | None = Field(None, description="train, dev or test; null: as the files say, else test")
     dev_share: float = Field(0.0, ge=0, lt=1, description="so much of the test questions becomes dev, by their ids")
+    shares: Shares | None = Field(None, description="shares of train, dev, test, as .5,.25,.25: splits by a hash")
+    group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
+    near_duplicates: Literal["count", "refuse", "off"] = Field(
+        "count", description="questions that nearly stand in two splits: count and say, refuse, or do not look"
+    )
     columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
     answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
     language: Language = Field("en", description="of jsonl, csv, datasets")
@@ -58,6 +79,10 @@ class CollectConfig(Config):
             raise ValueError(f"unknown data set '{self.dataset}'; {did_you_mean(self.dataset, DATA_SETS)}")
         if self.limit is not None and not (self.train is self.dev is self.test is None):
             raise ValueError("limit is for all splits together; give it or train, dev, test, not both")
+        if self.shares is not None and (self.split is not None or self.dev_share):
+            raise ValueError("shares make all three splits; give them, or split, or dev_share")
+        if self.group_by is not None and self.shares is None:
+            raise ValueError("group_by keeps questions together where shares make the splits; give shares, too")
         return self
 
 
@@ -71,19 +96,56 @@ def main(config: CollectConfig) -> None:
         print(f"{target} is there already, made with the same options from the same data")
         return
     tally, atlas = CollectCounts(), config.dataset == "atlas"
-    columns = Columns(config.columns, config.answer_as, config.language)
-    reading = Reading(config.split, config.only, columns, config.subset, config.dev_share)
+    columns = Columns(config.columns, config.answer_as, config.language, group_by=config.group_by)
+    reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or ())
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
+    near = [] if atlas else look_for_near(config, target, tally)
     if n_passages:
         corpus = config.run / "passages.jsonl"
         write_meta(corpus, stage="collect", config=options, inputs=inputs, started=started)
     # last: with its meta data in place the stage counts as done
-    extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible}
+    extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible,
+             "near_duplicates": None if near is None else len(near)}  # fmt: skip
     write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
+    for line in warnings(tally, near):
+        print(f"warning: {line}")
+
+
+def look_for_near(config: CollectConfig, target: Path, tally: CollectCounts) -> list[NearPair] | None:
+    """Near duplicates across splits; None where they were not looked for. Raises :class:`UserError` if refused."""
+    if config.near_duplicates == "off" or tally.splits.total() > MOST or len(+tally.splits) < 2:
+        return None
+    found = near_duplicates(list(jsonl.read(Question, target)))
+    if found and config.near_duplicates == "refuse":
+        target.unlink()
+        one = found[0]
+        raise UserError(
+            f"{len(found)} questions nearly stand in two splits, the first: '{one.id}' ({one.split}) and "
+            f"'{one.other_id}' ({one.other_split}); keep them together by group_by, or set near_duplicates: count"
+        )
+    return found
+
+
+def warnings(tally: CollectCounts, near: list[NearPair] | None) -> list[str]:
+    """What will hurt later: splits without questions, questions in two splits."""
+    needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
+             "test": "nothing is tested without them"}  # fmt: skip
+    found = [
+        f"no {split} questions: {why}; make splits by --shares .5,.25,.25"
+        for split, why in needs.items()
+        if not tally.splits[split]
+    ]
+    if near:
+        one = near[0]
+        found.append(
+            f"{len(near)} questions nearly stand in two splits ('{one.id}' in {one.split}, '{one.other_id}' in "
+            f"{one.other_split}, ...): figures on test will flatter; keep them together by --group-by"
+        )
+    return found
 
 
 def wanted(config: CollectConfig) -> PickRule:

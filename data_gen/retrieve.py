@@ -34,6 +34,9 @@ from kbtrain.retrieval.web import WebSearch, WebService
 class RetrieveConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl")
     corpus: Path | None = Field(None, description="passages to search; null: passages.jsonl of the run folder")
+    columns: dict[Literal["id", "title", "text"], str] = Field(
+        {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
+    )
     retriever: Literal["bm25", "tfidf", "fixed", "context", "web"] = Field(
         "bm25", description="bm25, tfidf, fixed (gold passages), context (all that came with a question), web (key web)"
     )
@@ -73,9 +76,16 @@ def main(config: RetrieveConfig) -> None:
         counts["results_without_text_or_repeated"] = web.dropped  # of this call: an interrupted one had its own
     extra, options = {"key": key, "counts": counts}, config.model_dump(mode="json")
     write_meta(target, stage="retrieve", config=options, inputs=inputs, extra=extra, started=started)
-    print(f"{counts['questions']} questions, a gold passage among the {config.k} hits for {counts['gold_found']} of "
-          f"{counts['gold_named']}, nothing found for {counts['without_hits']}, an answer shows through the mask for "
-          f"{counts['mask_leaks']} -> {target}")  # fmt: skip
+    gold = (
+        f", a gold passage among the {config.k} hits for {counts['gold_found']} of {counts['gold_named']}"
+        if counts["gold_named"]
+        else ""
+    )
+    print(f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer stands in what was "
+          f"found for {counts['answer_found']} of {counts['answers_known']}{gold}, an answer shows through the mask "
+          f"for {counts['mask_leaks']} -> {target}")  # fmt: skip
+    if counts["answers_known"] and counts["answer_found"] == 0:
+        print("warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?")
 
 
 def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[Search, WebSearch | None]:
@@ -84,18 +94,21 @@ def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[Search, WebS
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         return by_search(web := WebSearch(config.web), config.k), web
+    columns = {str(ours): theirs for ours, theirs in config.columns.items()}
     if config.retriever in ("fixed", "context"):
-        return by_own(corpus, config.k, fixed_hits if config.retriever == "fixed" else context_hits), None
+        own = fixed_hits if config.retriever == "fixed" else context_hits
+        return by_own(corpus, config.k, own, columns), None
     size, folder = config.chunk_tokens, config.run / config.retriever
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
-    index = open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), chunking)
+    index = open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), chunking, columns)
     return by_search(index, config.k), None
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
     """Settings that the evidence depends on, without the batch size."""
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
-    return {**config.model_dump(mode="json", exclude={"run", "corpus", "batch"}), **hashes}
+    unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
+    return {**config.model_dump(mode="json", exclude=unused), **hashes}
 
 
 if __name__ == "__main__":

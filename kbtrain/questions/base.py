@@ -21,6 +21,7 @@ class Loaded:
     file: str
     line: int
     passages: tuple[Passage, ...] = ()
+    group: str = ""  # questions of one group go into one split together
 
 
 def context(dataset: str, title: str, text: str) -> Passage:

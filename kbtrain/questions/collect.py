@@ -9,7 +9,7 @@ import hashlib
 import heapq
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.records import Gold, Passage, Question
+from kbtrain.records import Gold, Passage, Question, Split
 
 
 class PassageWriter:
@@ -160,6 +160,17 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
         return limit is None or (limit > 0 and _hash(question.id, seed) <= highest[group])
 
     return taken
+
+
+def split_of(key: str, shares: Sequence[float]) -> Split:
+    """Train, dev or test by shares that add up to 1; it depends on the key alone."""
+    place, edge = int.from_bytes(hashlib.sha256(f"split {key}".encode()).digest()[:8], "big") / 2**64, 0.0
+    splits: tuple[Split, ...] = ("train", "dev", "test")
+    for split, share in zip(splits, shares, strict=True):
+        edge += share
+        if place < edge:
+            return split
+    return next(split for split, share in reversed(list(zip(splits, shares, strict=True))) if share > 0)
 
 
 def share_of(question_id: str) -> float:

@@ -21,6 +21,7 @@ class Reading:
     columns: Columns = field(default_factory=Columns)
     subset: str | None = None  # of a Hugging Face data set: its configuration
     dev_share: float = 0.0  # so much of the test questions becomes dev, see :func:`kbtrain.questions.collect.share_of`
+    shares: tuple[float, ...] = ()  # train, dev, test: each question's split by a hash of its text, or of its group
 
 
 Loader = Callable[[Path, Reading], Iterator[Loaded]]

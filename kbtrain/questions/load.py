@@ -8,8 +8,8 @@ from pathlib import Path
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.catalogue import DATA_SETS
-from kbtrain.questions.checks import FirstSeen, problem_of
-from kbtrain.questions.collect import share_of
+from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
+from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.data_set import Reading, in_split
 from kbtrain.questions.data_sets.atlas import atlas_file
 from kbtrain.questions.data_sets.columns import Columns
@@ -27,12 +27,19 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     given = reading or Reading()
     _refuse_ignored(name, given)
     found = _checked(DATA_SETS[name].load(source, given), source)
+    if given.shares:
+        return (in_split(loaded, split_of(_key(loaded), given.shares)) for loaded in found)
     return (_held_out(loaded, given.dev_share) for loaded in found) if given.dev_share else found
 
 
 def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
     """The questions alone."""
     return (loaded.question for loaded in load(name, path, reading))
+
+
+def _key(loaded: Loaded) -> str:
+    """What decides the split: the group, else the text, so that a question that stands twice is in one split."""
+    return f"group {loaded.group}" if loaded.group else leak_key(loaded.question)
 
 
 def _held_out(loaded: Loaded, dev_share: float) -> Loaded:
@@ -44,11 +51,12 @@ def _held_out(loaded: Loaded, dev_share: float) -> Loaded:
 def _refuse_ignored(name: str, given: Reading) -> None:
     """A setting that would do nothing is an error."""
     if given.columns != Columns() and not DATA_SETS[name].by_columns:
-        raise UserError(f"data set '{name}' has its own; columns, answer_as and language are for jsonl, csv, datasets")
+        what = "columns, answer_as and language (and group_by)"
+        raise UserError(f"data set '{name}' has its own; {what} are for jsonl, csv, datasets")
     if given.subset and name != "datasets":
         raise UserError("subset is for the data set 'datasets' only")
-    if name == "atlas" and (given.split or given.only or given.dev_share):
-        raise UserError("data set 'atlas' has its own splits; split, only and dev_share are for the others")
+    if name == "atlas" and (given.split or given.only or given.dev_share or given.shares):
+        raise UserError("data set 'atlas' has its own splits; split, only and dev_share are for the others, as shares")
 
 
 def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:

@@ -14,7 +14,7 @@ import mmap
 import re
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -29,16 +29,17 @@ FIELDS = ("id", "title", "text")
 _LONGEST_FIELD = 2**30  # csv refuses fields above 128 KiB by default
 
 
-def read_passages(path: Path | str) -> Iterator[Passage]:
+def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
     """Stream a corpus: ``.jsonl`` or ``.tsv``, plain or ``.gz``. Other fields (source, language ...) are not read.
 
+    ``columns``: our field -> theirs. A file whose first passage has no id gets ids from the file's name and the line.
     Raises :class:`UserError` with file, line and field.
     """
     name = str(path).removesuffix(".gz")
     if name.endswith(".jsonl"):
-        return (_parsed(line, path, number) for number, line in _lines(path) if line.strip())
+        return _jsonl(path, columns or {})
     if name.endswith(".tsv"):
-        return _tsv(path)
+        return _tsv(path, columns or {})
     raise UserError(f"{at(path)}: cannot read passages from it; name a .jsonl or .tsv file, plain or .gz")
 
 
@@ -63,46 +64,70 @@ def _opened(path: Path | str) -> IO[str]:
     return open(path, encoding="utf-8-sig", newline="")
 
 
-def _parsed(line: str, path: Path | str, number: int) -> Passage:
+def _jsonl(path: Path | str, columns: Mapping[str, str]) -> Iterator[Passage]:
+    numbered = "id" not in columns
+    for n, (number, line) in enumerate((number, line) for number, line in _lines(path) if line.strip()):
+        data = _object(line, path, number)
+        numbered &= n > 0 or "id" not in data
+        if numbered:
+            data = {**data, columns.get("id", "id"): f"{_stem(path)}-{number}"}
+        yield _passage(data, path, number, columns)
+
+
+def _stem(path: Path | str) -> str:
+    return Path(path).name.removesuffix(".gz").rpartition(".")[0]
+
+
+def _passage(data: dict[str, Any], path: Path | str, number: int, columns: Mapping[str, str]) -> Passage:
+    titled = data if columns.get("title", "title") in data else {**data, columns.get("title", "title"): ""}
+    return Passage(*(_text(titled, columns.get(field, field), path, number, field) for field in FIELDS))
+
+
+def _object(line: str, path: Path | str, number: int) -> dict[str, Any]:
     try:
         data = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{at(path, number)}: broken JSON ({getattr(error, 'msg', 'nested too deep')})") from None
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
-    return Passage(*(_text(data, field, path, number) for field in FIELDS))
+    return data
 
 
-def _text(data: dict[str, Any], field: str, path: Path | str, number: int) -> str:
+def _text(data: dict[str, Any], field: str, path: Path | str, number: int, ours: str) -> str:
     value = data.get(field)
-    if isinstance(value, str) and (value.strip() or field == "title"):
+    if isinstance(value, str) and (value.strip() or ours == "title"):
         return value
-    if field == "id" and isinstance(value, int) and not isinstance(value, bool):
+    if ours == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if field not in data:
         others = [key for key in data if key not in FIELDS]
-        hint = f"; {did_you_mean(field, others)}" if others else ""
+        mapped = f'; map yours: --columns "{{{ours}: {others[0]}}}"' if others else ""
+        hint = f"; {did_you_mean(field, others)}{mapped}" if others else ""
         raise UserError(f"{at(path, number)}: field '{field}': missing{hint}")
     what = "empty" if isinstance(value, str) else f"expected text, found {value!r:.40}"
     raise UserError(f"{at(path, number, field)}: {what}")
 
 
-def _tsv(path: Path | str) -> Iterator[Passage]:
+def _tsv(path: Path | str, columns: Mapping[str, str]) -> Iterator[Passage]:
     """Rows as csv writes them (quotes doubled inside quotes), under a line with the names of the columns."""
     csv.field_size_limit(_LONGEST_FIELD)
     rows = csv.reader((line for _, line in _lines(path)), delimiter="\t", strict=True)
     try:
         head = next(rows, [])
-        if sorted(head) != sorted(FIELDS):
+        wanted = sorted(columns.get(field, field) for field in FIELDS)
+        if not set(wanted) <= set(head) or (not columns and len(head) != len(wanted)):
             found = " ".join(head)[:60] or "nothing"
-            raise UserError(f"{at(path, 1)}: expected the columns id, text, title in the first line, found {found!r}")
+            raise UserError(
+                f"{at(path, 1)}: expected the columns {', '.join(wanted)} in the first line, found {found!r}; map "
+                'yours by --columns "{text: body}"'
+            )
         for row in rows:
             if not row:
                 continue
             if len(row) != len(head):
                 raise UserError(f"{at(path, rows.line_num)}: {len(row)} columns, expected {len(head)}")
             data = dict(zip(head, row, strict=True))
-            yield Passage(*(_text(data, field, path, rows.line_num) for field in FIELDS))
+            yield _passage(data, path, rows.line_num, columns)
     except csv.Error as error:
         raise UserError(f"{at(path, rows.line_num)}: broken TSV ({error})") from None
 

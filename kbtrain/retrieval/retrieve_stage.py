@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from kbtrain import jsonl
-from kbtrain.answers.mask import mask_answers, mask_leak
+from kbtrain.answers.grading import contains
+from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256
@@ -35,15 +36,21 @@ _LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": 
 
 
 def open_index(
-    kind: Kind, corpus: Path, folder: Path, tokens: Tokens | None = None, chunking: Chunking | None = None
+    kind: Kind,
+    corpus: Path,
+    folder: Path,
+    tokens: Tokens | None = None,
+    chunking: Chunking | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> BM25 | TfIdf:
     """The index of a corpus, kept in ``folder`` and built only if corpus, tokenizer or chunks differ from last time."""
     tokens = tokens or Tokens()
     wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
     wanted["chunking"] = None if chunking is None else chunking._asdict()
+    wanted |= {"columns": dict(columns)} if columns else {}
     note = folder / "built_from.json"
     if not note.exists() or json.loads(note.read_text(encoding="utf-8")) != wanted:
-        passages = read_passages(corpus)
+        passages = read_passages(corpus, columns)
         _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
         note.write_text(json.dumps(wanted), encoding="utf-8")
     return _LOAD[kind](folder)
@@ -54,10 +61,15 @@ def by_search(searcher: Searcher, k: int) -> Search:
     return lambda questions, queries: searcher.search(queries, k)
 
 
-def by_own(corpus: Path, k: int, hits: Callable[[Question, Mapping[str, Passage], int], tuple[Hit, ...]]) -> Search:
+def by_own(
+    corpus: Path,
+    k: int,
+    hits: Callable[[Question, Mapping[str, Passage], int], tuple[Hit, ...]],
+    columns: Mapping[str, str] | None = None,
+) -> Search:
     """The questions' own passages (see ``fixed.py``). Raises :class:`UserError` for a passage id that occurs twice."""
     passages: dict[str, Passage] = {}
-    for number, passage in enumerate(read_passages(corpus), 1):
+    for number, passage in enumerate(read_passages(corpus, columns), 1):
         if passage.id in passages:
             raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
         passages[passage.id] = passage
@@ -90,8 +102,20 @@ def _source(passage_id: str, gold: set[str]) -> str:
 
 
 def summary(evidence: Path, questions: Path) -> dict[str, int]:
-    """Counts over a finished file: how often some and all gold passages were found, and nothing at all."""
-    names = ("questions", "without_hits", "gold_named", "gold_found", "all_gold_found", "mask_leaks")
+    """Counts over a finished file: how often some and all gold passages were found, and nothing at all.
+
+    ``answer_found``: an accepted answer (an option's text) stands in what was found, of ``answers_known`` questions.
+    """
+    names = (
+        "questions",
+        "without_hits",
+        "answers_known",
+        "answer_found",
+        "gold_named",
+        "gold_found",
+        "all_gold_found",
+        "mask_leaks",
+    )
     counts = dict.fromkeys(names, 0)
     pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
     for found, question in pairs:
@@ -99,11 +123,20 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
         ids = {_source(hit.passage_id, gold) for hit in found.hits}
         counts["questions"] += 1
         counts["without_hits"] += not ids
+        golds = gold_texts(question)
+        counts["answers_known"] += bool(golds)
+        counts["answer_found"] += answer_stands(found, golds)
         counts["gold_named"] += bool(gold)
         counts["gold_found"] += bool(found.gold_found)
         counts["all_gold_found"] += bool(gold) and ids.issuperset(gold)
         counts["mask_leaks"] += bool(found.mask_leak)
     return counts
+
+
+def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
+    """True if one of the answers stands, as whole words, in the passages or titles found."""
+    texts = [f"{hit.title}. {hit.text}" for hit in evidence.hits]
+    return any(contains(text, gold) for text in texts for gold in golds)
 
 
 class EvidenceFile:

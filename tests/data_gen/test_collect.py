@@ -217,3 +217,76 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     piped = f"{sys.executable} {SCRIPT} --list | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True)
     assert (done.returncode, done.stderr) in ((0, ""), (141, ""))  # the list may have fitted into the pipe
+
+
+def own(path: Path, n: int = 120) -> Path:
+    """Questions of an engineer: four wordings of each, none of our field names."""
+    rows = [{"prompt": f"{how} thing number {i * 7919}{'xyz'[i % 3]}?", "gold": f"a{i}", "topic": f"t{i}"}
+            for i in range(n // 4) for how in ("What is", "Please tell me about", "Who made", "Where is")]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+MAP = ("--columns", "{text: prompt, answers: gold}")
+
+
+def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path: Path) -> None:
+    options = ("--dataset", "jsonl", "--path", own(tmp_path / "mine.jsonl"), *MAP, "--shares", ".5,.25,.25")
+    done = collect("--run", tmp_path / "a", *options, "--group-by", "topic")
+    assert done.returncode == 0, done.stderr
+    splits: dict[str, set[str]] = {}
+    for question in collected(tmp_path / "a"):
+        splits.setdefault(question.answers[0], set()).add(question.split)
+    assert all(len(found) == 1 for found in splits.values())
+    counts = Counter(question.split for question in collected(tmp_path / "a"))
+    assert set(counts) == {"train", "dev", "test"} and counts["train"] > 30
+    lines = (tmp_path / "mine.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "mine.jsonl").write_text("".join(reversed(lines)))  # a question keeps its split wherever it stands
+    assert collect("--run", tmp_path / "b", *options, "--group-by", "topic").returncode == 0
+    by_text = {run: {q.text: q.split for q in collected(tmp_path / run)} for run in ("a", "b")}
+    assert by_text["a"] == by_text["b"]
+    assert collect("--run", tmp_path / "c", *options).returncode == 0  # without groups wordings fall apart
+    assert {q.text: q.split for q in collected(tmp_path / "c")} != by_text["a"]
+
+
+def test_an_unknown_field_is_one_line_with_the_map_that_reads_it(tmp_path: Path) -> None:
+    path = own(tmp_path / "mine.jsonl")
+    done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", path)
+    assert done.returncode == 2 and '--columns "{text: prompt, answers: gold}"' in done.stderr, done.stderr
+    for options, said in (
+        (("--shares", ".5,.25"), "shares"),
+        (("--shares", ".5,.25,.5"), "must add up to 1"),
+        (("--shares", ".5,.25,.25", "--dev-share", ".1"), "shares make all three splits"),
+        (("--group-by", "topic"), "give shares, too"),
+        (("--shares", ".5,.25,.25", "--group-by", "topics"), "topics"),
+    ):
+        done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", path, *MAP, *options)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+def test_empty_splits_are_warned_of(tmp_path: Path) -> None:
+    done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", own(tmp_path / "mine.jsonl"), *MAP)
+    assert done.returncode == 0, done.stderr
+    warned = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+    assert len(warned) == 2 and "no train questions" in warned[0] and "no dev questions" in warned[1]
+
+
+def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) -> None:
+    rows = [
+        ("train", "How do I reset the password of my account?"),
+        ("test", "How do I reset the password of my accounts"),
+        ("train", "Which capital has Bolivia?"),
+        ("test", "Which capital has Portugal?"),
+        ("dev", "Where is the nearest office in Hamburg?"),
+        ("test", "where is the nearest office in hamburg"),
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps({"split": s, "question": t, "answer": "x"}) + "\n" for s, t in rows))
+    options = ("--dataset", "jsonl", "--path", path)
+    done = collect("--run", tmp_path / "run", *options)
+    assert done.returncode == 0 and "warning: 2 questions nearly stand in two splits" in done.stdout, done.stdout
+    assert read_meta(tmp_path / "run" / "questions.jsonl")["near_duplicates"] == 2
+    done = collect("--run", tmp_path / "no", *options, "--near-duplicates", "refuse")
+    assert done.returncode == 2 and "2 questions nearly stand in two splits, the first: 'mine-1' (train)" in done.stderr
+    assert not (tmp_path / "no" / "questions.jsonl").exists()
+    assert "nearly" not in collect("--run", tmp_path / "off", *options, "--near-duplicates", "off").stdout

@@ -123,3 +123,21 @@ def test_a_web_search_needs_its_service(run: Path) -> None:
     assert done.returncode == 2 and "key 'web': retriever web needs a service" in done.stderr
     done = refused(run, "--config", "data_gen/configs/retrieve_web.yaml", "--web", '{url: "ftp://x/{query}"}')
     assert done.returncode == 2 and "must begin with http" in done.stderr
+
+
+def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: Path) -> None:
+    rows = [
+        ("What is the capital of Peru?", "Lima"),
+        ("Zzyzx qwv?", "Nobody"),
+        ("Which capital has Chad?", "N'Djamena"),
+    ]
+    questions = [Question(f"q{i}", text, (answer,), "test", "own") for i, (text, answer) in enumerate(rows)]
+    jsonl.write(tmp_path / "questions.jsonl", questions)
+    corpus = tmp_path / "docs.jsonl"
+    corpus.write_text('{"body": "The capital of Peru is Lima."}\n{"body": "Chad is a country with a capital."}\n')
+    done = retrieve(tmp_path, "--corpus", corpus, "--columns", "{text: body}", "--k", 1)
+    assert done.returncode == 0, done.stderr
+    said = "3 questions, nothing found for 1, an answer stands in what was found for 1 of 3"
+    assert said in done.stdout and "gold passage" not in done.stdout
+    counts = read_meta(tmp_path / "evidence.jsonl")["counts"]
+    assert (counts["without_hits"], counts["answer_found"], counts["answers_known"]) == (1, 1, 3)

@@ -92,3 +92,15 @@ def test_chunks_by_a_models_tokens_are_stretches_of_the_text(tmp_path: Path) -> 
     assert [p.text for p in made] == ["héll", "o wö", "rld"]
     with pytest.raises(UserError, match="cannot be opened"):
         list(chunked([], Chunking(4, 0, str(tmp_path / "gone"))))
+
+
+def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"body": "a", "head": "t"}\n{"body": "b", "head": "u"}\n')
+    mapped = {"text": "body", "title": "head"}
+    found = [Passage("docs-1", "t", "a"), Passage("docs-2", "u", "b")]
+    assert list(read_passages(tmp_path / "docs.jsonl", mapped)) == found
+    assert next(read_passages(tmp_path / "docs.jsonl", {"text": "body"})) == Passage("docs-1", "", "a")
+    with pytest.raises(UserError, match=r"field 'text': missing.*--columns \"\{text: body\}\""):
+        list(read_passages(tmp_path / "docs.jsonl"))
+    (tmp_path / "docs.tsv").write_text("nr\tbody\thead\tmore\n7\ta\tt\tx\n")
+    assert list(read_passages(tmp_path / "docs.tsv", {**mapped, "id": "nr"})) == [Passage("7", "t", "a")]

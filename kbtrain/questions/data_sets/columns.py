@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from kbtrain import jsonl
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
 from kbtrain.questions.reading.json_stream import json_rows, loads
@@ -25,6 +26,10 @@ FIELDS = (
     "entities", "fact_type", "false_premise", "contexts",
 )  # fmt: skip
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
+_USUAL = {  # what others call the two
+    "text": ("prompt", "query", "input", "instruction", "user_input", "problem", "ask", "q"),
+    "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a"),
+}
 AnswerAs = Literal["letter", "number", "index", "text"]
 Language = Literal["en", "zh"]
 ColumnMap = dict[str, str | list[str]]  # our field -> their column, or columns
@@ -40,6 +45,7 @@ class Columns:
     answer_as: AnswerAs = "letter"
     language: Language = "en"
     split: Split | None = None  # of all questions, whatever a column says
+    group_by: str | None = None  # column whose value keeps questions in one split
 
 
 def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
@@ -68,7 +74,15 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         false_premise=row.flag("false_premise") if _filled(row, "false_premise") else None,
         context_passages=ids(tuple(passage for passage, _ in passages)),
     )
-    return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages))
+    group = "" if columns.group_by is None else _group(native, columns.group_by)
+    return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages), group)
+
+
+def _group(row: SourceRecord, column: str) -> str:
+    value = reach(row, column)
+    if not isinstance(value, str | int | float) or not str(value).strip():
+        raise row.error(column, f"group_by needs a text or number, found {shown(value)}")
+    return str(value).strip()
 
 
 def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
@@ -211,14 +225,37 @@ def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
     :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
     ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
-    if columns.names:
+    if columns.names or columns.group_by:
         for number, row in enumerate(json_rows(file), 1):
             yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
         return
     for number, line in text_lines(file):
         if line.strip():
-            complete = _complete(line, loads(file, number, line), file, number, columns)
+            data = loads(file, number, line)
+            _refuse_unknown(data, file, number)
+            complete = _complete(line, data, file, number, columns)
             yield Loaded(jsonl.parse(Question, complete, file.name, number), file.name, number)
+
+
+def _refuse_unknown(data: Any, file: DataFile, number: int) -> None:
+    """Raise :class:`UserError` for a field that is none of a question's, with the map that would read it."""
+    if not isinstance(data, dict):
+        return
+    ours = [one.name for one in fields(Question)]
+    unknown = [str(key) for key in data if _RECORD_NAMES.get(str(key), str(key)) not in ours]
+    if not unknown:
+        return
+    missing = [name for name in ("text", "answers") if not {name, _OTHER_NAMES[name]} & set(data)]
+    guessed = {
+        own: next((str(key) for key in data if str(key).lower() in _USUAL[own]), f"THEIR_{own.upper()}")
+        for own in missing
+    }
+    maps = ", ".join(f"{own}: {theirs}" for own, theirs in guessed.items())
+    told = f"{{{maps or 'text: question'}}}"
+    raise UserError(
+        f"{at(file.name, number, unknown[0])}: unknown field; {did_you_mean(unknown[0], ours)} With a map of the "
+        f'fields that count the others are left out: --columns "{told}"'
+    )
 
 
 def _complete(line: str, data: Any, file: DataFile, number: int, columns: Columns) -> str:

@@ -1,0 +1,56 @@
+"""Questions of different splits that nearly say the same: paraphrases and typing variants that a gate would recognise.
+
+Cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about two things are
+far apart. Exact repeats are :func:`kbtrain.questions.checks.find_leaks`'s, and counted here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbtrain.prompts.kbm import query_text
+from kbtrain.records import Question, Split
+
+ALIKE = 0.85  # cosine from which two questions count as nearly the same
+MOST = 20_000  # questions: more are not compared, since time grows with the product of the splits
+_BLOCK = 512
+_HELD_OUT: dict[Split, tuple[Split, ...]] = {"train": ("dev", "test"), "dev": ("test",)}
+
+
+@dataclass(frozen=True)
+class NearPair:
+    """A question of ``split`` and the one of a later split that is most alike; ``cosine`` 0 to 1."""
+
+    id: str
+    split: Split
+    other_id: str
+    other_split: Split
+    cosine: float
+
+
+def near_duplicates(questions: Sequence[Question], alike: float = ALIKE) -> list[NearPair]:
+    """Training questions with a near duplicate in dev or test, and dev questions with one in test; at most one each."""
+    held_out = [q for q in questions if q.split != "train"]
+    if not held_out or len({q.split for q in questions}) < 2:
+        return []
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
+    vectorizer.fit(query_text(q) for q in questions)
+    found = []
+    for split, others in _HELD_OUT.items():
+        own = [q for q in questions if q.split == split]
+        against = [q for q in held_out if q.split in others]
+        if not own or not against:
+            continue
+        columns = vectorizer.transform([query_text(q) for q in against]).T.tocsc()
+        for start in range(0, len(own), _BLOCK):
+            block = own[start : start + _BLOCK]
+            cosines = (vectorizer.transform([query_text(q) for q in block]) @ columns).toarray()
+            best = cosines.argmax(axis=1)
+            for question, place, row in zip(block, best, cosines, strict=True):
+                if row[place] >= alike:
+                    other = against[place]
+                    found.append(NearPair(question.id, split, other.id, other.split, float(row[place])))
+    return found
