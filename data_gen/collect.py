@@ -131,7 +131,7 @@ def look_for_near(config: CollectConfig, target: Path, tally: CollectCounts) -> 
 
 
 def warnings(tally: CollectCounts, near: list[NearPair] | None) -> list[str]:
-    """What will hurt later: splits without questions, questions in two splits."""
+    """Lines on faults that will hurt later: splits without questions, questions in two splits."""
     needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
              "test": "nothing is tested without them"}  # fmt: skip
     found = [

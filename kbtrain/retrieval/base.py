@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit, Passage, Question
@@ -15,6 +15,20 @@ class Searcher(Protocol):
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, best first."""
         ...
+
+
+def hit_of(value: Any, rank: int) -> Hit | None:
+    """A search result of anybody's as a hit: a text, a mapping with ``text`` (and ``title``, ``id``, ``score``), or a
+    hit. None for anything else; without a score it is 1 / ``rank`` (counted from 1).
+    """
+    if isinstance(value, Hit):
+        return value
+    if isinstance(value, str):
+        return Hit(str(rank), "", value, 1 / rank)
+    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
+        name, title = str(value.get("id") or rank), str(value.get("title") or "")
+        return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
+    return None
 
 
 def fixed_hits(question: Question, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from kbtrain.errors import UserError, at, strike
 from kbtrain.jsonl import one_line
 from kbtrain.records import Hit
+from kbtrain.retrieval.base import hit_of
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
 
@@ -186,11 +187,7 @@ def hits_of(found: Any, k: int) -> tuple[Hit, ...]:
 
 
 def _hit(value: Any, rank: int) -> Hit:
-    if isinstance(value, Hit):
-        return value
-    if isinstance(value, str):
-        return Hit(str(rank), "", value, 1 / rank)
-    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
-        name, title = str(value.get("id") or rank), str(value.get("title") or "")
-        return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
-    raise SearchFailed("a result is neither a text nor a mapping with 'text'")
+    found = hit_of(value, rank)
+    if found is None:
+        raise SearchFailed("a result is neither a text nor a mapping with 'text'")
+    return found

@@ -1,0 +1,78 @@
+"""kbtrain.rag.answer: plain functions or the project's parts, with the prompts of sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kbtrain import rag
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate
+from kbtrain.llm.base import Sampling
+from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.prompts.kbm import answer_prompt, evidence_text
+from kbtrain.records import Passage, Question
+from kbtrain.retrieval.base import hit_of
+from kbtrain.retrieval.bm25 import BM25
+
+
+class Digits(Gate):
+    """The digit at a question's end, over 10."""
+
+    name = "digits"
+
+    def score_examples(self, examples: Sequence[Any]) -> list[float]:
+        return [int(example.question[-1]) / 10 for example in examples]
+
+
+def echo(prompt: str) -> str:
+    return prompt
+
+
+def question(text: str) -> Question:
+    return Question("q", text, ("x",), "test", "d")
+
+
+def test_plain_functions_get_the_very_prompts_of_sampling() -> None:
+    asked = []
+
+    def search(text: str, k: int) -> list[Any]:
+        asked.append((text, k))
+        return ["It is blue.", {"text": "It is far.", "title": "Sky"}, "third"][:k] if "7" in text else []
+
+    texts = ["number 2", "number 7", "number 9"]
+    found = rag.answer(texts, Digits(), llm=echo, search=search, k=2, threshold=0.5)
+    assert [one.retrieved for one in found] == [False, True, True] and asked == [("number 7", 2), ("number 9", 2)]
+    hits = [hit_of("It is blue.", 1), hit_of({"text": "It is far.", "title": "Sky"}, 2)]
+    evidence = evidence_text([hit for hit in hits if hit is not None])
+    assert found[0].text == answer_prompt(question("number 2"), "llm")
+    assert found[1].text == answer_prompt(question("number 7"), "rag", evidence) and len(found[1].hits) == 2
+    assert found[2].text == answer_prompt(question("number 9"), "llm")  # nothing found: as if not searched for
+    assert rag.answer(["number 9"], Digits(), llm=echo, search=lambda text: ["one"], threshold=0.5)[0].hits
+
+
+def test_the_projects_parts_do_as_well() -> None:
+    index = BM25.build([Passage("p1", "Peru", "The capital of Peru is Lima 8")])
+    model = ScriptedLLM("scripted", Sampling(), lambda request, i: f"{request.condition} {request.evidence}")
+    found = rag.answer(["capital of Peru 8", "capital of Peru 1"], Digits(), llm=model, search=index, threshold=0.5)
+    assert [one.text for one in found] == ["rag The capital of Peru is Lima 8", "llm None"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"texts": "number 7"}, "put it in a list"),
+        ({"texts": ["number 7", " "]}, "text 1 is no question"),
+        ({"threshold": None}, "no threshold noted"),
+        ({"llm": lambda prompt: None}, "gave NoneType, expected the answer's text"),
+        ({"search": lambda text, k: "a text"}, "gave str, expected a list of passages"),
+        ({"search": lambda text, k: [3]}, "passage 0 is neither a text"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(change: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"texts": ["number 7"], "llm": echo, "search": lambda text, k: ["a"], "threshold": 0.5}
+    given |= change
+    with pytest.raises(UserError, match=said):
+        rag.answer(given.pop("texts"), Digits(), **given)
