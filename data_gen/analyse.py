@@ -43,6 +43,9 @@ class AnalyseConfig(Config):
     examples: int = Field(10, ge=0, description="least certain questions that are shown")
     title: str = Field("What the model knows, and what retrieval changes", description="headline of the page")
 
+    def writes(self) -> tuple[Path, ...]:
+        return ((self.out or self.runs[0]) / "analysis.json",)
+
 
 def main(config: AnalyseConfig) -> None:
     started = time.time()

@@ -26,7 +26,7 @@ from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key, evidence_text
-from kbtrain.provenance import read_meta, write_meta
+from kbtrain.provenance import check_unchanged, read_meta, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import GateExample, Label, Split
 
@@ -49,6 +49,9 @@ class BuildConfig(Config):
         if self.with_reference and "benefit" in self.keys:
             raise ValueError("with_reference needs keys without benefit: retrieval cannot help where it has been done")
         return self
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "examples",)
 
 
 def examples(
@@ -75,6 +78,7 @@ def main(config: BuildConfig) -> None:
     started = time.time()
     files = ["questions.jsonl", "labels.jsonl", *(["evidence.jsonl"] if config.with_reference else [])]
     inputs = [config.run / name for name in files]
+    check_unchanged(*inputs)
     rule = read_meta(inputs[1]).get("label_rule", {})
     benefit = BenefitTarget.of(jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}

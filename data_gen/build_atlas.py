@@ -20,6 +20,9 @@ from kbtrain.config import Config, run_script
 class BuildAtlasConfig(Config):
     output: Path = Field(Path("kbtrain/questions/data"), description="folder for the two files")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output / "atlas_questions.jsonl",)
+
 
 def main(config: BuildAtlasConfig) -> None:
     from kbtrain.questions.atlas_build.build import build

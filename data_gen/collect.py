@@ -23,7 +23,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import made_before, write_meta
+from kbtrain.provenance import made_before, unchanged, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
 from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
@@ -85,6 +85,9 @@ class CollectConfig(Config):
             raise ValueError("group_by keeps questions together where shares make the splits; give shares, too")
         return self
 
+    def writes(self) -> tuple[Path, ...]:
+        return () if self.list else (self.run / "questions.jsonl", self.run / "passages.jsonl")
+
 
 def main(config: CollectConfig) -> None:
     if config.list:
@@ -92,7 +95,7 @@ def main(config: CollectConfig) -> None:
         return
     started, target, inputs = time.time(), config.run / "questions.jsonl", sources(config.dataset, config.path)
     options = config.model_dump(mode="json", exclude={"list"})
-    if made_before(target, options, inputs):
+    if made_before(target, options, inputs) and unchanged(config.run / "passages.jsonl"):
         print(f"{target} is there already, made with the same options from the same data")
         return
     tally, atlas = CollectCounts(), config.dataset == "atlas"

@@ -36,6 +36,9 @@ class CollectTurnsConfig(Config):
     sgd: Path | None = Field(None, description="folder of SGD (train/, dev/, test/), for ketod_released")
     source: str | None = Field(None, description="where the knowledge comes from, e.g. Wikipedia; the feature 'source'")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "turns.jsonl", self.run / "snippets.jsonl")
+
 
 def main(config: CollectTurnsConfig) -> None:
     started = time.time()

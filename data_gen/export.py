@@ -22,6 +22,9 @@ class ExportConfig(Config):
     output: Path = Field(Path("runs/demo/samples.parquet"), description="file to write, .parquet or .jsonl")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
 
 def main(config: ExportConfig) -> None:
     started = time.time()

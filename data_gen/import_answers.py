@@ -27,7 +27,7 @@ from kbtrain.provenance import file_sha256, made_before, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, Split
-from kbtrain.store import SampleStore
+from kbtrain.store import SampleStore, writing
 
 
 class ImportConfig(Config):
@@ -54,6 +54,9 @@ class ImportConfig(Config):
             raise ValueError("stated names a condition without answers")
         return self
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "questions.jsonl", self.run / "imported_scores.jsonl")
+
 
 def main(config: ImportConfig) -> None:
     started, options = time.time(), config.model_dump(mode="json")
@@ -66,7 +69,9 @@ def main(config: ImportConfig) -> None:
     met = Imported()
     facts = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
              "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
-    with SampleStore(out["samples.db"]) as store:
+    for _ in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
+        pass  # a broken line is told before anything is stored: a store is bound to the file of its answers
+    with writing(out["samples.db"], config.sampling_run), SampleStore(out["samples.db"]) as store:
         store.begin(config.sampling_run, facts)
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))

@@ -31,7 +31,7 @@ from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge
 from kbtrain.labeling.verdicts import QuestionVerdicts, judged
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.store import SampleStore
 
@@ -46,6 +46,9 @@ class JudgeConfig(LLMConfig):
     labelled: Path | None = Field(None, description="answers that people have graded: report the agreement")
     agreement_only: bool = Field(False, description="stop after the agreement")
 
+    def writes(self) -> tuple[Path, ...]:
+        return () if self.agreement_only else (self.run / "verdicts.jsonl",)
+
 
 def main(config: JudgeConfig) -> None:
     started, judge = time.time(), open_judge(config)
@@ -59,6 +62,7 @@ def main(config: JudgeConfig) -> None:
             raise UserError("key 'agreement_only': needs labelled")
         return
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
+    check_unchanged(source)
     counts: Counter[str] = Counter()
     with SampleStore(store_path, read_only=True) as store:
         store.run_meta(config.sampling_run)

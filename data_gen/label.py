@@ -28,7 +28,7 @@ from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, common_answers, labels, refuse_unequal
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import read_meta, write_meta
+from kbtrain.provenance import check_unchanged, read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question
 from kbtrain.store import SampleStore
@@ -52,6 +52,9 @@ class LabelConfig(Config):
             raise ValueError("cut: prefix grades other texts than the judge did; use keep or drop with verdicts")
         return self
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "labels.jsonl",)
+
 
 def questions(path: Path) -> Iterator[Question]:
     total = sum(1 for _ in jsonl.lines(path))
@@ -72,6 +75,7 @@ def main(config: LabelConfig) -> None:
     started = time.time()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
+    check_unchanged(source, *([judged] if config.verdicts else []))
     tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)

@@ -43,6 +43,9 @@ class RespondConfig(KnowledgeConfig):
     dtype: str = Field("auto", description="auto, bf16, fp32 or fp16")
     device: str = Field("auto", description="auto, cpu or cuda")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out or self.run / "responses",)
+
 
 def main(config: RespondConfig) -> None:
     source, out = config.run / "turns.jsonl", config.out or config.run / "responses"

@@ -22,7 +22,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, unchanged, write_meta
 from kbtrain.records import Titles
 from kbtrain.retrieval.base import context_hits, fixed_hits
 from kbtrain.retrieval.corpus import Chunking
@@ -50,14 +50,18 @@ class RetrieveConfig(Config):
     chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
     web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "evidence.jsonl",)
+
 
 def main(config: RetrieveConfig) -> None:
     started = time.time()
     questions, target = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     corpus = None if config.retriever == "web" else config.corpus or config.run / "passages.jsonl"
     inputs = [questions, *([corpus] if corpus else [])]
+    check_unchanged(*inputs)
     key = key_of(config, questions, corpus)
-    if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key:
+    if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key and unchanged(target):
         return print(f"{target} is there already, made from the same questions, passages and options")
     with EvidenceFile(target, key) as out:
         search, web = search_of(config, corpus)

@@ -26,7 +26,7 @@ from kbtrain.distributed.sampling import RayEngine
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
 
@@ -43,6 +43,7 @@ class SampleConfig(EngineConfig, LLMConfig):
 def main(config: SampleConfig) -> None:
     started, shard = time.time(), Shard.parse(config.shard)
     questions, evidence = config.run / "questions.jsonl", config.run / "evidence.jsonl"
+    check_unchanged(questions, evidence)
     counts = check_files(questions, evidence)
     plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions)
     total = plan.total(counts)

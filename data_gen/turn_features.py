@@ -40,6 +40,9 @@ class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):
     gliner_model: str = Field("urchade/gliner_small-v2.1", description="GLiNER model: folder or hub id")
     k: int = Field(3, ge=1, description="snippets per turn")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "turns_features.jsonl",)
+
 
 def main(config: TurnFeaturesConfig) -> None:
     started = time.time()

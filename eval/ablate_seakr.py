@@ -11,6 +11,7 @@ Examples:
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -53,6 +54,9 @@ class AblateSeakrConfig(SeakrPipelineConfig):
                 "out (each signal's is then chosen by ratio), or set ablations: [documents, parts]"
             )
         return self
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "methods" / f"ablations_{self.method}",)
 
 
 def main(config: AblateSeakrConfig) -> None:

@@ -30,7 +30,7 @@ from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_scores
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
-from kbtrain.provenance import read_meta, write_atomically, write_result
+from kbtrain.provenance import check_unchanged, read_meta, write_atomically, write_result
 from kbtrain.records import Outcome
 from kbtrain.report.tables import difference_table, gate_table
 from kbtrain.text_table import aligned, number
@@ -49,6 +49,9 @@ class ClassifyConfig(ThresholdConfig):
     draws: int = Field(2000, ge=100, description="turns: bootstrap draws")
     seed: int = Field(0, ge=0, description="turns: of the draws")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "classify.json",)
+
 
 def main(config: ClassifyConfig) -> None:
     """Read, classify, write, show."""
@@ -66,6 +69,7 @@ def questions(config: ClassifyConfig) -> None:
     else:
         noted = stored_scores(config.run)
     inputs = [*noted.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
+    check_unchanged(*inputs)
     outcomes = list(jsonl.read(Outcome, inputs[-2]))
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
     if not test:

@@ -27,6 +27,9 @@ class CompareConfig(Config):
     title: str = Field("Runs compared", description="headline of the page")
     out: Path = Field(Path("runs/compare.html"), description="the page")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out,)
+
 
 def main(config: CompareConfig) -> None:
     """Read, compare, write, say."""

@@ -46,6 +46,9 @@ class CompareScoresConfig(Config):
     covered_by: str | None = Field(None, description="questions that have a score of this gate only")
     out: Path | None = Field(None, description="what is written; without it RUN/compare_scores.json")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out or self.run / "compare_scores.json",)
+
 
 def main(config: CompareScoresConfig) -> None:
     """Read, measure, write, show."""

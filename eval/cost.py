@@ -32,6 +32,9 @@ class CostConfig(Config):
     prices: Path = Field(Path("eval/configs/prices.yaml"), description="YAML file with prices and latencies")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "cost.json",)
+
 
 def main(config: CostConfig) -> None:
     """Read, add up, write, say."""

@@ -42,6 +42,9 @@ class DialogueConfig(Config):
     bertscore_layers: int | None = Field(None, ge=1, description="its layer, for one that bert-score does not know")
     out: Path | None = Field(None, description="folder of the results (default: RUN)")
 
+    def writes(self) -> tuple[Path, ...]:
+        return ((self.out or self.run) / "dialogue.json",)
+
 
 def main(config: DialogueConfig) -> None:
     started, source = time.time(), config.run / "turns.jsonl"

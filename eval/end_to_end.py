@@ -28,7 +28,7 @@ from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import ThresholdConfig
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.report.summary import text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -44,10 +44,14 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
     seed: int = Field(0, description="of the resamples and the random gates")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "results.json", self.run / "outcomes.jsonl")
+
 
 def main(config: EndToEndConfig) -> None:
     """Grade, decide, measure, write, say."""
     started = time.time()
+    check_unchanged(config.run / "labels.jsonl", config.run / "questions.jsonl")
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing)
     dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]

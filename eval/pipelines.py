@@ -32,6 +32,9 @@ class PipelinesConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     split: Split = Field("test", description="questions to look at")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "pipelines.json",)
+
 
 def main(config: PipelinesConfig) -> None:
     """Read, measure, write, show."""

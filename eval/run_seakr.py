@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 from pydantic import Field
 
@@ -27,6 +28,9 @@ from kbtrain.report.trace_page import render_traces, summarise
 
 class RunSeakrConfig(SeakrPipelineConfig):
     name: str | None = Field(None, description="name of the results; without it seakr_METHOD")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "methods" / f"{self.name or 'seakr_' + self.method}.jsonl",)
 
 
 def main(config: RunSeakrConfig) -> None:

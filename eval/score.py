@@ -29,6 +29,7 @@ from kbtrain import jsonl
 from kbtrain.config import build, read_yaml, run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.files import writing
 from kbtrain.gate_folder import CARD, Reads, question_hash, trained_among
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted, prompted_by_replies
@@ -46,7 +47,7 @@ from kbtrain.gates.score_stage import (
 from kbtrain.gates.simple import Always
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, made_before, write_meta
 from kbtrain.records import Example, Split, TurnExample
 
 
@@ -91,9 +92,13 @@ def main(config: ScoreConfig) -> None:
     """Read examples, score what is not scored yet, write a file for each gate."""
     started = time.time()
     asked = read_asked(config)
+    check_unchanged(*asked.files.values())
     gates = chosen(config, asked)
     hashes = {name: file_sha256(file) for name, file in asked.files.items()}
-    notes = [score(config, asked, gate, hashes) for gate in gates]
+    notes = []
+    for gate in gates:
+        with writing(score_path(config.run, gate.name)):  # other gates of the run may be scored meanwhile
+            notes.append(score(config, asked, gate, hashes))
     total, names = sum(map(len, asked.examples.values())), [name for gate in gates for name in gate.names]
     note = "; scores of other inputs were replaced" if any(notes) else ""
     print(
@@ -159,9 +164,10 @@ def make_turn_gates(config: ScoreConfig, asked: Asked) -> None:
     for name, kind in GATES.items():
         wanted = name in config.only or (not config.only and labelled) or name in map(str, config.members)
         target = config.run / name / CARD
-        if kind.fit and wanted and not made_before(target, {"gate": name}, [source]):
-            fitted(name, asked.train, target.parent)
-            write_meta(target, stage="fit", config={"gate": name}, inputs=[source])
+        if kind.fit and wanted and not made_before(target, {"gate": name}, [source], noted_later=True):
+            with writing(target.parent):
+                fitted(name, asked.train, target.parent)
+                write_meta(target, stage="fit", config={"gate": name}, inputs=[source])
     if config.members:
         folders = [config.run / member for member in config.members]
         open_member = partial(load_gate, dtype=config.dtype, device=config.device)

@@ -27,7 +27,7 @@ from kbtrain.gates.score_stage import ScoreFile, chunks_left, score_chunks
 from kbtrain.labeling.examples import reference_example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Evidence, GateExample, Question, Split
 
 
@@ -37,11 +37,15 @@ class ScoreReferenceConfig(ScoringConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and evidence.jsonl")
     kbm: Path | None = Field(None, description="gate folder of the KBM; without it RUN/kbm")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "scores_reference.jsonl",)
+
 
 def main(config: ScoreReferenceConfig) -> None:
     """Read, score what is not scored yet, write."""
     started = time.time()
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
+    check_unchanged(*files)
     examples = with_references(files, config.splits)
     source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.depends, "dtype": config.dtype}

@@ -34,6 +34,9 @@ class SeedsConfig(Config):
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples")
     out: Path = Field(Path("runs/seeds.json"), description="the result")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out,)
+
 
 def main(config: SeedsConfig) -> None:
     """Read, summarise, write, say."""

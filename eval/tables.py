@@ -43,6 +43,9 @@ class TablesConfig(ThresholdConfig, StoredAnswersConfig):
     bins: int = Field(5, ge=2, description="figure6: groups of about equal size, low to high")
     out: Path = Field(Path("runs/tables"), description="folder of the tables")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out / f"{self.layout}.json",)
+
 
 def main(config: TablesConfig) -> None:
     """Read, judge, lay out, write, say."""

@@ -35,6 +35,9 @@ class TransferConfig(ThresholdConfig, StoredAnswersConfig):
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
     out: Path = Field(Path("runs/transfer"), description="name of the two files, without their ends")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out.with_suffix(".json"),)
+
 
 def main(config: TransferConfig) -> None:
     """Read, carry every threshold everywhere, write, say."""

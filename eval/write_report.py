@@ -42,6 +42,9 @@ class ReportConfig(Config):
     )
     title: str = Field("When does this model need retrieval?", description="headline of the page")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "report.html",)
+
 
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import read_text
+from kbtrain.files import read_text, writing
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
 
@@ -33,6 +33,10 @@ class Config(BaseModel):
     """Base of all script configs: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    def writes(self) -> tuple[Path, ...]:
+        """Files and folders that one process at a time may write with such a config: none unless a script says so."""
+        return ()
 
 
 C = TypeVar("C", bound=Config)
@@ -217,12 +221,22 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return values, lines
 
 
+def _written(config: Config) -> tuple[Path, ...]:
+    """What is locked while the script runs: by the first of several ranks, and not where it only says what it would
+    do.
+    """
+    alone = os.environ.get("RANK", "0") == "0" and not getattr(config, "dry_run", False)
+    return config.writes() if alone else ()
+
+
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
     share_cores()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
     try:
-        main(parse_args(kind, sys.argv[1:], description))
+        config = parse_args(kind, sys.argv[1:], description)
+        with writing(*_written(config)):
+            main(config)
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

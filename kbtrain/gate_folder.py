@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, Valid
 from kbtrain import jsonl
 from kbtrain.answers.grading import CJK, normalise
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.files import writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import write_atomically
@@ -174,9 +175,10 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind."""
-    data = read_gate_json(folder)
-    data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
-    write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
+        data = read_gate_json(folder)
+        data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
+        write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
 class Gate(ABC):

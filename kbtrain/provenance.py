@@ -6,8 +6,10 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import resource
+import stat
 import subprocess
 import sys
 import time
@@ -49,6 +51,7 @@ def write_meta(
         "config": None if config is None else dict(config),
         "inputs": _hashes(inputs),
         "sha256": file_sha256(path),
+        **_stamp(path),
         "n_records": _count_lines(path) if path.suffix == ".jsonl" else None,
         "packages": package_versions(),
         **git_state(),
@@ -95,12 +98,56 @@ def read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path]) -> bool:
-    """True if the file is there, whole, and made with the same options from the same data."""
+def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path], noted_later: bool = False) -> bool:
+    """True if the file is there, unchanged, and made with the same options from the same data.
+
+    ``noted_later``: of a file that others add to, as thresholds to a gate's card; it may have changed.
+    """
     if not (Path(path).exists() and meta_path(path).exists()):
         return False
     meta = read_meta(path)
-    return bool(meta["config"] == config and {file_sha256(file) for file in inputs} <= set(meta["inputs"].values()))
+    if meta.get("config") != config or not {file_sha256(file) for file in inputs} <= set(meta["inputs"].values()):
+        return False
+    return noted_later or unchanged(path)
+
+
+def unchanged(path: Path, appended: bool = False) -> bool:
+    """True if a file is what its meta data say, or has none: same size and time, else the same hash.
+
+    ``appended``: what was added at its end does not count. Raises :class:`UserError` for broken meta data.
+    """
+    path = Path(path)
+    if not meta_path(path).exists():
+        return True
+    meta, found = read_meta(path), _stamp(path)
+    size = meta.get("bytes")
+    if size is None or found["bytes"] is None:  # a folder, or written before sizes were noted
+        return bool(file_sha256(path) == meta.get("sha256"))
+    if found["bytes"] == size and found["modified_ns"] == meta.get("modified_ns"):
+        return True
+    if found["bytes"] < size or (found["bytes"] > size and not appended):
+        return False
+    with errors_of(path), open(path, "rb") as file:
+        return hashlib.sha256(file.read(size)).hexdigest() == meta.get("sha256")
+
+
+def check_unchanged(*paths: Path) -> None:
+    """Raise :class:`UserError` for the first file that is not what its meta data say; those that are missing pass."""
+    for path in paths:
+        if Path(path).exists() and not unchanged(path):
+            stage = read_meta(path).get("stage", "the stage that writes it")
+            raise UserError(
+                f"{at(path)}: was changed since {stage} made it; run that again, or delete {meta_path(path).name} to "
+                "keep the change"
+            )
+
+
+def _stamp(path: Path) -> dict[str, int | None]:
+    """Size and time of a file by which a change is seen at once; None for a folder."""
+    found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        return {"bytes": None, "modified_ns": None}
+    return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns}
 
 
 def meta_path(path: Path) -> Path:

@@ -151,12 +151,15 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def begin(self, run: str, meta: Mapping[str, Any]) -> None:
         """Register a run, or continue it: then ``meta`` (JSON values: what the samples depend on) must be the same.
 
-        Secrets are struck from it.
+        A run is bound to it by its first stored answer: a first attempt that failed binds nothing. Secrets are struck
+        from it.
         """
         wanted = json.loads(strike(json.dumps(dict(meta))))
         with self._transaction() as db:
             text = json.dumps(wanted, ensure_ascii=False)
             db.execute("INSERT OR IGNORE INTO runs (name, meta) VALUES (?, ?)", (run, text))
+            unanswered = "NOT EXISTS (SELECT 1 FROM questions JOIN sets USING (question) WHERE run = runs.run)"
+            db.execute(f"UPDATE runs SET meta = ? WHERE name = ? AND {unanswered}", (text, run))
         stored, wanted = _flat(self.run_meta(run)), _flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):

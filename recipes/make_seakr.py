@@ -49,6 +49,9 @@ class MakeSeakrConfig(Config):
         """Those of the gate."""
         return SeakrSettings(**{name: getattr(self, name) for name in SeakrSettings.model_fields if name in FIELDS})
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
 
 FIELDS = frozenset(MakeSeakrConfig.model_fields)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,11 +13,20 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.provenance import file_sha256, git_state, made_before, meta_path, read_meta, write_meta
+from kbtrain.provenance import (
+    check_unchanged,
+    file_sha256,
+    git_state,
+    made_before,
+    meta_path,
+    read_meta,
+    unchanged,
+    write_meta,
+)
 
 KEYS = {
-    "schema", "stage", "config", "inputs", "sha256", "n_records", "packages", "git_commit", "git_dirty", "python",
-    "platform", "device", "wall_seconds", "peak_rss_mb",
+    "schema", "stage", "config", "inputs", "sha256", "bytes", "modified_ns", "n_records", "packages", "git_commit",
+    "git_dirty", "python", "platform", "device", "wall_seconds", "peak_rss_mb",
 }  # fmt: skip
 
 
@@ -114,3 +124,26 @@ def test_meta_is_plain_json_with_one_line_a_key(tmp_path: Path) -> None:
     write_meta(made, stage="s", config={"name": "Zürich"}, inputs=[])
     text = meta_path(made).read_text(encoding="utf-8")
     assert "Zürich" in text and json.loads(text)["stage"] == "s"
+
+
+def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -> None:
+    made = tmp_path / "made.jsonl"
+    made.write_text("1\n2\n")
+    assert unchanged(made)  # no meta data: a user's own
+    write_meta(made, stage="s", config={}, inputs=[])
+    assert unchanged(made)
+    copy = tmp_path / "copy" / "made.jsonl"
+    copy.parent.mkdir()
+    for path in (made, meta_path(made)):
+        shutil.copyfile(path, copy.with_name(path.name))
+    assert unchanged(copy)  # another time, the same bytes
+    made.write_text("1\n")
+    assert not unchanged(made)
+    assert not unchanged(made, appended=True)
+    made.write_text("1\n3\n")
+    assert not unchanged(made)
+    made.write_text("1\n2\n3\n")
+    assert not unchanged(made)
+    assert unchanged(made, appended=True)
+    with pytest.raises(UserError, match=r"made\.jsonl: was changed since s made it; run that again, or delete made"):
+        check_unchanged(tmp_path / "none", copy, made)

@@ -115,6 +115,7 @@ def test_beginning_a_run_again_asks_for_the_same_meta(tmp_path: Path) -> None:
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {"model": "a", "seed": 1, "stops": ("\n",)})
         store.begin("main", {"stops": ["\n"], "seed": 1, "model": "a"})
+        store.put("main", [made("q1")])
         with pytest.raises(
             UserError, match=r"s\.db: run 'main' was begun with model = \"a\", now it is \"b\"; .*"
         ) as one:
@@ -280,3 +281,13 @@ def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
     out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     n, grown = out.stdout.split()
     assert int(n) == 1000 and float(grown) < 10
+
+
+def test_a_first_attempt_without_an_answer_binds_nothing(tmp_path: Path) -> None:
+    with SampleStore(tmp_path / "s.db") as store:
+        store.begin("main", {"questions": "of a broken file"})
+        store.begin("main", {"questions": "of the mended one"})
+        assert store.run_meta("main") == {"questions": "of the mended one"}
+        store.put("main", [made("q1")])
+        with pytest.raises(UserError, match="begun with questions = "):
+            store.begin("main", {"questions": "of another"})

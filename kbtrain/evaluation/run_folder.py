@@ -22,7 +22,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import ConditionOutcome, grade, outcome
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import check_unchanged, meta_path, read_meta
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
@@ -150,6 +150,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """
     folder, old = run / "scores", run / "scores.jsonl"
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
+    check_unchanged(*files)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}}
     if old.exists():

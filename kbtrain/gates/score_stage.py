@@ -52,7 +52,10 @@ class ScoreFile:
         wanted = {name: str(value) for name, value in inputs.items()}
         stored = _inputs(path)
         same = path.exists() and stored is not None and _agree(stored, wanted)
+        same = same and not _cut(path)
         self.restarted = path.exists() and not same
+        if same and not provenance.unchanged(path, appended=True):
+            raise UserError(f"{path}: was changed since it was scored; delete it to score again")
         self._scores_path = path.with_name(path.name + ".new") if self.restarted else path
         self._progress_path = _progress(self._scores_path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +68,7 @@ class ScoreFile:
             if stored != {**(stored or {}), **wanted}:  # another split's examples: noted with the others
                 _rewrite_inputs(self._progress_path, {**(stored or {}), **wanted})
         else:
+            provenance.meta_path(self._scores_path).unlink(missing_ok=True)  # of a file that is gone
             self._scores_path.write_text("", encoding="utf-8")
             self._progress_path.write_text(json.dumps(wanted, sort_keys=True) + "\n", encoding="utf-8")
         self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
@@ -102,6 +106,7 @@ class ScoreFile:
         """Put new scores in the place of those of other inputs, once all of them are there."""
         self.close()
         if self._scores_path != self.path:
+            provenance.meta_path(self.path).unlink(missing_ok=True)  # of the older scores
             os.replace(self._scores_path, self.path)  # first: scores whose inputs are not noted are made again
             os.replace(self._progress_path, _progress(self.path))
             self._scores_path, self._progress_path = self.path, _progress(self.path)
@@ -147,6 +152,12 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
     lines = progress.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
     provenance.write_atomically(progress, json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(lines))
+
+
+def _cut(path: Path) -> bool:
+    """True for a finished file of which a part is gone: what is left of it may not be whole."""
+    size = provenance.read_meta(path).get("bytes") if provenance.meta_path(path).exists() else None
+    return size is not None and path.stat().st_size < size
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -18,8 +18,9 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
+from kbtrain.files import writing
 from kbtrain.prompts.kbm import evidence_text, query_text
-from kbtrain.provenance import file_sha256
+from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
@@ -50,9 +51,11 @@ def open_index(
     wanted |= {"columns": dict(columns)} if columns else {}
     note = folder / "built_from.json"
     if not note.exists() or json.loads(note.read_text(encoding="utf-8")) != wanted:
-        passages = read_passages(corpus, columns)
-        _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
-        note.write_text(json.dumps(wanted), encoding="utf-8")
+        with writing(folder):
+            note.unlink(missing_ok=True)
+            passages = read_passages(corpus, columns)
+            _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
+            write_atomically(note, json.dumps(wanted))
     return _LOAD[kind](folder)
 
 

@@ -53,6 +53,9 @@ class TrainingConfig(Config):
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
     dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
 
 def training_arguments(config: TrainingConfig, compute: str, device: str, has_dev: bool) -> TrainingArguments:
     """``compute``: fp32, bf16 or fp16. Raises :class:`UserError` for fp16 on a CPU."""

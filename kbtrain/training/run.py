@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.provenance import (
+    check_unchanged,
     device,
     file_sha256,
     git_state,
@@ -38,6 +39,7 @@ MEASURED = "settled"  # values measured at the first start
 
 def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
     """All that decides a training's result: the config but for ``ignored`` keys, and the content of the data."""
+    check_unchanged(train, *([dev] if dev else []))
     kept = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
     return {**kept, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 
@@ -45,7 +47,8 @@ def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: f
 def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
     """Write a training's key as ``run.json``, or compare it with the one there.
 
-    Raises :class:`UserError` naming what differs.
+    A training is bound to its folder by its first checkpoint or gate: a first attempt that failed binds nothing. Raises
+    :class:`UserError` naming what differs.
     """
     path = folder / RUN
     try:
@@ -57,12 +60,23 @@ def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
         raise UserError(f"{at(path)}: broken JSON; choose another output folder") from None
     new = json.loads(json.dumps(run, default=str))
     differing = [key for key in {**old, **new} if key != MEASURED and old.get(key) != new.get(key)]
-    if differing:
+    if differing and not trained_here(folder):
+        write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")
+    elif differing:
         key = differing[0]
         raise UserError(
             f"{at(path)}: another training is in this folder ({key} was {old.get(key)}, is {new.get(key)}); choose "
             "another output, or delete the folder"
         )
+
+
+def trained_here(folder: Path) -> bool:
+    """True if a training left something in the folder: a checkpoint, or weights."""
+    return any(all_checkpoints(folder / "checkpoints")) or any(folder.glob("*.safetensors")) or _has_meta(folder)
+
+
+def _has_meta(folder: Path) -> bool:
+    return any(folder.glob("*.meta.json"))
 
 
 def finished(folder: Path, *files: str) -> bool:

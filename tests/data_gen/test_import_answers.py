@@ -132,6 +132,17 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     assert "there already" in capsys.readouterr().out and file_sha256(run / "questions.jsonl") == before
 
 
+def test_the_named_line_is_mended_and_the_import_goes_on(answers: Path, imports: Run) -> None:
+    lines = answers.read_text().splitlines()
+    answers.write_text("\n".join([*lines[:-1], lines[-1][:-9]]) + "\n")
+    with pytest.raises(UserError, match=r"answers\.jsonl:60: broken JSON"):
+        imports(answers)
+    answers.write_text("\n".join(lines) + "\n")
+    imports(answers)
+    with SampleStore(answers.parent / "run" / "samples.db", read_only=True) as store:
+        assert store.counts("main") == {"llm": 60, "rag": 60}
+
+
 def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports: Run) -> None:
     imports(answers)
     with pytest.raises(UserError, match=r"run 'main' was begun with answers\.llm = "):

@@ -47,9 +47,18 @@ def test_rotation_keeps_the_newest_the_best_and_what_is_not_complete(tmp_path):
     assert all_checkpoints(tmp_path) == [folders[0], folders[2], broken]
 
 
+def test_a_first_attempt_that_left_nothing_binds_nothing(tmp_path):
+    claim_folder(tmp_path, {"train_sha256": "of a file with a broken line", "epochs": 3})
+    claim_folder(tmp_path, {"train_sha256": "of the mended one", "epochs": 3})
+    make(tmp_path / "checkpoints", 5)
+    with pytest.raises(UserError, match="train_sha256 was of the mended one, is another"):
+        claim_folder(tmp_path, {"train_sha256": "another", "epochs": 3})
+
+
 def test_another_training_in_the_same_folder_is_refused_by_the_key_that_differs(tmp_path):
     claim_folder(tmp_path, {"epochs": 3, "seed": 0})
     claim_folder(tmp_path, {"epochs": 3, "seed": 0})
+    make(tmp_path / "checkpoints", 5)
     with pytest.raises(UserError, match="epochs was 3, is 4"):
         claim_folder(tmp_path, {"epochs": 4, "seed": 0})
 

@@ -1,0 +1,108 @@
+"""Several processes in one run folder at once: one writes a file, the others say so, nothing is twice or torn."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support import scripts
+from tiny_kbm import make_folder
+
+from kbtrain import jsonl
+from kbtrain.config import Config
+from kbtrain.files import writing
+from kbtrain.records import Evidence, GateScore
+from kbtrain.scripts import shipped
+
+TOLD = re.compile(r"^error: .+: another process is writing .+, since 20\d\d-\d\d-\d\d .+; wait for it")
+# Scripts that lock what they write themselves, as soon as they know what it is.
+OWN_LOCKS = {"sample", "merge", "score", "calibrate"}
+
+
+def at_once(script: str, *argv: object, n: int = 3) -> None:
+    """Start a script ``n`` times, then once more: whoever was refused said so, and the last one finds all in order."""
+    running = [scripts.start(script, *argv) for _ in range(n)]
+    codes = [one.wait() for one in running]
+    for one, code in zip(running, codes, strict=True):
+        assert code == 0 or (code == 2 and TOLD.match(one.stderr)), one.stderr
+    assert 0 in codes
+    again = scripts.run(script, *argv)
+    assert again.returncode == 0, again.stderr
+
+
+def write_books(path: Path, n: int) -> None:
+    rows = ({"id": f"q{i}", "text": f"Who wrote book {i}?", "answers": [f"Ann {i}"]} for i in range(n))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def left_behind(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.endswith((".partial", ".lock", ".draft", ".new"))]
+
+
+def test_three_scorings_at_once_leave_each_score_once(run_folder: Path, tmp_path: Path) -> None:
+    given = ("--run", run_folder, "--model", make_folder(tmp_path / "model"), "--dtype", "fp32", "--chunk", 16)
+    at_once("eval/score.py", *given, "--splits", "[dev]")
+    rows = list(jsonl.read(GateScore, run_folder / "scores" / "prompt.jsonl"))
+    assert len(rows) == len({(row.gate, row.question_id) for row in rows}) == 80
+    assert left_behind(run_folder) == []
+
+
+def test_three_of_each_stage_at_once(run_folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "mine.jsonl"
+    write_books(source, 60)
+    passages = [{"id": f"p{i}", "title": f"Book {i}", "text": f"Ann {i} wrote book {i}."} for i in range(60)]
+    run = tmp_path / "collected"
+    at_once("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", source)
+    (run / "passages.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
+    at_once("data_gen/retrieve.py", "--run", run)
+    assert [found.question_id for found in jsonl.read(Evidence, run / "evidence.jsonl")] == [f"q{i}" for i in range(60)]
+    at_once("data_gen/label.py", "--run", run_folder, "--by", "greedy")
+    at_once("eval/end_to_end.py", "--run", run_folder, "--bootstrap-draws", 100, "--random-draws", 100)
+    assert left_behind(run) == left_behind(run_folder) == []
+
+
+def config_of(module: ModuleType) -> type[Config]:
+    found = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Config)]
+    return next(kind for kind in found if kind.__module__ == module.__name__)
+
+
+@pytest.mark.parametrize(("name", "path"), shipped("stages", "recipes").items())
+def test_every_script_says_what_it_writes(name: str, path: Path) -> None:
+    kind = config_of(scripts.load(str(path.relative_to(scripts.ROOT))))
+    assert (kind.writes is Config.writes) == (name in OWN_LOCKS)
+
+
+def test_a_locked_file_is_one_line_that_says_since_when(run_folder: Path) -> None:
+    with writing(run_folder / "labels.jsonl"):
+        before = (run_folder / "labels.jsonl").read_bytes()
+        done = scripts.run("data_gen/label.py", "--run", run_folder, "--by", "greedy")
+    assert done.returncode == 2 and done.stdout == ""
+    assert TOLD.match(done.stderr) and f"process {os.getpid()} on " in done.stderr and done.stderr.count("\n") == 1
+    assert (run_folder / "labels.jsonl").read_bytes() == before
+
+
+def test_a_halved_file_is_made_again_and_a_changed_one_is_refused(tmp_path: Path) -> None:
+    source, run = tmp_path / "mine.jsonl", tmp_path / "run"
+    write_books(source, 20)
+    collect = ("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", source)
+    assert scripts.run(*collect).returncode == 0
+    whole = (run / "questions.jsonl").read_bytes()
+    (run / "passages.jsonl").write_text(json.dumps({"id": "p", "title": "Book", "text": "Ann wrote a book."}) + "\n")
+    assert scripts.run("data_gen/retrieve.py", "--run", run).returncode == 0
+    found = (run / "evidence.jsonl").read_bytes()
+    for name, stage, right in (
+        ("questions", collect, whole),
+        ("evidence", ("data_gen/retrieve.py", "--run", run), found),
+    ):
+        path = run / f"{name}.jsonl"
+        path.write_bytes(right[: len(right) // 2])
+        done = scripts.run(*stage)
+        assert done.returncode == 0 and "is there already" not in done.stdout, done.stderr
+        assert path.read_bytes() == right
+    (run / "questions.jsonl").write_bytes(whole.replace(b"book 3", b"book 4"))
+    done = scripts.run("data_gen/retrieve.py", "--run", run)
+    assert done.returncode == 2 and "questions.jsonl: was changed since collect made it; run that again" in done.stderr
