@@ -18,6 +18,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, build, run_script
 from kbtrain.evaluation.cost import GateBill, Prices, bills
+from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.provenance import write_result
@@ -40,6 +41,7 @@ def main(config: CostConfig) -> None:
     """Read, add up, write, say."""
     started, prices_file = time.time(), find(config.prices, "configs", what="price list")
     prices = build(Prices, prices_file, {})
+    check_result(config.run / "results.json")
     results = load(config.run / "results.json")
     allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
     found = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)

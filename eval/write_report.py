@@ -17,12 +17,12 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.result_meta import check_fresh
+from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_labels, stored_scores
 from kbtrain.evaluation.savings import Saving, four_fold, savings
 from kbtrain.labeling.distribution import statistics
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.provenance import check_unchanged, write_atomically, write_meta
 from kbtrain.records import Outcome
 from kbtrain.report.examples import collect, worst_errors
 from kbtrain.report.figures import POSITIVE, curve_band, gate_figures, read_calibration
@@ -49,9 +49,11 @@ class ReportConfig(Config):
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.time()
+    check_result(config.run / "results.json")
     results = load(config.run / "results.json")
     stored = stored_scores(config.run)
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)
+    check_unchanged(*files[1:3])
     everything = list(jsonl.read(Outcome, files[1]))
     outcomes = [o for o in everything if o.split == results.meta["split"]]
     dev = [o for o in everything if o.split == "dev"]

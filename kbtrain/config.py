@@ -222,9 +222,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _written(config: Config) -> tuple[Path, ...]:
-    """What is locked while the script runs: by the first of several ranks, and not where it only says what it would
-    do.
-    """
+    """Files to lock while the script runs: in the first of several ranks, not where it only says what it would do."""
     alone = os.environ.get("RANK", "0") == "0" and not getattr(config, "dry_run", False)
     return config.writes() if alone else ()
 

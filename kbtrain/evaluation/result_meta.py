@@ -16,8 +16,19 @@ from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import Stored, stored_scores
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.provenance import device, file_sha256, git_state, meta_path, package_versions, peak_rss_mb, read_meta
+from kbtrain.provenance import (
+    device,
+    file_sha256,
+    git_state,
+    known_sha256,
+    meta_path,
+    package_versions,
+    peak_rss_mb,
+    read_meta,
+    unchanged,
+)
 
+STAGE_OF = {"results.json": "end_to_end", "classify.json": "classify", "cost.json": "cost"}
 STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
           "examples/dev.jsonl", "examples/test.jsonl", "kbm")  # fmt: skip
 POSITIVES = {
@@ -74,6 +85,25 @@ def stages(run: Path) -> dict[str, dict[str, Any]]:
             meta = read_meta(run / name)
             found[name] = {key: value for key, value in meta.items() if key != "packages"}
     return found
+
+
+def check_result(path: Path) -> None:
+    """Raise :class:`UserError` unless a result is what its meta data say, and its inputs are those in its folder.
+
+    Inputs that are not there any more (a result that was copied elsewhere) are not looked for.
+    """
+    if not path.exists():
+        raise UserError(f"{at(path)}: no such file; run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py first")
+    again = f"run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py again"
+    if not meta_path(path).exists():
+        raise UserError(f"{at(path)}: no meta data beside it that say where it is from; {again}")
+    if not unchanged(path):
+        raise UserError(f"{at(path)}: was changed since it was computed; {again}")
+    for name, noted in read_meta(path).get("inputs", {}).items():
+        places = (path.parent / name, path.parent / "scores" / name, Path(name))
+        source = next((place for place in places if place.is_file()), None)
+        if source is not None and known_sha256(source) != noted:
+            raise UserError(f"{at(path)}: made from another {source}; {again}")
 
 
 def check_fresh(path: Path, *inputs: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs
+from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
 from kbtrain.evaluation.run_folder import first_ids, stored_scores
 from kbtrain.records import Outcome
@@ -31,6 +32,7 @@ class FinishedRun:
 
 def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     """Read results.json, outcomes.jsonl and the gates' scores. Raises :class:`UserError`."""
+    check_result(folder / "results.json")
     results = load(folder / "results.json")
     outcomes = [o for o in jsonl.read(Outcome, folder / "outcomes.jsonl") if o.split == results.meta["split"]]
     stored = stored_scores(folder)

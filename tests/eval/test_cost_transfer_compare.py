@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 from html_page import Page, allowed_script
+from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import compare_runs
+from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.compare import read_finished
 
@@ -76,7 +78,7 @@ def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) 
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     jsonl.write(run_folder / "questions.jsonl", questions[:-5])
     module = script("cost")
-    with pytest.raises(UserError, match="results of 200 questions, but 195 have stored answers; evaluate again"):
+    with pytest.raises(UserError, match=r"results\.json: made from another .*questions\.jsonl; run eval/end_to_end"):
         module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
 
 
@@ -134,6 +136,7 @@ def test_only_shared_questions_are_compared(
 ) -> None:
     questions = list(jsonl.read(Question, pair[1] / "questions.jsonl"))
     jsonl.write(pair[1] / "questions.jsonl", questions[:-50])
+    keep_change(pair[1] / "questions.jsonl")
     evaluate(script, pair[1])
     capsys.readouterr()
     assert command(["compare", str(pair[0]), str(pair[1])]) == 0
@@ -149,10 +152,12 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
     ]
     jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
     jsonl.write(pair[1] / "scores.jsonl", scores)
+    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
     assert command(["compare", str(pair[0]), str(pair[1])]) == 2
     assert "have no evaluated question in common" in capsys.readouterr().err
     document = json.loads((pair[1] / "results.json").read_text())
     (pair[1] / "results.json").write_text(json.dumps({**document, "schema": 7}))
+    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
     assert command(["compare", str(pair[0]), str(pair[1])]) == 2
     assert capsys.readouterr().err.endswith("results.json: schema is 7, expected 1; run eval/end_to_end.py again\n")
     assert command(["compare", str(pair[0]), "nowhere"]) == 2
@@ -204,6 +209,7 @@ def test_seeds_are_a_second_source_of_variance(
     assert found["by_seed"] == pytest.approx(gains)
     assert "95 %, both" in capsys.readouterr().out
     jsonl.write(runs[2] / "questions.jsonl", list(jsonl.read(Question, runs[2] / "questions.jsonl"))[:-3])
+    keep_change(runs[2] / "questions.jsonl")
     evaluate(script, runs[2])
     with pytest.raises(UserError, match="'seed2' has other test questions than 'seed0'"):
         module.main(build(module.SeedsConfig, None, values))

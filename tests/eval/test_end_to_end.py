@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
@@ -58,6 +59,7 @@ def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
         dataclasses.replace(question, answers=(), gold="none") if question.id in without else question
         for question in questions
     ))  # fmt: skip
+    keep_change(run_folder / "questions.jsonl")
     document = evaluate(script, run_folder)
     assert document["meta"]["excluded"]["without_gold"] == 3
     assert {gate["n"] for gate in document["gates"]} == {198}
@@ -73,6 +75,7 @@ def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
         dataclasses.replace(question, text=text.upper()) if question.id == "dev-3" else question
         for question in questions
     ))  # fmt: skip
+    keep_change(run_folder / "questions.jsonl")
     before = sum(question.split == "dev" for question in questions)
     assert evaluate(script, run_folder)["meta"]["n_dev"] == before - 1
     assert "left out: the same question stands in test for 1 question (dev-3) of dev" in capsys.readouterr().out
@@ -83,6 +86,7 @@ def test_without_training_questions_there_is_no_relation_only(
 ) -> None:
     labels = run_folder / "labels.jsonl"
     jsonl.write(labels, [dataclasses.replace(label, split="dev") for label in list(jsonl.read(Label, labels))])
+    keep_change(labels)
     document = evaluate(script, run_folder)
     check(document)
     assert [gate["gate"] for gate in document["gates"]] == [name for name in NAMES if name != "relation_only"]
@@ -142,6 +146,7 @@ def test_missing_answers_are_refused_or_counted(
 ) -> None:
     questions = (run_folder / "questions.jsonl").read_text().replace('"id": "test-7"', '"id": "new"')
     (run_folder / "questions.jsonl").write_text(questions)
+    keep_change(run_folder / "questions.jsonl")
     with pytest.raises(UserError, match=r"is stored for 1 question \(new\)"):
         evaluate(script, run_folder)
     document = evaluate(script, run_folder, allow_missing=True)
@@ -190,6 +195,9 @@ def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
     with pytest.raises(UserError, match="use 'greedy'"):
         evaluate(script, run_folder, accuracy="expected")
     (run_folder / "labels.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"labels\.jsonl: was changed since made-up made it"):
+        evaluate(script, run_folder)
+    keep_change(run_folder / "labels.jsonl")
     with pytest.raises(UserError, match="no label in it"):
         evaluate(script, run_folder)
 

@@ -271,3 +271,20 @@ def test_scores_of_0_1_are_taken_over_where_their_inputs_are_the_same(
     other = Scripted(depends="weights-2")
     run(script, run_folder, other, monkeypatch)
     assert other.calls == 10
+
+
+def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(script, run_folder, Scripted(), monkeypatch)
+    scores = run_folder / "scores" / "kbm.jsonl"
+    lines = scores.read_text().splitlines(keepends=True)
+    first = GateScore("dev-0", "kbm_mastery", 123.0)
+    scores.write_text("".join([jsonl.dump(first) + "\n", *lines[1:]]))
+    with pytest.raises(UserError, match=r"kbm\.jsonl: was changed since it was scored; delete it to score again"):
+        run(script, run_folder, Scripted(), monkeypatch)
+    with pytest.raises(UserError, match=r"kbm\.jsonl: was changed since score made it"):
+        stored_scores(run_folder)
+    scores.unlink()
+    run(script, run_folder, Scripted(), monkeypatch)
+    assert scores.read_text() == "".join(lines)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.config import build
@@ -36,6 +37,7 @@ def varied(run_folder: Path) -> Path:
         for i, q in enumerate(jsonl.read(Question, run_folder / "questions.jsonl"))
     ]  # fmt: skip
     jsonl.write(run_folder / "questions.jsonl", questions)
+    keep_change(run_folder / "questions.jsonl")
     return run_folder
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from html_page import Page, allowed_script
+from support.edits import keep_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.provenance import write_meta
 from kbtrain.report.words import gate_name
 
 Script = Callable[[str], ModuleType]
@@ -80,6 +82,7 @@ def test_a_script_in_a_question_stays_text(script: Script, run_folder: Path) -> 
     evil = json.dumps("</dd><script>alert(1)</script> | [x](javascript:1)\n# <img src=x onerror=alert(1)>")
     changed = re.sub(r'"text": "What is fact \d+ of test\?"', lambda _: f'"text": {evil}', questions)
     (run_folder / "questions.jsonl").write_text(changed)
+    keep_change(run_folder / "questions.jsonl")
     end_to_end = script("end_to_end")
     end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
     write(script, run_folder, title="<script>alert(2)</script>")
@@ -119,6 +122,11 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
     with pytest.raises(UserError, match="did you mean 'kbm_mastery'"):
         write(script, written, gate="kbm_masteri")
     (tmp_path / "results.json").write_text('{"schema": 2}')
+    with pytest.raises(
+        UserError, match=r"results.json: no meta data beside it that say where it is from; run eval/end"
+    ):
+        write(script, tmp_path)
+    write_meta(tmp_path / "results.json", stage="end_to_end", config={}, inputs=[])
     with pytest.raises(UserError, match=r"results.json: schema is 2, expected 1; run eval/end_to_end.py again"):
         write(script, tmp_path)
 
@@ -255,3 +263,31 @@ def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
         change = (results[name]["accuracy"] - results["all_rag"]["accuracy"]) * 200
         assert spared - missed == pytest.approx(change) and broken <= vain
         assert well + missed == results[name]["needed"]["n_positive"]
+
+
+def test_a_result_that_is_not_what_was_computed_is_refused(script: Script, run_folder: Path) -> None:
+    end_to_end = script("end_to_end")
+
+    def evaluate() -> None:
+        end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
+
+    evaluate()
+    results = run_folder / "results.json"
+    made = results.read_text()
+    results.write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', made))
+    with pytest.raises(
+        UserError, match=r"results\.json: was changed since it was computed; run eval/end_to_end\.py again"
+    ):
+        write(script, run_folder)
+    results.write_text(made)
+    write(script, run_folder)
+    labels = run_folder / "labels.jsonl"
+    lines = labels.read_text().splitlines(keepends=True)
+    labels.write_text("".join(lines[:-1]))
+    write_meta(labels, stage="label", config={}, inputs=[])  # labelled again
+    with pytest.raises(
+        UserError, match=r"results\.json: made from another .*labels\.jsonl; run eval/end_to_end\.py again"
+    ):
+        write(script, run_folder)
+    evaluate()
+    write(script, run_folder)
