@@ -30,6 +30,9 @@ class FittedConfig(Config):
     labels: Labels = Field("soft", description="hard, or soft (sampled shares)")
     seed: int = Field(0, ge=0, description="of the folds")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
 
 @dataclass(frozen=True)
 class KeyedData:
