@@ -3,17 +3,19 @@
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
 accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
 same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
-choices can leave alone), or a threshold given by hand. A threshold under a SeaKR gate's floor is refused. Scores of the
-test split, or of --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
+choices can leave alone), or a threshold given by hand. The folder is the one that the score file names; a guarantee
+noted there stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of
+--new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
-  python eval/calibrate.py --run runs/demo --gate seakr --folder runs/demo/seakr
-  python eval/calibrate.py --run runs/demo --gate kbm_mastery --folder runs/demo/kbm --goal max_loss --max-loss 0.05
-  python eval/calibrate.py --run runs/demo --gate seakr --folder runs/demo/seakr --check --new-scores new/scores.jsonl
+  python eval/calibrate.py --run runs/demo --gate seakr
+  python eval/calibrate.py --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
+  python eval/calibrate.py --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -23,7 +25,8 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
 from kbtrain.evaluation.run_folder import read_scores, stored_scores
-from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
+from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
@@ -34,7 +37,7 @@ from kbtrain.records import Outcome
 class CalibrateConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gate: str = Field(..., description="name of the gate in the score file")
-    folder: Path = Field(..., description="gate folder whose gate.json takes the threshold")
+    folder: Path | None = Field(None, description="the gate's folder; without it the one that the score file names")
     goal: Goal = Field("ratio", description="ratio, best_accuracy, max_loss or given")
     ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
     max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
@@ -42,30 +45,46 @@ class CalibrateConfig(Config):
     dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions, by their ids; rest untouched")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
     new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
+    replace: bool = Field(False, description="note the threshold in place of one with a guarantee")
     check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
 
 
 def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
-    read_gate_json(config.folder)
-    path, scores = stored_scores(config.run).of(config.gate)
+    stored = stored_scores(config.run)
+    path, scores = stored.of(config.gate)
+    folder, name = place(config, source_of(config.run, stored.meta, config.gate))
     outcomes = list(jsonl.read(Outcome, config.run / "outcomes.jsonl"))
     if not config.check:
-        note(config, dev_table(config.gate, scores, outcomes, path, config.dev_share), path)
+        note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path)
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
         new = [scores[o.question_id] for o in outcomes if o.split == "test" and o.question_id in scores]
-    noted = read_gate_json(config.folder).get("thresholds", {}).get(config.gate, {})
+    noted = read_gate_json(folder).get("thresholds", {}).get(name, {})
     noted = noted.get("evidence", {}).get("dev_scores")
     if not noted:
-        raise UserError(f"{config.folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
+        raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
     print(shift(noted, new).line(config.gate) if new else f"{config.gate}: no new scores to compare")
 
 
-def note(config: CalibrateConfig, dev: Dev, scores: Path) -> None:
+def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
+    """The gate's folder and its own name for the score. Raises :class:`UserError` if another gate made the scores."""
+    if source is None:
+        if config.folder is None:
+            raise UserError(f"{config.run}: its scores do not say which folder gate '{config.gate}' is; give --folder")
+        read_gate_json(config.folder)
+        return config.folder, config.gate
+    source = source if config.folder is None else replace(source, folder=config.folder)
+    reason = missing_reason(source)
+    if reason:
+        raise UserError(f"gate '{config.gate}': {reason}; run eval/score.py again")
+    return source.folder, source.name
+
+
+def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path) -> None:
     """Choose the threshold, write it with its evidence, say what it does."""
-    scale = scale_of(config.folder, config.gate)
+    scale = scale_of(folder, name)
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
     wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
@@ -79,8 +98,10 @@ def note(config: CalibrateConfig, dev: Dev, scores: Path) -> None:
         n_dev=len(dev.scores),
         evidence=chosen.evidence | {"sha256": hashes} | ends,
     )
-    set_threshold(config.folder, config.gate, entry)
-    print(f"{config.gate}: {chosen.line()} -> {config.folder}")
+    noted = note_calibrated(folder, name, entry, config.replace)
+    print(f"{config.gate}: {chosen.line()} -> {folder}")
+    replaced = noted.line(config.gate, folder)
+    print(replaced, end="\n" if replaced else "")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """Evaluate all gates end to end from stored answers and scores: no model runs here.
 
 Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and
-results.json. Thresholds are chosen on dev questions only, and noted in the KBM's gate.json. Whole methods that were run
-(RUN/methods, see run_seakr.py) stand beside the gates, on their own questions and with all they cost.
+results.json. Thresholds are chosen on dev questions only, and noted in the folder of the gate that made the scores; one
+that eval/calibrate.py chose stays there, unless --replace-thresholds. Rule max_loss is calibrate's: at most max_loss of
+All-RAG's accuracy lost, with probability 1 - delta. Rule given takes the thresholds that are noted, or --thresholds.
+Whole methods that were run (RUN/methods, see run_seakr.py) stand beside the gates, with all they cost.
 
 Examples:
   python eval/end_to_end.py --run runs/demo
   python eval/end_to_end.py --config eval/configs/end_to_end_demo.yaml --threshold-rule best_accuracy
+  python eval/end_to_end.py --run runs/demo --threshold-rule given --thresholds "{kbm_mastery: 0.4}"
 """
 
 from __future__ import annotations
@@ -21,15 +24,16 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.end_to_end import Settings, evaluate
+from kbtrain.evaluation.note import note_thresholds, sources, with_noted
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, has_expected, summarise
 from kbtrain.evaluation.pipelines import pipelines_of_run
-from kbtrain.evaluation.result_meta import note_thresholds, result_meta
+from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
-from kbtrain.metrics.thresholds import ThresholdConfig
+from kbtrain.metrics.thresholds import AnyRule, ThresholdConfig
 from kbtrain.provenance import check_unchanged, write_meta
-from kbtrain.report.summary import text_summary
+from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
 
@@ -37,7 +41,14 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
+    threshold_rule: AnyRule = Field(  # type: ignore[assignment]
+        "ratio", description="0.5, best_f1, best_accuracy, ratio or max_loss, chosen on dev; or given"
+    )
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")
+    max_loss: float = Field(0.05, gt=0, lt=1, description="rule 'max_loss': accuracy that may be lost against All-RAG")
+    delta: float = Field(0.1, gt=0, lt=1, description="rule 'max_loss': probability that the promise fails")
+    thresholds: dict[str, float] = Field({}, description="rule 'given': gate: threshold; without one the noted ones")
+    replace_thresholds: bool = Field(False, description="note the thresholds in place of calibrated ones too")
     accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
@@ -57,6 +68,10 @@ def main(config: EndToEndConfig) -> None:
     dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]
     gates = gate_inputs.baselines(dev, test, labels, config.seed)
     gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
+    behind = sources(config.run, stored)
+    gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
+    if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
+        raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
     if config.accuracy == "expected" and not has_expected(test.outcomes):
         raise UserError("accuracy 'expected': not every test question was sampled; use 'greedy'")
     settings = Settings(
@@ -67,9 +82,11 @@ def main(config: EndToEndConfig) -> None:
         bootstrap_draws=config.bootstrap_draws,
         random_draws=config.random_draws,
         seed=config.seed,
+        max_loss=config.max_loss,
+        delta=config.delta,
     )
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta)
-    found, comparisons = evaluate(dev.outcomes, test.outcomes, gate_inputs.in_report_order(gates), settings)
+    found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, started)
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
@@ -81,8 +98,9 @@ def main(config: EndToEndConfig) -> None:
     save(out, results)
     for path in (outcomes, out):
         write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=files, started=started)
-    note_thresholds(config.run / "kbm", config.run / "examples" / "dev.jsonl", found)
-    print(text_summary(results, folder.notes))
+    noted = note_thresholds(config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds)
+    print(text_summary(results, [*folder.notes, *noted]))
+    print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")
     print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {time.time() - started:.0f} s -> {out}")
 

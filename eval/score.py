@@ -32,6 +32,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.files import writing
 from kbtrain.gate_folder import CARD, Reads, question_hash, trained_among
 from kbtrain.gates.average import AverageGate
+from kbtrain.gates.noted import sources_of
 from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted, prompted_by_replies
 from kbtrain.gates.score_stage import (
     ScoreFile,
@@ -224,6 +225,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             "model": _model(config) if gate.name in PROMPTED else None,
             "device": scores.device(),
             "trained_on": trained,
+            "gates": sources_of(gate, config.run),
         }
         scores.finish()
     settings, files = config.model_dump(mode="json"), list(asked.files.values())

@@ -30,6 +30,8 @@ from kbtrain.records import Decision, Example, GateExample, GateScore, TurnExamp
 
 CARD = "gate.json"
 ADAPTER = "adapter"
+README = "README.md"
+THRESHOLD_HEADING = "## Threshold"
 TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
 HELD_OUT = "held_out.jsonl"  # scores of training questions by gates fitted without them, by the questions' hashes
 Reads = Literal["question", "turn"]
@@ -53,6 +55,20 @@ class Threshold(BaseModel):
     dev_file_sha256: str
     n_dev: int
     evidence: dict[str, Any] = {}
+
+    def line(self, gate: str) -> str:
+        """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
+        seen, kept = self.evidence, self.evidence.get("guarantee")
+        shares = f": {seen['retrieval_ratio']:.1%} retrieved, accuracy {seen['accuracy']:.3f}" if seen else ""
+        promise = (
+            f"; promised: at most {kept['limit']:g} of All-RAG's accuracy lost, with probability {1 - kept['delta']:g}"
+            if kept
+            else ""
+        )
+        return (
+            f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} dev questions"
+            f"{shares}{promise})"
+        )
 
 
 class GateCard(BaseModel):
@@ -174,11 +190,28 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
-    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind."""
+    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind.
+
+    The folder's README, if there is one, follows.
+    """
+    readme = Path(folder) / README
     with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
         data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
         write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+        if readme.exists():
+            known = {name: Threshold.model_validate(one) for name, one in data["thresholds"].items()}
+            write_atomically(readme, with_thresholds(readme.read_text(encoding="utf-8"), known))
+
+
+def with_thresholds(readme: str, thresholds: Mapping[str, Threshold]) -> str:
+    """A README whose section "Threshold" says these; it is added before "Run", or at the end, where there is none."""
+    section = "\n".join([THRESHOLD_HEADING, *(one.line(name) for name, one in thresholds.items())])
+    if re.search(rf"^{THRESHOLD_HEADING}$", readme, flags=re.M):
+        made = re.sub(rf"^{THRESHOLD_HEADING}\n.*?(?=\n+## |\Z)", lambda _: section, readme, flags=re.M | re.S)
+        return made.rstrip() + "\n"
+    before, run, after = readme.partition("\n## Run\n")
+    return f"{before.rstrip()}\n\n{section}\n{run}{after}".rstrip() + "\n"
 
 
 class Gate(ABC):

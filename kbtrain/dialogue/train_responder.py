@@ -243,8 +243,11 @@ def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_s
         what="Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after "
         "KETOD's SimpleTOD-plus).",
         use="""from kbtrain.dialogue.responder import Responder
+from kbtrain.records import TurnExample, Utterance
 
-responder = Responder.load("this/folder")  # `data_gen/respond.py` generates with it""",
+responder = Responder.load(".")  # this folder; `data_gen/respond.py` generates with it
+turn = TurnExample("t1", "d1", "test", 1, (Utterance("USER", "Tell me about the museum."),))
+print(responder.respond([responder.prompts.prompt(turn).ids])[0].text)""",
         points=(
             f"Reads `<|context|> USER: ... {acts}<|knowledge|> ... <|response|>`: at most {reads.max_length} tokens "
             f"with the response, the oldest turns are left out; at most {reads.knowledge_tokens} tokens of knowledge.",
@@ -254,7 +257,7 @@ responder = Responder.load("this/folder")  # `data_gen/respond.py` generates wit
         ),
         limits="trained on the dialogues named below; other domains and languages were not tried.",
         metrics="No dev turns were given." if loss is None else table({"loss (nats a token)": f"{loss:.4f}"}),
-        threshold="Threshold: none, it generates; `eval/dialogue.py` compares gates by its responses.",
+        threshold="None: it generates; `eval/dialogue.py` compares gates by its responses.",
         sections={"What the data lacks": "\n".join(f"- {k}: {n}" for k, n in facts["lacking"].items()) or "Nothing."},
         run=card.run,
         versions=card.versions,

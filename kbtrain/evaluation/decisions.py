@@ -13,7 +13,7 @@ import numpy as np
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
-from kbtrain.evaluation.results import Comparison, Point, RandomDraws
+from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
     Delta,
@@ -25,8 +25,19 @@ from kbtrain.metrics.significance import (
     resampled_areas,
     resampled_means,
 )
-from kbtrain.metrics.thresholds import RULES, Dev, Rule, ThresholdChoice, choose
+from kbtrain.metrics.thresholds import (
+    RULES,
+    AnyRule,
+    Dev,
+    ThresholdChoice,
+    choose,
+    chosen,
+    control,
+    fewest_searches,
+)
 from kbtrain.records import Outcome
+
+LIMITS = (0.01, 0.02, 0.05)  # of All-RAG's accuracy that a reader may want to lose at most
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,8 @@ class GateInput:
 
     ``fixed`` is the threshold of a gate that has nothing to choose (always, never, oracle); ``midpoint`` the neutral
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
-    for all evaluated questions together.
+    for all evaluated questions together. ``given`` is the threshold of rule ``given``, ``floor`` the lowest score that
+    the gate can give: none is chosen below it.
     """
 
     name: str
@@ -47,6 +59,8 @@ class GateInput:
     gate_tokens: int = 0
     midpoint: float = 0.5
     fixed: float | None = None
+    given: float | None = None
+    floor: float | None = None
 
     @property
     def learnt(self) -> bool:
@@ -76,18 +90,79 @@ class GateDecisions:
         return np.zeros_like(self.retrieve) if self.gate.name == "random" else self.gate.test
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Rule ``max_loss``: at most ``limit`` of All-RAG's accuracy is lost, with probability 1 - ``delta``."""
+
+    limit: float = 0.05
+    delta: float = 0.1
+
+
 def decide(
-    gate: GateInput, dev: Sequence[Outcome], rule: Rule, target_ratio: float, kind: AccuracyKind = "greedy"
+    gate: GateInput,
+    dev: Sequence[Outcome],
+    rule: AnyRule,
+    target_ratio: float,
+    kind: AccuracyKind = "greedy",
+    loss: Loss | None = None,
 ) -> GateDecisions:
-    """Apply a threshold rule, chosen on ``dev`` alone. Raises :class:`UserError` (see ``thresholds.choose``)."""
+    """Apply a threshold rule, chosen on ``dev`` alone; ``loss`` is for rule ``max_loss``.
+
+    Rule ``given`` leaves gates for which none is given to rule ``ratio``. Raises :class:`UserError` (see
+    ``thresholds.choose`` and ``thresholds.control``).
+    """
     if gate.name == "random":
         return GateDecisions(gate, np.full(len(gate.test), target_ratio), None)
     if gate.fixed is not None:
         return GateDecisions(gate, (gate.test > gate.fixed).astype(np.float64), None)
-    known = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
-    table = Dev(gate.dev, known.llm, known.rag, oc.needed(dev).astype(np.float64))
-    threshold = choose(rule, table, target_ratio, gate.midpoint)
+    threshold = _choice(gate, dev_table(gate, dev, kind), rule, target_ratio, loss or Loss())
     return GateDecisions(gate, (gate.test > threshold.value).astype(np.float64), threshold)
+
+
+def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "greedy") -> Dev:
+    """A gate's dev scores beside the answers' correctness, expected only where every dev question was sampled."""
+    known = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
+    return Dev(gate.dev, known.llm, known.rag, oc.needed(dev).astype(np.float64))
+
+
+def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, loss: Loss) -> ThresholdChoice:
+    if rule == "max_loss":
+        found = control("accuracy_lost", table, loss.limit, loss.delta, gate.floor)
+        return replace(chosen(found.threshold, rule, table), guarantee=found)
+    if rule == "given":
+        if gate.given is not None:
+            return chosen(gate.given, rule, table)
+        rule = "ratio"
+    found_by_rule = choose(rule, table, target_ratio, gate.midpoint)
+    if gate.floor is None or found_by_rule.value >= gate.floor:
+        return found_by_rule
+    return chosen(gate.floor, rule, table)
+
+
+def loss_rows(
+    gate: GateInput, dev: Sequence[Outcome], answers: Correctness, draws: int, seed: int, kind: AccuracyKind = "greedy"
+) -> list[LossRow]:
+    """For each of :data:`LIMITS` the threshold with the fewest searches on dev, and its loss on the evaluated questions
+    with a paired bootstrap interval; none for gates without a choice."""
+    if not gate.learnt or not dev:
+        return []
+    table, rows = dev_table(gate, dev, kind), []
+    for limit in LIMITS:
+        value = max(fewest_searches(table, limit), -np.inf if gate.floor is None else gate.floor)
+        on_dev, retrieve = chosen(value, "ratio", table), gate.test > value
+        lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
+        drawn = resampled_means(lost[:, None], draws, seed)[:, 0]
+        rows.append(
+            LossRow(
+                limit=limit,
+                threshold=float(value),
+                dev_lost=float(table.rag.mean()) - on_dev.dev_accuracy,
+                dev_ratio=on_dev.dev_ratio,
+                lost=delta(float(lost.mean()), drawn),
+                retrieval_ratio=float(retrieve.mean()),
+            )
+        )
+    return rows
 
 
 def by_all_rules(

@@ -13,6 +13,7 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import (
     GateDecisions,
     GateInput,
+    Loss,
     Measured,
     areas,
     by_all_rules,
@@ -20,6 +21,7 @@ from kbtrain.evaluation.decisions import (
     correct_families,
     decide,
     interval,
+    loss_rows,
     measure,
 )
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
@@ -27,7 +29,7 @@ from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Rank
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.metrics.significance import holm
-from kbtrain.metrics.thresholds import Rule, ThresholdChoice
+from kbtrain.metrics.thresholds import AnyRule, ThresholdChoice
 from kbtrain.records import Outcome
 
 GRID = np.linspace(0.0, 1.0, 101)
@@ -40,12 +42,19 @@ class Settings:
     """``kind``: the accuracy of the flat figures; ``tau_mastery``: mastery above it is known (see ``Label``)."""
 
     tau_mastery: float
-    rule: Rule = "ratio"
+    rule: AnyRule = "ratio"
     target_ratio: float = 0.5
     kind: AccuracyKind = "greedy"
     bootstrap_draws: int = 10_000
     random_draws: int = 1_000
     seed: int = 0
+    max_loss: float = 0.05
+    delta: float = 0.1
+
+    @property
+    def loss(self) -> Loss:
+        """The promise of rule ``max_loss``."""
+        return Loss(self.max_loss, self.delta)
 
 
 def evaluate(
@@ -55,7 +64,7 @@ def evaluate(
     if not test:
         raise UserError("no question with stored answers to evaluate")
     s = settings
-    chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind) for gate in gates]
+    chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind, s.loss) for gate in gates]
     others = [by_all_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
     flat = chosen + [decision for group in others for decision in group]
     kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
@@ -70,7 +79,9 @@ def evaluate(
         rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
         points = [kind[i].point for kind in measured]
         rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
-        results.append(replace(_result(decision, points, rankings, tables[0], test, s.tau_mastery), rules=rules))
+        lost = loss_rows(decision.gate, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
+        found = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
+        results.append(replace(found, rules=rules, loss_rows=lost))
     return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))
 
 

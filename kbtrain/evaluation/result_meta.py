@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from kbtrain import gate_folder as gate_folder
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
-from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import Stored, stored_scores
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import (
@@ -112,19 +111,3 @@ def check_fresh(path: Path, *inputs: Path) -> None:
     for source in inputs:
         if made_from.get(source.name) != file_sha256(source):
             raise UserError(f"{at(path)}: made from another {source.name}; make it again, or remove it")
-
-
-def note_thresholds(folder: Path, dev_file: Path, gates: Iterable[GateResult]) -> None:
-    """Note the thresholds of a KBM's gates in its ``gate.json``, with the hash of the dev examples; if it is there."""
-    if not (folder / gate_folder.CARD).exists():
-        return
-    names = [f"kbm_{key}" for key in KBMCard.read(folder).keys]
-    for gate in gates:
-        if gate.gate in names and gate.threshold is not None and gate.threshold_rule is not None:
-            chosen = gate_folder.Threshold(
-                threshold=gate.threshold,
-                rule=gate.threshold_rule,
-                dev_file_sha256=file_sha256(dev_file),
-                n_dev=gate.n_dev,
-            )
-            gate_folder.set_threshold(folder, gate.gate, chosen)

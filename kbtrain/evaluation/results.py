@@ -20,7 +20,7 @@ from kbtrain.jsonl import one_line
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
 from kbtrain.metrics.significance import Delta, McNemar
-from kbtrain.metrics.thresholds import Rule
+from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.provenance import read_document, write_atomically
 from kbtrain.records import Condition
 
@@ -70,12 +70,31 @@ class Ranking:
 class RulePoint:
     """Figures under another threshold rule (always chosen on dev)."""
 
-    rule: Rule
+    rule: AnyRule
     threshold: float
     accuracy: float
     retrieval_ratio: float
     random_accuracy: float
     delta_vs_random: Delta
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """The threshold with the fewest searches that loses at most ``limit`` of All-RAG's accuracy on dev, and what became
+    of it: ``lost`` and ``retrieval_ratio`` are those of the evaluated questions. It promises nothing: a limit kept on
+    dev may be broken on test."""
+
+    limit: float
+    threshold: float
+    dev_lost: float
+    dev_ratio: float
+    lost: Delta
+    retrieval_ratio: float
+
+    @property
+    def kept(self) -> bool:
+        """True if the evaluated questions lost no more than the limit."""
+        return self.lost.mean <= self.limit + 1e-9
 
 
 @dataclass(frozen=True)
@@ -106,7 +125,7 @@ class GateResult:
     gate: str
     n: int
     threshold: float | None
-    threshold_rule: Rule | None
+    threshold_rule: AnyRule | None
     n_dev: int
     accuracy_kind: AccuracyKind
     accuracy: float
@@ -131,6 +150,7 @@ class GateResult:
     other_accuracy: list[Point] = field(default_factory=list)
     other_area: list[Ranking] = field(default_factory=list)
     rules: list[RulePoint] = field(default_factory=list)
+    loss_rows: list[LossRow] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     p_vs_random: float | None = None
     p_vs_random_holm: float | None = None

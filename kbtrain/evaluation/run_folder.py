@@ -127,8 +127,8 @@ def read_scores(path: Path) -> dict[str, dict[str, float]]:
 class StoredScores:
     """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
 
-    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, as far as those files' meta data
-    tell. ``path``: of the folder, for messages.
+    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, and the folder behind each gate
+    (:mod:`kbtrain.gates.noted`), as far as those files' meta data tell. ``path``: of the folder, for messages.
     """
 
     path: Path
@@ -152,7 +152,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
     check_unchanged(*files)
     by_gate = read_score_files(files)
-    meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}}
+    meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}, "gates": {}}
     if old.exists():
         added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}
         by_gate |= added

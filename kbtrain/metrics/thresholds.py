@@ -33,6 +33,8 @@ def _half(value: object) -> object:
 RuleName = Literal["0.5", "best_f1", "best_accuracy", "ratio"]
 Rule = Annotated[RuleName, BeforeValidator(_half)]
 RULES: tuple[Rule, ...] = get_args(RuleName)
+# as :data:`Rule`; max_loss: chosen by :func:`control`; given: noted in the gate's folder, or named
+AnyRule = Annotated[Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "given"], BeforeValidator(_half)]
 
 
 class ThresholdConfig(Config):
@@ -47,10 +49,11 @@ class ThresholdChoice:
     """A threshold, the rule that chose it, and its effect on the ``n_dev`` questions it was chosen on."""
 
     value: float
-    rule: Rule
+    rule: AnyRule
     n_dev: int
     dev_ratio: float
     dev_accuracy: float
+    guarantee: Guarantee | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     if rule != "0.5" and len(dev.scores) == 0:
         raise UserError(f"threshold rule '{rule}': there is no dev question to choose on; use rule '0.5'")
     if rule == "0.5":
-        return _threshold(midpoint, rule, dev)
+        return chosen(midpoint, rule, dev)
     values = cuts(dev.scores)
     searches = _cumulated(dev.scores, np.ones_like(dev.scores))
     if rule == "best_f1":
@@ -89,10 +92,22 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     else:
         goodness = -np.abs(searches / len(dev.scores) - target_ratio)
     # rounding: sums of the same gains in another order must stay ties
-    return _threshold(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
+    return chosen(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
 
 
-def _threshold(value: float, rule: Rule, dev: Dev) -> ThresholdChoice:
+def fewest_searches(dev: Dev, limit: float) -> float:
+    """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy on these questions.
+
+    No promise for others: for that see :func:`control`. Raises :class:`UserError` without a question.
+    """
+    if not len(dev.scores):
+        raise UserError("no dev question to choose a threshold on")
+    won = _cumulated(dev.scores, dev.rag - dev.llm) / len(dev.scores)
+    return float(cuts(dev.scores)[np.argmax(won[-1] - won <= limit + 1e-9)])
+
+
+def chosen(value: float, rule: AnyRule, dev: Dev) -> ThresholdChoice:
+    """A threshold and its effect on these questions."""
     n = len(dev.scores)
     retrieved = dev.scores > value
     accuracy = float(np.where(retrieved, dev.rag, dev.llm).mean()) if n else 0.0

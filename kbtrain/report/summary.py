@@ -55,6 +55,7 @@ def caption(results: Results) -> str:
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
         f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
+        + (f" {meta['max_loss']}" if meta["threshold_rule"] == "max_loss" else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
     )
 
@@ -78,6 +79,37 @@ def text_summary(results: Results, extra: Sequence[str] = ()) -> str:
     """Table, caption and verdicts for a terminal."""
     table = aligned(HEAD, [row(gate) for gate in results.gates])
     return "\n".join([table, caption(results), *verdicts(results), *extra])
+
+
+LOSS_HEAD = ("gate", "at most lost", "on dev: lost", "searched", "on test: lost", "95 % interval", "searched", "kept")
+LOSS_NOTE = (
+    "The fewest searches that lose at most so many points of All-RAG's accuracy on dev, and what became of it on test "
+    "(nothing is promised: for that, rule max_loss)."
+)
+
+
+def loss_cells(gates: Sequence[GateResult]) -> list[list[str]]:
+    """The cells under :data:`LOSS_HEAD`: points of accuracy, searches in percent."""
+    return [
+        [
+            gate.gate,
+            f"{100 * row.limit:g}",
+            points(row.dev_lost),
+            percent(row.dev_ratio),
+            points(row.lost.mean),
+            points_interval(row.lost),
+            percent(row.retrieval_ratio),
+            "yes" if row.kept else "NO",
+        ]
+        for gate in gates
+        for row in gate.loss_rows
+    ]
+
+
+def loss_text(gates: Sequence[GateResult]) -> str:
+    """The table for a terminal, empty without dev questions."""
+    cells = loss_cells(gates)
+    return f"{aligned(LOSS_HEAD, cells)}\n{LOSS_NOTE}" if cells else ""
 
 
 @dataclass(frozen=True)

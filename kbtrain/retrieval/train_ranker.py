@@ -102,14 +102,17 @@ def _model_card(
         title=f"Ranker of knowledge snippets on {base}",
         what="Orders a dialogue's knowledge snippets by how well they fit its next turn. Score: log-odds that the "
         "snippet is the one to use.",
-        use="""from kbtrain.retrieval.ranker import Ranker
+        use="""from kbtrain.records import Hit
+from kbtrain.retrieval.ranker import Ranker
 
-ranker = Ranker.load("this/folder")  # `data_gen/turn_features.py` searches with it""",
+ranker = Ranker.load(".")  # this folder; `data_gen/turn_features.py` searches with it
+hits = [Hit("p1", "Museum", "The museum opens at 8.", 1.0), Hit("p2", "Park", "The park has a lake.", 1.0)]
+print(ranker.best("Tell me about the museum.", hits, k=1))""",
         points=(f"Reads: context and one snippet, at most {max_length} tokens; the oldest turns are left out.",),
         limits="trained on the dialogues named below; other domains and languages were not tried.",
         of_dev=f"{ranks['dev']['turns']} turns",
         metrics=table(dev),
-        threshold="Threshold: none, it orders.",
+        threshold="None: it orders.",
         run=run,
         versions=package_versions(),
         n_probe=n_probe,

@@ -17,7 +17,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, write_trained_on
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
-from kbtrain.records import Example, GateScore
+from kbtrain.records import Example, GateScore, TurnExample
 from kbtrain.training.config import ClassifierConfig, HeldOutConfig, TrainingConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, read_examples
 from kbtrain.training.model_card import ModelCard
@@ -151,6 +151,7 @@ class DevScores:
     scores: list[float]
     metrics: dict[str, float]
     threshold: Threshold
+    name: str  # of the gate
     table: str = field(repr=False)  # metrics with 95 % intervals, Markdown
 
     @classmethod
@@ -161,7 +162,9 @@ class DevScores:
         best = best_f1_threshold(need, scores).value
         threshold = Threshold(threshold=best, rule="best_f1", dev_file_sha256=file_sha256(path), n_dev=len(rows))
         metrics = classifier_metrics(need, scores)
-        return cls(examples, need, scores, metrics, threshold, intervals_of_examples(examples, need, scores, best))
+        return cls(
+            examples, need, scores, metrics, threshold, gate.name, intervals_of_examples(examples, need, scores, best)
+        )
 
     def counts(self, unit: str = "examples") -> str:
         """Number of examples, and of positive ones, for a heading."""
@@ -170,8 +173,7 @@ class DevScores:
     @property
     def threshold_text(self) -> str:
         """The threshold, for a model card."""
-        best = f"{self.threshold.threshold:.6g}"
-        return f"Threshold {best} (best F1 on dev; dev chose it, so its own precision, recall and F1 are optimistic)."
+        return f"{self.threshold.line(self.name)}; dev chose it, so its own precision, recall and F1 are optimistic"
 
 
 def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:
@@ -206,10 +208,28 @@ def write_scores(
 
 
 TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
-USE = """import kbtrain
+USE_QUESTION = """import kbtrain
 
-gate = kbtrain.load_gate("this/folder")
-print(gate.score(examples))  # kbtrain.records.TurnExample or GateExample"""
+gate = kbtrain.load_gate(".")  # this folder
+print(gate.score(["What is the capital of France?"]))
+print(gate.decide(["What is the capital of France?"], threshold=0.5))  # without threshold: the one noted below"""
+USE_TURN = """import kbtrain
+from kbtrain.records import Entity, Hit, TurnExample, Utterance
+
+gate = kbtrain.load_gate(".")  # this folder
+said = Utterance("USER", "Tell me about the museum.", services=("Travel_1",), acts=("INFORM_INTENT",))
+turn = TurnExample(
+    "t1", "d1", "test", 1, (said,), services=("Travel_1",),
+    response="It opens at 8.", synthetic_response="It is open.", entities=(Entity("museum", "name", "sgd"),),
+    knowledge=(Hit("p1", "Museum", "The museum opens at 8.", 1.0),), source="wikiHow",
+)  # leave out whatever the gate does not read
+print(gate.score([turn]))
+print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted below"""
+
+
+def snippet(examples: Sequence[Example]) -> str:
+    """Runnable use of a gate that reads such examples, for its README."""
+    return USE_TURN if isinstance(examples[0], TurnExample) else USE_QUESTION
 
 
 def finish_classifier(
@@ -276,7 +296,7 @@ def _classifier_card(card: ClassifierCard, dev: DevScores) -> ModelCard:
         title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
         what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
         "Score: p(retrieval needed) in [0, 1].",
-        use=USE,
+        use=snippet(dev.examples),
         points=tuple(points),
         limits="trained on the data named below; other dialogues, domains and languages were not tried.",
         of_dev=dev.counts(),

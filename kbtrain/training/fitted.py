@@ -15,7 +15,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import git_state, package_versions, peak_rss_mb, write_meta
 from kbtrain.records import GateExample, Split
 from kbtrain.training.data import Labelled, Labels, check_disjoint, label_rule, labelled_questions
-from kbtrain.training.finish import TOLERANCE, USE, DevScores, largest_difference, save_checked
+from kbtrain.training.finish import TOLERANCE, USE_QUESTION, DevScores, largest_difference, save_checked
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.run import write_run_files
 
@@ -129,18 +129,18 @@ def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, start
 
 
 def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Key, DevScores]) -> ModelCard:
-    sections = {f"{key} on dev ({found.counts('questions')})": f"{found.table}\n\n{found.threshold_text}"
+    sections = {f"{key} on dev ({found.counts('questions')})": found.table
                 for key, found in list(dev.items())[1:]}  # fmt: skip
     first = next(iter(dev.values()))
     return ModelCard(
         title=f"Retrieval gate (`{card.kind}`)",
         what=made.what,
-        use=USE,
+        use=USE_QUESTION,
         points=made.points,
         limits=made.limits,
         of_dev=f"{card.keys[0]}; {first.counts('questions')}",
         metrics=first.table,
-        threshold=first.threshold_text,
+        threshold="\n".join(found.threshold_text for found in dev.values()),
         run=card.run,
         versions=card.versions,
         n_probe=len(first.need),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kbtrain.gate_folder import THRESHOLD_HEADING
 from kbtrain.installation import as_typed
 
 _TEXT = """---
@@ -25,6 +26,7 @@ library_name: {library}
 ## On dev{of_dev}
 {metrics}
 
+{heading}
 {threshold}{more}
 
 ## Run
@@ -77,6 +79,7 @@ class ModelCard:
             worst=worst,
             of_dev=f" ({self.of_dev})" if self.of_dev else "",
             metrics=self.metrics,
+            heading=THRESHOLD_HEADING,
             threshold=self.threshold,
             more="".join(f"\n\n## {heading}\n{text}" for heading, text in self.sections.items()),
             run=table(self.run),

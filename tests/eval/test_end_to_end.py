@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import check, load
 from kbtrain.gates.kbm.gate import KBMCard
+from kbtrain.gates.noted import sources_of
+from kbtrain.gates.registry import handle
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question
@@ -226,7 +229,8 @@ def test_with_samples_the_expected_accuracy_stands_beside_the_greedy_one(script:
     assert turned["all_rag"]["other_accuracy"][0]["accuracy"] == gates["all_rag"]["accuracy"]
 
 
-def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_folder: Path) -> None:
+def made_gate(folder: Path, run: Path, seed: int = 0) -> Path:
+    """A KBM's folder without weights, that the scores of a run name as theirs."""
     card = KBMCard(
         base_model="made-up",
         keys=("mastery", "benefit"),
@@ -235,9 +239,18 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
         dtype="fp32",
         method="full",
         labels="soft",
+        run={"seed": seed},
     )
-    (run_folder / "kbm").mkdir()
-    card.write(run_folder / "kbm")
+    folder.mkdir()
+    card.write(folder)
+    extra = {"gates": sources_of(handle(folder, name="kbm"), run)}
+    write_meta(run / "scores.jsonl", stage="score", config=None, inputs=[], extra=extra)
+    return folder
+
+
+def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_folder: Path) -> None:
+    made_gate(run_folder / "kbm", run_folder)
+    (run_folder / "kbm" / "README.md").write_text("# A gate\n\n## Threshold\nNone.\n\n## Run\n| | |\n")
     document = evaluate(script, run_folder, threshold_rule="best_accuracy")
     noted = KBMCard.read(run_folder / "kbm").thresholds
     assert set(noted) == {"kbm_mastery", "kbm_benefit"}
@@ -246,3 +259,102 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
     assert (noted["kbm_benefit"].rule, noted["kbm_benefit"].n_dev) == ("best_accuracy", 80)
     assert noted["kbm_benefit"].dev_file_sha256 == file_sha256(run_folder / "examples" / "dev.jsonl")
     assert document["meta"]["gate"]["base_model"] == "made-up"
+    readme = (run_folder / "kbm" / "README.md").read_text()
+    lines = "\n".join(noted[name].line(name) for name in ("kbm_mastery", "kbm_benefit"))
+    assert readme == f"# A gate\n\n## Threshold\n{lines}\n\n## Run\n| | |\n"
+
+
+def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
+    script: Script, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = made_gate(run_folder / "kbm", run_folder)
+    theirs = made_gate(tmp_path / "elsewhere", run_folder, seed=1)  # it made the scores; its folder has another name
+    evaluate(script, run_folder)
+    assert KBMCard.read(ours).thresholds == {}
+    assert set(KBMCard.read(theirs).thresholds) == {"kbm_mastery", "kbm_benefit"}
+    shutil.rmtree(theirs)
+    made_gate(theirs, run_folder, seed=2)
+    write_meta(run_folder / "scores.jsonl", stage="score", config=None, inputs=[], extra={
+        "gates": {"kbm_benefit": {"folder": str(theirs), "name": "kbm_benefit", "card": "0" * 16}}
+    })  # fmt: skip
+    capsys.readouterr()
+    evaluate(script, run_folder)
+    assert KBMCard.read(theirs).thresholds == {}
+    said = capsys.readouterr().out
+    assert f"kbm_benefit: its threshold is not noted, {theirs} holds another gate than the one that made" in said
+
+
+def test_a_calibrated_threshold_stays_unless_asked(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made_gate(run_folder / "kbm", run_folder)
+    evaluate(script, run_folder)
+    calibrate = script("calibrate")
+    given = {"run": str(run_folder), "gate": "kbm_mastery", "goal": "max_loss", "max_loss": 0.2}
+    calibrate.main(build(calibrate.CalibrateConfig, None, given))
+    said = capsys.readouterr().out
+    assert f"kbm_mastery: {folder} had threshold" in said and "now" in said
+    promised = KBMCard.read(folder).thresholds["kbm_mastery"]
+    evaluate(script, run_folder)
+    assert KBMCard.read(folder).thresholds["kbm_mastery"] == promised
+    said = capsys.readouterr().out
+    assert f"kbm_mastery: {folder} keeps its calibrated threshold {promised.threshold:.4f} (max_loss 0.2" in said
+    with pytest.raises(UserError, match=r"has threshold .* with a guarantee .*; give --replace"):
+        calibrate.main(build(calibrate.CalibrateConfig, None, {**given, "goal": "ratio"}))
+    assert KBMCard.read(folder).thresholds["kbm_mastery"] == promised
+    calibrate.main(build(calibrate.CalibrateConfig, None, {**given, "goal": "ratio", "replace": True}))
+    assert KBMCard.read(folder).thresholds["kbm_mastery"].rule == "ratio 0.5"
+    evaluate(script, run_folder, replace_thresholds=True)
+    assert KBMCard.read(folder).thresholds["kbm_mastery"].rule == "ratio"
+
+
+def test_rule_max_loss_is_calibrate_s_and_rule_given_takes_what_is_noted(script: Script, run_folder: Path) -> None:
+    folder = made_gate(run_folder / "kbm", run_folder)
+    promised = {g["gate"]: g for g in evaluate(script, run_folder, threshold_rule="max_loss", max_loss=0.2)["gates"]}
+    assert promised["prompt"]["threshold_rule"] == "max_loss"
+    noted = KBMCard.read(folder).thresholds
+    evidence = noted["kbm_benefit"].evidence["guarantee"]
+    assert evidence["limit"] == 0.2 and evidence["bound"] <= 0.2
+    calibrate = script("calibrate")
+    given = {"run": str(run_folder), "gate": "kbm_benefit", "goal": "max_loss", "max_loss": 0.2}
+    calibrate.main(build(calibrate.CalibrateConfig, None, given))
+    assert KBMCard.read(folder).thresholds["kbm_benefit"].threshold == promised["kbm_benefit"]["threshold"]
+    again = {g["gate"]: g for g in evaluate(script, run_folder, threshold_rule="given")["gates"]}
+    for name in ("kbm_mastery", "kbm_benefit"):
+        assert again[name]["threshold"] == noted[name].threshold and again[name]["threshold_rule"] == "given"
+    assert again["kbm_certainty"]["threshold_rule"] == again["prompt"]["threshold_rule"] == "ratio"  # none is noted
+    by_hand = {"threshold_rule": "given", "thresholds": {"prompt": 0.25}}
+    named = {g["gate"]: g for g in evaluate(script, run_folder, **by_hand)["gates"]}
+    assert named["prompt"]["threshold"] == 0.25 and named["kbm_benefit"]["threshold_rule"] == "given"
+    with pytest.raises(UserError, match="key 'thresholds': no gate 'promt'; did you mean 'prompt'"):
+        evaluate(script, run_folder, threshold_rule="given", thresholds={"promt": 0.25})
+
+
+def test_given_without_any_threshold_is_one_line(script: Script, run_folder: Path) -> None:
+    with pytest.raises(UserError, match="threshold rule 'given': no gate has a noted threshold"):
+        evaluate(script, run_folder, threshold_rule="given")
+
+
+def test_rows_of_at_most_so_much_lost_are_chosen_on_dev_and_counted_on_test(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gates = {gate["gate"]: gate for gate in evaluate(script, run_folder)["gates"]}
+    assert not gates["llm_only"]["loss_rows"]
+    outcomes = list(jsonl.read(Outcome, run_folder / "outcomes.jsonl"))
+    stored = jsonl.read(GateScore, run_folder / "scores.jsonl")
+    scores = {s.question_id: s.score for s in stored if s.gate == "kbm_mastery"}
+    rows = gates["kbm_mastery"]["loss_rows"]
+    assert [row["limit"] for row in rows] == [0.01, 0.02, 0.05]
+    for row in rows:
+        lost, searched = {}, {}
+        for split in ("dev", "test"):
+            part = [o for o in outcomes if o.split == split]
+            skipped = [o for o in part if scores[o.question_id] <= row["threshold"]]
+            lost[split] = sum(o.rag_correct - o.llm_correct for o in skipped) / len(part)
+            searched[split] = 1 - len(skipped) / len(part)
+        assert row["dev_lost"] == pytest.approx(lost["dev"]) and lost["dev"] <= row["limit"] + 1e-9
+        assert row["lost"]["mean"] == pytest.approx(lost["test"])
+        assert (row["dev_ratio"], row["retrieval_ratio"]) == pytest.approx((searched["dev"], searched["test"]))
+        assert row["lost"]["low"] <= row["lost"]["mean"] <= row["lost"]["high"]
+    said = capsys.readouterr().out
+    assert "at most lost" in said and "nothing is promised" in said

@@ -18,6 +18,7 @@ from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.gate_folder import Gate, Threshold, set_threshold, write_trained_on
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
+from kbtrain.gates.noted import card_hash, source_of
 from kbtrain.gates.registry import GateHandle, Opening
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
@@ -113,6 +114,10 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     test = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
     spelled = [replace(example, question=example.question.upper() + " ?") for example in test[5:7]]
     write_trained_on(tmp_path, [*spelled, GateExample.ask("Another one?")])
+    KBMCard(
+        base_model="m", keys=("mastery", "benefit"), prompt_fingerprint="0", max_length=64, dtype="fp32", method="full",
+        labels="hard",
+    ).write(tmp_path)  # fmt: skip
     gate = Scripted()
     monkeypatch.setattr(gate, "handle", lambda: replace(Scripted.handle(gate), opening=Opening(str(tmp_path))))
     with pytest.raises(UserError, match=r"gate 'kbm' was trained on 2 of 200 test questions \(the first: 'test-5'\)"):
@@ -120,7 +125,11 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     assert gate.calls == 0
     run(script, run_folder, gate, monkeypatch, allow_trained=True)
     assert "kbm: trained on 2 test questions" in capsys.readouterr().out
-    assert read_meta(run_folder / "scores" / "kbm.jsonl")["trained_on"] == {"test": 2}
+    meta = read_meta(run_folder / "scores" / "kbm.jsonl")
+    assert meta["trained_on"] == {"test": 2}
+    behind = source_of(run_folder, meta, "kbm_benefit")
+    assert behind is not None and (behind.folder, behind.name) == (tmp_path, "kbm_benefit")
+    assert behind.card == card_hash(tmp_path)
 
 
 def test_seconds_per_question_are_noted_for_each_gate(

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from support import scripts
 from support.recipes import Recipe
+from support.snippets import run_snippet
 from tiny_kbm import labelled
 from tiny_turns import bert_folder, snippets, turn
 
@@ -100,6 +101,7 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     files = {"model.safetensors", "README.md", "gate.json", "trainer_state.json"}
     assert files | {"config.yaml", "environment.json", "curves.svg"} <= set(os.listdir(tmp_path / "g"))
     assert "16 examples, 4 positive; 95 % intervals" in (tmp_path / "g" / "README.md").read_text()
+    assert run_snippet(tmp_path / "g")[1].startswith("[Decision(score=")
     assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]
     if name == "encoder":
         assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
@@ -140,6 +142,7 @@ def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, dat
     at = given.index("--test")
     recipe("encoder", given[:at] + given[at + 2 :])
     opened = EncoderGate.load(tmp_path / "q")
+    assert run_snippet(tmp_path / "q")[1].startswith("[Decision(score=")
     assert (opened.card.labels, opened.card.key) == ("soft", "mastery")
     found = opened.score([GateExample.ask("What is the museum?"), GateExample.ask("Book 1 tickets")])
     assert all(0 < score < 1 for score in found) and len(set(found)) == 2
@@ -234,6 +237,7 @@ def test_a_pair_is_a_fine_tuned_encoder_and_a_probe_averaged_in_one_folder(recip
     assert (tuned.reader.max_length, probe.reader.max_length, bool(probe.head.state)) == (64, 32, True)
     assert tuned.card.run["acts_foreseen"] and tuned.card.run["class_weights"] != [0.5, 0.5]
     gate = kbtrain.load_gate(tmp_path / "moved")
+    assert run_snippet(tmp_path / "moved")[1].startswith("[Decision(score=")
     scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "moved" / "scores.jsonl")}
     assert {s.gate for s in read(GateScore, tmp_path / "moved" / "scores.jsonl")} == {"average"}
     assert gate.score(asked) == pytest.approx([scores[t.id] for t in asked], abs=1e-6)
@@ -343,6 +347,7 @@ def test_a_ranker_is_trained_saved_and_compared_with_tfidf(recipe, data, tmp_pat
     opened = Ranker.load(tmp_path / "r")
     hits = [Hit(s.id, s.title, s.text, 0.0) for s in snippets(0)]
     assert len(opened.best(turn(0).context, hits, 3)) == 3
+    assert run_snippet(tmp_path / "r")[0].startswith("(Hit(passage_id=")
     assert "tfidf: recall@1" in capsys.readouterr().out
 
 

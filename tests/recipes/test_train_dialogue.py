@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.recipes import Recipe
+from support.snippets import run_snippet
 from tiny_kbm import make_folder
 from tiny_turns import snippets, turn
 
@@ -83,6 +84,7 @@ def test_it_learns_responses_and_its_folder_opens_to_the_same_model(recipe, data
     assert {"dialogue.json", "README.md", "config.yaml", "environment.json", "curves.svg", "run.json"} <= names
     assert "checkpoints" not in names and "saving" not in names
     card = (tmp_path / "g" / "README.md").read_text()
+    assert len(run_snippet(tmp_path / "g")) == 1
     assert "## What the data lacks\nNothing." in card and "Knowledge while training: enriched, at most 3" in card
     found = losses(tmp_path / "g")
     assert len(found) == 60 and found[-1] < 0.2 < found[0]

@@ -11,6 +11,7 @@ import yaml
 from support import scripts
 from support.ports import free_port
 from support.recipes import Recipe
+from support.snippets import run_snippet
 from tiny_kbm import labelled, make_model, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -57,6 +58,7 @@ def test_a_training_ends_in_a_gate_that_has_learned_its_labels(recipe, arguments
     readme = (tmp_path / "kbm" / "README.md").read_text()
     assert card.prompt_fingerprint in readme and "auroc_mastery" in readme
     assert not (tmp_path / "kbm" / "checkpoints").exists()
+    assert run_snippet(tmp_path / "kbm")[1].startswith("[Decision(score=")
     train = [labelled(i, "train") for i in range(20)]
     assert trained_among(tmp_path / "kbm", train + dev) == train
     model, tokenizer = (

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from support import scripts
 from support.recipes import Recipe
+from support.snippets import run_snippet
 from tiny_kbm import labelled, make_folder, make_model
 from tiny_turns import turn
 
@@ -76,6 +77,7 @@ def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data
     out = capsys.readouterr().out
     assert "saved, opened again, scores equal (to 0e+00)" in out
     gate = kbtrain.load_gate(tmp_path / "g")
+    assert run_snippet(tmp_path / "g")[1].startswith("[Decision(score=")
     assert isinstance(gate, RagatePeft) and gate.name == "ragate_peft" and not gate.needs_evidence
     test = [featured(i, "test") for i in range(8)]
     scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}

@@ -55,6 +55,9 @@ def test_a_model_card_fills_every_slot():
     text = card.text(1e-7)
     assert text.startswith("---\nlibrary_name: kbtrain\ntags: [a, b]\n---\n# A gate\nIt scores.\n")
     assert "- Reads: questions.\n- Limits: few.\n- Saved, opened again and checked on 7 examples" in text
-    assert "## On dev (7 examples)\n| | |\n|---|---|\n| f1 | 0.5 |\n\nThreshold 0.5.\n\n## More\nNothing.\n" in text
+    assert (
+        "## On dev (7 examples)\n| | |\n|---|---|\n| f1 | 0.5 |\n\n## Threshold\nThreshold 0.5.\n\n## More\nNothing.\n"
+        in text
+    )
     assert text.endswith("## Run\n| | |\n|---|---|\n| steps | 3 |\n\n## Versions\n| | |\n|---|---|\n| torch | 2 |\n")
     assert "base_model" not in text and table({}) == ""

@@ -71,7 +71,7 @@ def test_wandb_offline_writes_a_run_with_the_losses(tmp_path):
     hashes = json.loads((run / "environment.json").read_text())["data_sha256"]
     assert hashes["train"] == file_sha256(tmp_path / "train.jsonl")
     card = (run / "README.md").read_text()
-    assert "auroc_mastery | 0." in card and "[0." in card and "Threshold: none is set by training" in card
+    assert "auroc_mastery | 0." in card and "[0." in card and "## Threshold\nNone is set by training" in card
 
 
 def history(path):

@@ -30,7 +30,7 @@ from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Row
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target
-from kbtrain.training.finish import Ending, finish, largest_difference, save_checked, steps_of
+from kbtrain.training.finish import USE_QUESTION, Ending, finish, largest_difference, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
 from kbtrain.training.processes import extra_batches
 from kbtrain.training.recipe import OnLog
@@ -259,7 +259,7 @@ def _model_card(card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Key, li
         title=f"Knowledge-boundary model on {base}",
         what=f"Says before any retrieval whether `{base}` masters a question, is certain of it, and gains from "
         f"retrieved text.\nOne forward pass gives p({'), p('.join(card.keys)}).",
-        use=_USE,
+        use=USE_QUESTION,
         points=(
             f"Answers are not written by this model: it scores, `{base}` answers. Its scores hold for that model only.",
             f"Method: {method}, {card.labels} labels, weights in {card.dtype}, prompts of at most {card.max_length} "
@@ -272,8 +272,7 @@ def _model_card(card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Key, li
         "training's.",
         of_dev="95 % intervals where given: questions resampled",
         metrics=table(figures) or "No dev examples were given.",
-        threshold="Threshold: none is set by training. `eval/calibrate.py` chooses one on dev and writes it into "
-        "`gate.json`.",
+        threshold="None is set by training. `eval/calibrate.py` chooses one on dev and writes it into `gate.json`.",
         run=card.run,
         versions=card.versions,
         n_probe=n_probe,
@@ -281,11 +280,3 @@ def _model_card(card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Key, li
         tags=("knowledge-boundary", "adaptive-retrieval"),
         base=base,
     )
-
-
-_USE = """import kbtrain
-from kbtrain.records import GateExample
-
-gate = kbtrain.load_gate("this/folder")
-question = GateExample("q1", "q1", "test", "What is the capital of France?", "en", None)
-print(gate.probabilities([question]))"""

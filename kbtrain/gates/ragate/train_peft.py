@@ -25,7 +25,7 @@ from kbtrain.training.checks import count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, read_classifier_data
 from kbtrain.training.finish import (
-    USE,
+    USE_TURN,
     DevScores,
     Ending,
     finish,
@@ -171,7 +171,7 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
         title=f"RAGate-PEFT on {card.base_model}",
         what="Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in "
         f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
-        use=USE,
+        use=USE_TURN,
         points=(
             f"Reads: context{''.join(f', {name}' for name in card.features)}; at most {card.max_length} tokens, the "
             "oldest turns are left out.",

@@ -1,0 +1,115 @@
+"""Thresholds noted in gate folders: the folder that a score file names, and what may take the place of what.
+
+``eval/calibrate.py`` and ``eval/end_to_end.py`` both choose thresholds; whichever notes one does it here. A threshold
+goes into the folder of the very gate that made the scores, under the gate's own name for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
+from kbtrain.gates.registry import GateHandle, read_card
+
+
+@dataclass(frozen=True)
+class Source:
+    """The gate behind stored scores: its ``folder``, its own ``name`` for them, and a hash of its card then."""
+
+    folder: Path
+    name: str
+    card: str
+
+
+def card_hash(folder: Path) -> str:
+    """Hash of a folder's card without thresholds, and of the cards of its parts: told apart are any two trainings."""
+    card = read_card(folder)
+    parts = [card_hash(folder / part) for part in card.parts()]
+    return hashlib.sha256(":".join([card.depends(), *parts]).encode()).hexdigest()[:16]
+
+
+def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
+    """The gate behind each of a handle's scores, for their file's meta data; empty for one without a folder.
+
+    A folder inside the run is named relative to it, so that both can be moved.
+    """
+    if gate.opening is None or gate.opening.prompt is not None:
+        return {}
+    folder = Path(gate.opening.model).resolve()
+    own = {stored: name for name, stored in gate.stored.items()}
+    place = folder.relative_to(run.resolve()) if folder.is_relative_to(run.resolve()) else folder
+    said = {"folder": str(place), "card": card_hash(folder)}
+    return {name: {**said, "name": own.get(name, name)} for name in gate.names}
+
+
+def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
+    """The gate behind stored scores, by their meta data (see ``StoredScores``); None where those do not say."""
+    said = meta.get("gates", {}).get(gate, {})
+    if not {"folder", "name", "card"} <= set(said):
+        return None
+    return Source(run / said["folder"], said["name"], said["card"])
+
+
+def missing_reason(source: Source) -> str:
+    """Reason why no threshold can be noted for scores of this gate; empty if it is there as it was."""
+    if not (source.folder / CARD).exists():
+        return f"{source.folder} is not there any more"
+    if card_hash(source.folder) != source.card:
+        return f"{source.folder} holds another gate than the one that made the scores"
+    return ""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The threshold of a gate's card afterwards: the new one, or the ``kept`` one; ``old``: the one before."""
+
+    chosen: Threshold
+    kept: bool
+    old: Threshold | None
+
+    def line(self, gate: str, folder: Path) -> str:
+        """A sentence on what was replaced or kept; empty if nothing was."""
+        if self.old is None or (self.old.threshold, self.old.rule) == (self.chosen.threshold, self.chosen.rule):
+            return ""
+        old, new = (f"{one.threshold:.4f} ({one.rule})" for one in (self.old, self.chosen))
+        if self.kept:
+            return (
+                f"{gate}: {folder} keeps its calibrated threshold {old}, not {new}; --replace-thresholds notes this one"
+            )
+        return f"{gate}: {folder} had threshold {old}, now {new}"
+
+
+def guaranteed(threshold: Threshold) -> bool:
+    """True if it was chosen with a promise for new questions."""
+    return bool(threshold.evidence.get("guarantee"))
+
+
+def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:
+    """Note a threshold under the gate's own name, unless the one that is there stays.
+
+    With ``replace`` none stays. Else a calibrated one stays unless the new one is calibrated too, and one with a
+    guarantee unless the new one has one.
+    """
+    found = read_gate_json(folder).get("thresholds", {}).get(name)
+    old = None if found is None else Threshold.model_validate(found)
+    calibrated = old is not None and bool(old.evidence) and not chosen.evidence
+    kept = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))
+    if not kept:
+        set_threshold(folder, name, chosen)
+    return Noted(chosen, kept, old)
+
+
+def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:
+    """As :func:`note`. Raises :class:`UserError` where a guarantee would be lost."""
+    noted = note(folder, name, chosen, replace)
+    if noted.kept and noted.old is not None:
+        raise UserError(
+            f"{folder}: gate '{name}' has threshold {noted.old.threshold:.4f} with a guarantee ({noted.old.rule}); "
+            "give --replace to note one without"
+        )
+    return noted

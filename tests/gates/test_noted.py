@@ -1,0 +1,109 @@
+"""Thresholds noted in gate folders: what may replace what, what the README says, and the folder scores name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import CARD, Threshold, set_threshold, with_thresholds
+from kbtrain.gates.kbm.gate import KBMCard
+from kbtrain.gates.noted import missing_reason, note, note_calibrated, source_of, sources_of
+from kbtrain.gates.registry import handle
+
+SHARES = {"retrieval_ratio": 0.25, "accuracy": 0.5}
+PROMISE = {**SHARES, "guarantee": {"limit": 0.05, "delta": 0.1}}
+BY_RULE, CALIBRATED, PROMISED = (
+    Threshold(threshold=value, rule=rule, dev_file_sha256="0", n_dev=300, evidence=evidence)
+    for value, rule, evidence in ((0.4, "ratio", {}), (0.5, "ratio 0.5", SHARES), (0.6, "max_loss 0.05", PROMISE))
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    card = KBMCard(
+        base_model="m", keys=("mastery", "benefit"), prompt_fingerprint="0", max_length=64, dtype="fp32", method="full",
+        labels="hard",
+    )  # fmt: skip
+    (tmp_path / "run" / "kbm").mkdir(parents=True)
+    card.write(tmp_path / "run" / "kbm")
+    return tmp_path / "run" / "kbm"
+
+
+def noted(folder):
+    return KBMCard.read(folder).thresholds.get("kbm_mastery")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stays"),
+    [
+        (BY_RULE, CALIBRATED, False),
+        (BY_RULE, PROMISED, False),
+        (CALIBRATED, BY_RULE, True),
+        (CALIBRATED, PROMISED, False),
+        (PROMISED, BY_RULE, True),
+        (PROMISED, CALIBRATED, True),
+        (PROMISED, PROMISED, False),
+    ],
+)
+def test_a_weaker_threshold_replaces_a_stronger_one_only_if_asked(folder, old, new, stays):
+    set_threshold(folder, "kbm_mastery", old)
+    new = new.model_copy(update={"threshold": 0.7})
+    done = note(folder, "kbm_mastery", new)
+    assert (done.kept, noted(folder)) == (stays, old if stays else new)
+    assert ("keeps its calibrated threshold" if stays else "now 0.7000") in done.line("kbm_mastery", folder)
+    assert not note(folder, "kbm_mastery", new, replace=True).kept and noted(folder) == new
+
+
+def test_a_guarantee_is_not_lost_to_a_calibration_without_one(folder):
+    set_threshold(folder, "kbm_mastery", PROMISED)
+    with pytest.raises(UserError, match=r"has threshold 0\.6000 with a guarantee \(max_loss 0\.05\); give --replace"):
+        note_calibrated(folder, "kbm_mastery", CALIBRATED)
+    assert note_calibrated(folder, "kbm_mastery", CALIBRATED, replace=True).old == PROMISED
+
+
+def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, tmp_path):
+    run = folder.parent
+    meta = {"gates": sources_of(handle(folder), run)}
+    assert set(meta["gates"]) == {"kbm_mastery", "kbm_benefit"} and meta["gates"]["kbm_benefit"]["folder"] == "kbm"
+    set_threshold(folder, "kbm_mastery", BY_RULE)  # a threshold changes no score
+    moved = shutil.move(run, tmp_path / "moved")
+    found = source_of(moved, json.loads(json.dumps(meta)), "kbm_benefit")
+    assert (found.folder, found.name, missing_reason(found)) == (moved / "kbm", "kbm_benefit", "")
+    card = json.loads((moved / "kbm" / CARD).read_text())
+    (moved / "kbm" / CARD).write_text(json.dumps({**card, "run": {"seed": 1}}))
+    assert "holds another gate than the one that made the scores" in missing_reason(found)
+    shutil.rmtree(moved / "kbm")
+    assert "is not there any more" in missing_reason(found)
+    assert source_of(moved, meta, "prompt") is None
+
+
+def test_scores_of_a_second_folder_are_noted_under_the_gate_s_own_names(folder):
+    second = shutil.copytree(folder, folder.parent / "lora")
+    made = sources_of(handle(second), folder.parent)
+    assert {name: said["name"] for name, said in made.items()} == {
+        "lora_mastery": "kbm_mastery", "lora_benefit": "kbm_benefit"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# G\n\n## Threshold\nNone is set.\n\nMore.\n\n## Run\nr\n", "# G\n\n{}\n\n## Run\nr\n"),
+        ("# G\n\nThreshold: none.\n\n## Run\nr\n", "# G\n\nThreshold: none.\n\n{}\n\n## Run\nr\n"),
+        ("# G\n", "# G\n\n{}\n"),
+        ("# G\n\n## Threshold\nOld.\n", "# G\n\n{}\n"),
+    ],
+)
+def test_the_readme_says_the_thresholds_once(before, after):
+    text = (
+        "## Threshold\n"
+        "- `kbm_mastery`: retrieve if score > 0.4 (rule ratio, 300 dev questions)\n"
+        "- `kbm_benefit`: retrieve if score > 0.6 (rule max_loss 0.05, 300 dev questions: 25.0% retrieved, accuracy "
+        "0.500; promised: at most 0.05 of All-RAG's accuracy lost, with probability 0.9)"
+    )
+    made = with_thresholds(before, {"kbm_mastery": BY_RULE, "kbm_benefit": PROMISED})
+    assert made == after.format(text)
+    assert with_thresholds(made, {"kbm_mastery": BY_RULE, "kbm_benefit": PROMISED}) == made
