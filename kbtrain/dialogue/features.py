@@ -1,7 +1,7 @@
 """Features of dialogue turns: ``ner`` (named entities) and ``know`` (the first snippets of a ranker).
 
-Entities are SGD's slot spans, which are always there, and those of spaCy and GLiNER where installed. Knowledge is
-searched for with the context alone; no response is read.
+Entities are those that spaCy or GLiNER find in the incoming (generated) response, as in the paper, or SGD's slot spans
+of the context, which are ours. Knowledge is searched for with the context alone; no response is read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from kbtrain.retrieval.ranker import Candidates, Rank, TfIdfRank
 
 Finder = Literal["sgd", "spacy", "gliner"]
 Find = Callable[[Sequence[str]], list[tuple[Entity, ...]]]
+_INSTALL = {
+    "spacy": 'pip install "kbtrain[ner]", or name slots of the context: ner: [sgd]',
+    "gliner": "pip install gliner",
+}
 GLINER_TYPES = ("person", "organisation", "place", "event", "work of art", "product", "date")
 
 
@@ -44,7 +48,7 @@ def annotated(example: TurnExample) -> tuple[Entity, ...]:
 
 def spacy_finder(model: str) -> Find:
     """A spaCy pipeline by package name or folder. Raises :class:`UserError` if spaCy or the model is missing."""
-    spacy = _needed("spacy", 'pip install "kbtrain[ner]"')
+    spacy = _needed("spacy", _INSTALL["spacy"])
     try:
         pipeline: Any = spacy.load(model)
     except OSError:
@@ -59,13 +63,33 @@ def spacy_finder(model: str) -> Find:
 
 def gliner_finder(model: str, types: Sequence[str] = GLINER_TYPES) -> Find:
     """A GLiNER model by folder or hub id. Raises :class:`UserError` if GLiNER is missing."""
-    loaded: Any = _needed("gliner", "pip install gliner").GLiNER.from_pretrained(model)
+    loaded: Any = _needed("gliner", _INSTALL["gliner"]).GLiNER.from_pretrained(model)
 
     def find(texts: Sequence[str]) -> list[tuple[Entity, ...]]:
         found = (loaded.predict_entities(text, list(types)) for text in texts)
         return [_distinct((e["text"], e["label"], f"gliner:{model}") for e in one) for one in found]
 
     return find
+
+
+def finders_for(responses: bool) -> tuple[Finder, ...]:
+    """RAGate's ``ner`` where there are responses to read, the data set's slots of the context where there are none."""
+    return ("spacy",) if responses else ("sgd",)
+
+
+def check_finders(finders: Sequence[Finder]) -> None:
+    """Raise :class:`UserError` for one whose package is missing, before responses are generated for it."""
+    for name in finders:
+        if name != "sgd":
+            _needed(name, _INSTALL[name])
+
+
+def entities_of(finders: Sequence[Finder]) -> str:
+    """The finders in words: ``ner`` is the paper's only if no slot of the context is among what they find."""
+    parts = [
+        "slots of the context (ours)" if name == "sgd" else f"entities of the response ({name})" for name in finders
+    ]
+    return " and ".join(parts) or "none"
 
 
 def with_entities(

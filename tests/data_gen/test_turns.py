@@ -64,14 +64,22 @@ def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp
 
 def test_features_are_generated_found_and_retrieved(folder):
     out = run("data_gen/turn_features.py", "--run", folder, "--know", "tfidf", "--syn-resp", "true",
-              "--backend", "scripted", "--model", "scripted", "--k", 2)  # fmt: skip
-    assert out.startswith("48 turns; no entity in 0, no knowledge for 0 -> ")
+              "--backend", "scripted", "--model", "scripted", "--k", 2, "--ner", "[sgd]")  # fmt: skip
+    assert out.startswith("48 turns; ner: slots of the context (ours); no entity in 0, no knowledge for 0 -> ")
     found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
     museum = found["test0:1"]
     assert museum.knowledge[0].passage_id == "test0/0" and len(museum.knowledge) == 2
     assert museum.synthetic_response is not None
     assert [e.source for e in museum.entities] == ["sgd"]
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
+
+
+def test_a_finder_that_is_missing_is_told_before_any_response_is_generated(folder):
+    (folder / "responses.jsonl").unlink(missing_ok=True)
+    error = run("data_gen/turn_features.py", "--run", folder, "--syn-resp", "true", "--backend", "scripted",
+                "--model", "scripted", "--ner", "[gliner]", fails=True)  # fmt: skip
+    assert "package 'gliner' is needed and not installed: pip install" in error
+    assert not (folder / "responses.jsonl").exists()
 
 
 def test_knowledge_may_come_from_any_corpus(folder):

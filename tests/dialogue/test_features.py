@@ -1,9 +1,21 @@
 """Features of turns: entities, generated responses, knowledge; none of them knows the future."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 from tiny_turns import snippets, turn
 
-from kbtrain.dialogue.features import annotated, by_rank, gliner_finder, read_text, spacy_finder, with_entities
+from kbtrain.dialogue.features import (
+    annotated,
+    by_rank,
+    entities_of,
+    finders_for,
+    gliner_finder,
+    read_text,
+    spacy_finder,
+    with_entities,
+)
 from kbtrain.dialogue.responses import all_responses, asked, generated
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
@@ -11,6 +23,8 @@ from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Entity, Utterance
 from kbtrain.retrieval.ranker import Candidates, TfIdfRank
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_slot_spans_of_the_context_are_entities_latest_first_each_once():
@@ -23,6 +37,24 @@ def test_slot_spans_of_the_context_are_entities_latest_first_each_once():
 def test_entities_are_looked_for_in_the_generated_response_never_in_the_real_one():
     assert read_text(turn(0)) == "Tell me about the museum"
     assert read_text(turn(0, synthetic_response="It is in Rome.", response="Paris.")) == "It is in Rome."
+
+
+def test_by_default_entities_are_those_of_the_incoming_response_as_in_the_paper():
+    assert finders_for(responses=True) == ("spacy",) and finders_for(responses=False) == ("sgd",)
+    assert entities_of(("spacy",)) == "entities of the response (spacy)"
+    assert "ours" in entities_of(("sgd",)) and "ours" in entities_of(("sgd", "gliner"))
+
+
+def test_the_hint_for_table_2_makes_the_paper_s_row():
+    from kbtrain.config import parse_args
+    from kbtrain.config_check import config_class
+
+    for name in ("ragate_peft_smollm2", "ragate_peft_llama2_7b"):
+        text = (ROOT / "recipes" / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+        (line,) = [line for line in text.splitlines() if "data_gen/turn_features.py" in line]
+        words = shlex.split(line.lstrip("# "))
+        config = parse_args(config_class(ROOT / words[1]), words[2:])
+        assert config.syn_resp and config.ner == ("spacy",)  # no slot of the context among them
 
 
 @pytest.mark.parametrize(("finder", "package"), [(spacy_finder, "spacy"), (gliner_finder, "gliner")])
