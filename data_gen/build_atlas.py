@@ -18,7 +18,7 @@ from kbtrain.config import Config, run_script
 
 
 class BuildAtlasConfig(Config):
-    output: Path = Field(Path("kbtrain/questions/data"), description="folder for the two files")
+    output: Path = Field(Path("kbtrain/questions/data"), description="folder for the three files")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.output / "atlas_questions.jsonl",)
@@ -27,10 +27,11 @@ class BuildAtlasConfig(Config):
 def main(config: BuildAtlasConfig) -> None:
     from kbtrain.questions.atlas_build.build import build
 
-    questions, passages = build()
+    questions, known, passages = build()
     jsonl.write(config.output / "atlas_questions.jsonl", questions)
+    jsonl.write(config.output / "atlas_known_questions.jsonl", known)
     jsonl.write(config.output / "atlas_passages.jsonl", passages)
-    print(f"{len(questions)} questions, {len(passages)} passages -> {config.output}")
+    print(f"{len(questions)} and {len(known)} questions, {len(passages)} passages -> {config.output}")
 
 
 if __name__ == "__main__":

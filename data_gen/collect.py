@@ -27,6 +27,7 @@ from kbtrain.provenance import made_before, unchanged, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
 from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
+from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
 from kbtrain.questions.near import MOST, NearPair, near_duplicates
 from kbtrain.records import Gold, Question, Split
@@ -98,7 +99,7 @@ def main(config: CollectConfig) -> None:
     if made_before(target, options, inputs) and unchanged(config.run / "passages.jsonl"):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    tally, atlas = CollectCounts(), config.dataset == "atlas"
+    tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, group_by=config.group_by)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or ())
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)

@@ -44,6 +44,7 @@ from kbtrain.gates.score_stage import (
     score_chunks,
     score_path,
     take_over,
+    with_run,
 )
 from kbtrain.gates.simple import Always
 from kbtrain.llm.backends import LLMConfig
@@ -217,7 +218,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         chunks = chunks_left(scores, gate, asked.examples, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
         with progress_bar(desc=gate.name, unit=f"{asked.reads}s", total=total, disable=not chunks) as bar:
-            for n in score_chunks(scores, gate, chunks, config.scoring()):
+            for n in score_chunks(scores, with_run(gate, config.run), chunks, config.scoring()):
                 bar.update(n)
         extra: dict[str, Any] = {
             "seconds_per_question": {name: {s: scores.seconds(name, s) for s in splits} for name in gate.names},

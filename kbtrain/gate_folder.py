@@ -265,6 +265,9 @@ class Gate(ABC):
         chosen = self.card.thresholds.get(self.name) if self.card else None
         return None if chosen is None else chosen.threshold
 
+    def use_run(self, run: Path) -> None:  # noqa: B027 - most gates have nothing there
+        """Take from a run folder what it holds and this gate would compute again, such as stored states."""
+
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.
 

@@ -45,6 +45,16 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def page(figure: Figure) -> str:
+    """A file of its own, on a white ground: the same bytes for the same figure."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context(_RC):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
 def render(figure: Figure, name: str) -> str:
     """The ``<svg>`` element; ``name`` keeps its ids apart from those of other figures on the page."""
     from matplotlib import rc_context

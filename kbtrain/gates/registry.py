@@ -31,6 +31,7 @@ from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.kbm.gate import KBM, KBMCard
+from kbtrain.gates.probe.gate import Probe, ProbeCard
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
@@ -83,6 +84,14 @@ GATES: dict[str, Kind] = {
         KBMCard.names,
         "recipes/train_kbm.py",
         ("kbm_benefit", "kbm_certainty", "kbm_mastery"),
+    ),
+    "probe": Kind(
+        ProbeCard,
+        Probe.load,
+        QUESTION,
+        ProbeCard.names,
+        "recipes/train_probe.py",
+        ("probe_benefit", "probe_certainty", "probe_mastery"),
     ),
     "encoder": Kind(
         ClassifierCard, EncoderGate.load, QUESTION | TURN, _named("encoder"), "recipes/train_encoder.py", ("encoder",)

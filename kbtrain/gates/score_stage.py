@@ -240,6 +240,17 @@ def local(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
         yield scored_chunk(gate, opened, chunk)
 
 
+def with_run(gate: GateHandle, run: Path) -> GateHandle:
+    """The handle of a gate that takes what the run folder holds for it, such as stored states."""
+
+    def opened() -> Gate:
+        made = gate.open()
+        made.use_run(run)
+        return made
+
+    return replace(gate, open=opened)
+
+
 def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     """One chunk by an opened gate, timed."""
     begin, before = time.perf_counter(), Counter(opened.spent)

@@ -41,15 +41,15 @@ def base_fingerprint(model: str) -> str:
     return f"{_hash(repr(shape).encode())}-{_hash(weights) if weights else UNSEEN}"
 
 
-def check_base_of_adapter(model: str, expected: str | None, where: str) -> None:
-    """Raises :class:`UserError` if an adapter was trained on another base than ``model``."""
+def check_base_of_adapter(model: str, expected: str | None, where: str, what: str = "the adapter") -> None:
+    """Raises :class:`UserError` if an adapter (or ``what``) was trained on another base than ``model``."""
     if expected is None:
         return
     found = base_fingerprint(model)
     pairs = list(zip(expected.split("-", 1), found.split("-", 1), strict=True))
     if any(a != b for a, b in pairs if UNSEEN not in (a, b)):
         raise UserError(
-            f"{where}: the adapter was trained on another base than '{model}' is now (fingerprint {expected}, found "
+            f"{where}: {what} was trained on another base than '{model}' is now (fingerprint {expected}, found "
             f"{found}); open it with the one it was trained on"
         )
 

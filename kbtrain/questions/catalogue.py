@@ -42,6 +42,12 @@ DATA_SETS: dict[str, DataSet] = {
         "CC BY 4.0 (GeoNames), MIT (mendeleev)",
         "relation, hops, popularity, entities, options, gold passages",
     ),
+    "atlas_known": DataSet(
+        _atlas,
+        "embedded, needs no path: open questions, most about well-known things",
+        "CC BY 4.0 (GeoNames), MIT (mendeleev)",
+        "as of atlas",
+    ),
     "jsonl": DataSet(
         any_table(jsonl_questions, *_JSON),
         "your own: {question, answers} a line; other names by columns",

@@ -11,7 +11,7 @@ from kbtrain.questions.catalogue import DATA_SETS
 from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
 from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.data_set import Reading, in_split
-from kbtrain.questions.data_sets.atlas import atlas_file
+from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_file
 from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.questions.data_sets.two_wiki import ALIASES
 from kbtrain.records import Question
@@ -21,9 +21,9 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     """Stream a data set's questions, each checked. Raises :class:`UserError` naming file, line and field."""
     if name not in DATA_SETS:
         raise UserError(f"unknown data set '{name}'; {did_you_mean(name, DATA_SETS)}")
-    if path is None and name != "atlas":
+    if path is None and name not in EMBEDDED_SETS:
         raise UserError(f"data set '{name}' needs a path to its questions")
-    source = atlas_file("questions") if path is None else path
+    source = atlas_file("questions", name) if path is None else path
     given = reading or Reading()
     _refuse_ignored(name, given)
     found = _checked(DATA_SETS[name].load(source, given), source)
@@ -55,8 +55,10 @@ def _refuse_ignored(name: str, given: Reading) -> None:
         raise UserError(f"data set '{name}' has its own; {what} are for jsonl, csv, datasets")
     if given.subset and name != "datasets":
         raise UserError("subset is for the data set 'datasets' only")
-    if name == "atlas" and (given.split or given.only or given.dev_share or given.shares):
-        raise UserError("data set 'atlas' has its own splits; split, only and dev_share are for the others, as shares")
+    if name in EMBEDDED_SETS and (given.split or given.only or given.dev_share or given.shares):
+        raise UserError(
+            f"data set '{name}' has its own splits; split, only and dev_share are for the others, as shares"
+        )
 
 
 def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:
@@ -88,6 +90,6 @@ def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:
 def sources(name: str, path: Path | None) -> list[Path]:
     """Local files that a data set is read from (a name on the hub has none)."""
     if path is None:
-        return [atlas_file("questions"), atlas_file("passages")]
+        return [atlas_file("questions", name), atlas_file("passages")]
     beside = [path.parent / ALIASES] if name == "2wikimultihopqa" and path.is_file() else []
     return [file for file in (path, *beside) if file.exists()]

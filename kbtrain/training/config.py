@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-class TrainingConfig(Config):
-    """Settings of every training; a recipe adds its own.
-
-    Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy): AdamW's updates at 1e-5 are smaller
-    than what bf16 can add to a weight.
-    """
+class FitConfig(Config):
+    """Settings of everything that learns from examples, in steps or in closed form."""
 
     # keys that do not decide the result: a run may go on, or be moved, with others
     not_part_of_a_run: ClassVar[frozenset[str]] = frozenset(
@@ -33,6 +29,18 @@ class TrainingConfig(Config):
     train: Path = Field(description="training examples (JSONL)")
     dev: Path | None = Field(None, description="dev examples (JSONL); they choose the checkpoint")
     output: Path = Field(description="folder the gate is written to")
+    dtype: str = Field("auto", description="compute in auto, bf16, fp32 or fp16; weights are kept in fp32")
+    device: str = Field("auto", description="auto, cpu or cuda")
+    dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
+
+
+class TrainingConfig(FitConfig):
+    """Settings of every training; a recipe adds its own.
+
+    Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy): AdamW's updates at 1e-5 are smaller
+    than what bf16 can add to a weight.
+    """
+
     epochs: float = Field(3, gt=0, description="passes over the training examples")
     device_batch_size: int = Field(4, ge=1, description="rows per device and forward pass")
     gradient_accumulation_steps: int = Field(1, ge=1, description="forward passes per step")
@@ -45,13 +53,10 @@ class TrainingConfig(Config):
     select: Literal["loss", "auroc", "last"] = Field(
         "loss", description="checkpoint kept: best dev loss or auroc, last"
     )
-    dtype: str = Field("auto", description="compute in auto, bf16, fp32 or fp16; weights are kept in fp32")
-    device: str = Field("auto", description="auto, cpu or cuda")
     gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
     seed: int = Field(0, ge=0, description="order of the rows, dropout, initial adapters")
     report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="where else losses go")
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
-    dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.output,)

@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, write_trained_on
-from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples
+from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
+from kbtrain.metrics.ranking import separations
+from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
-from kbtrain.records import Example, GateScore, TurnExample
-from kbtrain.training.config import ClassifierConfig, HeldOutConfig, TrainingConfig
-from kbtrain.training.data import ClassifierData, Labelled, label_rule, read_examples
+from kbtrain.records import Example, GateExample, GateScore, TurnExample
+from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig
+from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.run import write_run_files
 
@@ -89,7 +93,7 @@ class Ending:
     questions: Sequence[Example] = ()
 
 
-def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -> str:
+def finish(config: FitConfig, state: TrainerState | None, ending: Ending) -> str:
     """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said.
 
     ``state`` is transformers' trainer state, None where nothing was trained in steps.
@@ -104,7 +108,7 @@ def finish(config: TrainingConfig, state: TrainerState | None, ending: Ending) -
     write_meta(output / ending.last, stage=ending.stage, config=run, inputs=list(inputs), extra=ending.facts)
     if ending.score:
         ending.score()
-    if not config.keep_checkpoints:
+    if not getattr(config, "keep_checkpoints", False):
         shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
     compute = f" ({run['compute']})" if "compute" in run else ""
     how = f"{state.global_step} steps" if state else "fitted"
@@ -174,6 +178,22 @@ class DevScores:
     def threshold_text(self) -> str:
         """The threshold, for a model card."""
         return f"{self.threshold.line(self.name)}; dev chose it, so its own precision, recall and F1 are optimistic"
+
+
+def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
+    """AUROC of each key with its 95 % interval, on the dev examples that have its hard label.
+
+    ``probabilities`` of True, or any numbers that rise with them.
+    """
+    found = {}
+    position = {example.id: i for i, example in enumerate(dev)}
+    for key, column in probabilities.items():
+        used = labelled(dev, key, "hard")
+        truth = np.array([bool(getattr(example, key)) for example in used])
+        if truth.any() and not truth.all():
+            values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
+            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
+    return found
 
 
 def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:

@@ -19,8 +19,7 @@ from kbtrain.gate_folder import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
 from kbtrain.metrics.classification import log_loss
-from kbtrain.metrics.dev import shown
-from kbtrain.metrics.ranking import auroc, separations
+from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
@@ -30,7 +29,15 @@ from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Row
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target
-from kbtrain.training.finish import USE_QUESTION, Ending, finish, largest_difference, save_checked, steps_of
+from kbtrain.training.finish import (
+    USE_QUESTION,
+    Ending,
+    finish,
+    intervals_of_keys,
+    largest_difference,
+    save_checked,
+    steps_of,
+)
 from kbtrain.training.model_card import ModelCard, table
 from kbtrain.training.processes import extra_batches
 from kbtrain.training.recipe import OnLog
@@ -59,19 +66,6 @@ def dev_metrics(
         values = [value for key, value in found.items() if key.startswith(f"{name}_")]
         if values:
             found[name] = math.fsum(values) / len(values)
-    return found
-
-
-def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
-    """AUROC of each key with its 95 % interval, on the dev examples that have its hard label."""
-    found = {}
-    position = {example.id: i for i, example in enumerate(dev)}
-    for key, column in probabilities.items():
-        used = labelled(dev, key, "hard")
-        truth = np.array([bool(getattr(example, key)) for example in used])
-        if truth.any() and not truth.all():
-            values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
-            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
     return found
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from kbtrain.answers.grading import normalise
 from kbtrain.questions.atlas_build.chance import share, shuffled
 from kbtrain.questions.atlas_build.facts import City, Country, Fact
-from kbtrain.questions.atlas_build.wording import COMPARISONS, SPLIT_SHARES, WORDINGS, wanted
+from kbtrain.questions.atlas_build.wording import COMPARISONS, SPLIT_SHARES, WORDINGS, wanted, wanted_known
 from kbtrain.records import Question, Split
 
-DATASET = "atlas"
+DATASET, KNOWN = "atlas", "atlas_known"
 _LETTERS = {"A", "B", "C", "D"}  # boron's symbol as an option would read as the option's letter
 
 
@@ -23,6 +23,14 @@ def open_questions(facts: Iterable[Fact]) -> Iterator[Question]:
         picked = share("open", fact.key) < _chances(fact)[0]
         if picked and fact.open_safe:
             yield _question(fact, f"{fact.key}/open", fact.answers)
+
+
+def known_questions(facts: Iterable[Fact]) -> Iterator[Question]:
+    """Open questions of the second set: mostly about well-known subjects, of which a small model knows some."""
+    for fact in facts:
+        picked = share(KNOWN, fact.key) < wanted_known(fact.relation, fact.kind, fact.hops, fact.popularity)
+        if picked and fact.open_safe:
+            yield dataclasses.replace(_question(fact, f"{fact.key}/open", fact.answers), dataset=KNOWN)
 
 
 def choice_questions(facts: Sequence[Fact]) -> Iterator[Question]:

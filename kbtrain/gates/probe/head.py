@@ -1,0 +1,168 @@
+"""Linear heads on states: ridge, logistic regression, or the difference of class means, averaged over layers.
+
+A layer's penalty, and the layers themselves, are chosen by cross-validation on the training questions alone. Soft
+labels are shares in [0, 1]; a hard one is 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from kbtrain.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+Method = Literal["ridge", "logistic", "means"]
+LEAST = 20  # training questions; below it a cross-validation is noise
+PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of ridge, per question and feature of unit variance
+STRENGTHS = (1e-4, 1e-3, 1e-2)  # C of the logistic regression
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class LayerFit:
+    """One layer's fit. ``predicted`` (n,): its cross-validated predictions; ``held_out``: their correlation with the
+    labels, -1 to 1. ``penalty`` is None where the method has none.
+    """
+
+    layer: int
+    held_out: float
+    penalty: float | None
+    predicted: Array = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Prediction = ``intercept`` + sum over ``layers`` of ``weight`` (layers, d) times the states; fp32.
+
+    Of ridge it estimates the label itself, of the logistic regression its log odds; of class means it is a direction.
+    """
+
+    layers: tuple[int, ...]
+    weight: NDArray[np.float32]
+    intercept: float
+
+    def predict(self, states: NDArray[np.float32]) -> Array:
+        """(n,) from states (n, layers, d) of :attr:`layers`."""
+        import numpy as np
+
+        flat = states.reshape(len(states), -1).astype(np.float64)
+        found: Array = flat @ self.weight.reshape(-1).astype(np.float64) + self.intercept
+        return found
+
+
+def check_labels(labels: Sequence[float], what: str) -> None:
+    """Raise :class:`UserError` for labels from which no head can be learnt."""
+    if len(labels) < LEAST:
+        raise UserError(f"{what}: {len(labels)} training questions have a label; a probe needs {LEAST}")
+    if len(set(labels)) < 2:
+        raise UserError(f"{what}: all {len(labels)} training questions have the label {labels[0]:g}; nothing to learn")
+
+
+def fit_layers(method: Method, layers: Sequence[int], read: Callable[[int], Array], labels: Array) -> list[LayerFit]:
+    """Cross-validated fit of each layer; ``read(layer)`` gives its states (n, d)."""
+    return [_best_penalty(method, layer, scaled(read(layer))[0], labels) for layer in layers]
+
+
+def fit_head(
+    method: Method, fits: Sequence[LayerFit], n_layers: int, read: Callable[[int], Array], labels: Array
+) -> Head:
+    """The average of the ``n_layers`` heads whose cross-validated predictions follow the labels best."""
+    import numpy as np
+
+    chosen = sorted(sorted(fits, key=lambda fit: (-fit.held_out, fit.layer))[:n_layers], key=lambda fit: fit.layer)
+    weights, intercept = [], 0.0
+    for fit in chosen:
+        features, mean, spread = scaled(read(fit.layer))
+        slope, start = _fit(method, features, labels, fit.penalty)
+        weights.append(slope / spread)
+        intercept += start - float(slope / spread @ mean)
+    weight = (np.stack(weights) / len(chosen)).astype(np.float32)
+    return Head(tuple(fit.layer for fit in chosen), weight, intercept / len(chosen))
+
+
+def left_out(fits: Sequence[LayerFit], head: Head) -> Array:
+    """(n,) cross-validated predictions of a head's training questions: the mean over its layers."""
+    import numpy as np
+
+    found: Array = np.mean([fit.predicted for fit in fits if fit.layer in head.layers], axis=0)
+    return found
+
+
+def scaled(states: Array) -> tuple[Array, Array, Array]:
+    """States of mean 0 and variance 1 in each of d numbers, which they had: (n, d), means (d,), deviations (d,)."""
+    import numpy as np
+
+    states = np.asarray(states, dtype=np.float64)
+    mean, spread = states.mean(0), states.std(0)
+    spread = np.where(spread > 1e-6 * max(float(spread.max()), 1e-12), spread, np.inf)  # a constant one says nothing
+    return (states - mean) / spread, mean, spread
+
+
+def _best_penalty(method: Method, layer: int, features: Array, labels: Array) -> LayerFit:
+    if method == "ridge":
+        tried = _ridge_left_out(features, labels)
+    else:
+        penalties: Sequence[float | None] = STRENGTHS if method == "logistic" else (None,)
+        tried = {penalty: _in_folds(method, features, labels, penalty) for penalty in penalties}
+    by_penalty = {penalty: _correlation(predicted, labels) for penalty, predicted in tried.items()}
+    best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
+    return LayerFit(layer, by_penalty[best], best, tried[best])
+
+
+def _ridge_left_out(features: Array, labels: Array) -> dict[float | None, Array]:
+    """Predictions of each question by the ridge regression on all others, for every penalty, in closed form."""
+    from sklearn.linear_model import RidgeCV
+
+    d = features.shape[1]
+    alphas = [penalty * d for penalty in PENALTIES]
+    line = RidgeCV(alphas, scoring=_first, store_cv_results=True).fit(features, labels - labels.mean())
+    return {penalty: line.cv_results_[:, place] + labels.mean() for place, penalty in enumerate(PENALTIES)}
+
+
+def _first(estimator: object, features: object, labels: object) -> float:
+    """A scorer without meaning: with any, scikit-learn keeps the predictions instead of squared errors."""
+    return 0.0
+
+
+def _in_folds(method: Method, features: Array, labels: Array, penalty: float | None) -> Array:
+    import numpy as np
+    from sklearn.model_selection import KFold
+
+    predicted = np.zeros(len(labels))
+    for fitted, left in KFold(FOLDS, shuffle=True, random_state=0).split(features):
+        slope, start = _fit(method, features[fitted], labels[fitted], penalty)
+        predicted[left] = features[left] @ slope + start
+    return predicted
+
+
+def _fit(method: Method, features: Array, labels: Array, penalty: float | None) -> tuple[Array, float]:
+    """Slopes (d,) and intercept on scaled states."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if method == "ridge":
+        line = Ridge(alpha=(penalty or 0.0) * features.shape[1]).fit(features, labels)
+        return np.asarray(line.coef_), float(line.intercept_)
+    if method == "logistic":
+        # a soft label is both labels, each with its share
+        both, shares = np.repeat([1, 0], len(labels)), np.concatenate([labels, 1 - labels])
+        odds = LogisticRegression(C=penalty, max_iter=2000).fit(np.vstack([features] * 2), both, sample_weight=shares)
+        return odds.coef_[0], float(odds.intercept_[0])
+    direction = labels @ features / labels.sum() - (1 - labels) @ features / (1 - labels).sum()
+    middle = (labels @ features / labels.sum() + (1 - labels) @ features / (1 - labels).sum()) / 2
+    return direction, -float(direction @ middle)
+
+
+def _correlation(predicted: Array, labels: Array) -> float:
+    import numpy as np
+
+    if predicted.std() == 0:
+        return 0.0
+    return float(np.corrcoef(predicted, labels)[0, 1])

@@ -1,0 +1,175 @@
+"""Residual stream of the answering model at the last token of its own prompt, after every layer, in one prefill.
+
+Source: "No Answer Needed" (arXiv 2509.10625) reads the last token of the question's prompt before any answer token.
+State i is transformers' ``hidden_states[i + 1]`` (0: after the first layer), but for the last layer, whose state is
+read here before the final norm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.errors import UserError, at
+from kbtrain.files import replacing
+from kbtrain.models.batching import like_length, padded, windows
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from transformers import PreTrainedModel
+
+    States = NDArray[np.float32]
+
+TOKENS_PER_BATCH = 4096  # padding counted
+PER_FILE = 256  # prompts whose states are written together
+
+
+def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> States:
+    """(prompts, layers, d) in fp32, in the order of the prompts.
+
+    Prompts of like length share a batch, padded on the right, where a causal model's real tokens do not see padding:
+    alone or in a batch a state is the same up to rounding. Raises :class:`UserError` for a state that is no number.
+    """
+    import numpy as np
+
+    found: States | None = None
+    for places in like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH):
+        states = _of_batch(model, [prompts[place] for place in places])
+        if not np.isfinite(states).all():
+            raise UserError("the model's states are no numbers; try dtype fp32")
+        if found is None:
+            found = np.empty((len(prompts), *states.shape[1:]), dtype=np.float32)
+        found[places] = states
+    if found is None:
+        raise ValueError("no prompts")
+    return found
+
+
+def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> States:
+    import torch
+
+    ids, mask = padded(prompts, 0)  # any id serves as padding: nothing that is read depends on it
+    last = mask.sum(1).to(model.device) - 1
+    with torch.inference_mode(), _taps(model, last) as read:
+        body: Any = model.get_decoder()
+        body(input_ids=ids.to(model.device), use_cache=False)
+    found: States = torch.stack(read, dim=1).float().cpu().numpy()
+    return found
+
+
+@contextmanager
+def _taps(model: PreTrainedModel, last: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Within it, each layer's pass appends its output at the positions ``last``, (rows, d)."""
+    import torch
+
+    from kbtrain.llm.hidden_states import decoder_layers
+
+    read: list[torch.Tensor] = []
+    rows = torch.arange(len(last), device=last.device)
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output
+        read.append(states[rows, last].clone())
+
+    handles = [layer.register_forward_hook(keep) for layer in decoder_layers(model)]
+    try:
+        yield read
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def prompt_key(ids: Sequence[int]) -> str:
+    """32 hexadecimal digits of a prompt's token ids."""
+    return hashlib.sha256(array("q", ids).tobytes()).hexdigest()[:32]
+
+
+class StateStore:
+    """Prompts' states in a folder: files of :data:`PER_FILE` prompts, bf16 safetensors, each written at once.
+
+    ``facts`` say what the states depend on beside the prompt: model, number format. A killed extraction goes on behind
+    its last file; a layer is read alone, so that memory holds (prompts, d). Raises :class:`UserError` if the folder
+    holds states of other facts.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.facts = dict(facts)
+        self._where: dict[str, tuple[Path, int]] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            self._read_head(path)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._where
+
+    def add(self, keys: Sequence[str], states: States) -> None:
+        """Write one more file, durable when this returns. ``states``: (keys, layers, d)."""
+        import torch
+        from safetensors.torch import save
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{len(list(self.folder.glob('*.safetensors'))):05d}.safetensors"
+        head = {"facts": json.dumps(self.facts, sort_keys=True), "prompts": " ".join(keys)}
+        with replacing(path) as partial:
+            partial.write_bytes(save({"states": torch.from_numpy(states).bfloat16().contiguous()}, head))
+        self._where |= {key: (path, row) for row, key in enumerate(keys)}
+
+    def layer(self, keys: Sequence[str], layer: int) -> States:
+        """(keys, d): their states after one layer, counted from 0."""
+        import numpy as np
+        from safetensors import safe_open
+
+        rows: dict[Path, list[int]] = {}
+        for place, key in enumerate(keys):
+            rows.setdefault(self._where[key][0], []).append(place)
+        found: States | None = None
+        for path, places in rows.items():
+            with safe_open(path, "pt") as file:
+                part = file.get_slice("states")[:, layer].float().numpy()
+            if found is None:
+                found = np.empty((len(keys), part.shape[1]), dtype=np.float32)
+            found[places] = part[[self._where[keys[place]][1] for place in places]]
+        if found is None:
+            raise ValueError("no prompts")
+        return found
+
+    def layers(self, keys: Sequence[str], layers: Sequence[int]) -> States:
+        """(keys, layers, d)."""
+        import numpy as np
+
+        return np.stack([self.layer(keys, layer) for layer in layers], axis=1)
+
+    def extract(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Iterator[int]:
+        """Extract the states of those prompts that are not here yet; yields how many were written each time."""
+        missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
+        for window in windows(missing, PER_FILE):
+            self.add(window, prompt_states(model, [missing[key] for key in window]))
+            yield len(window)
+
+    def _read_head(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, "pt") as file:
+                head = file.metadata() or {}
+                shape = file.get_slice("states").get_shape()
+            facts, keys = json.loads(head["facts"]), head["prompts"].split()
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise UserError(f"{at(path)}: no file of states ({error}); delete it, they are made again") from None
+        differing = [name for name in {**facts, **self.facts} if facts.get(name) != self.facts.get(name)]
+        if differing:
+            name = differing[0]
+            raise UserError(
+                f"{at(path)}: states of {name} {facts.get(name)}, not {self.facts.get(name)}; choose another folder "
+                "for states, or delete this one"
+            )
+        if len(keys) != shape[0]:
+            raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it, they are made again")
+        self._where |= {key: (path, row) for row, key in enumerate(keys)}

@@ -1,0 +1,196 @@
+"""Training of a probe: states of all training questions, heads with layers chosen by cross-validation, its ending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import HeldOut, question_hash, write_held_out
+from kbtrain.gates.probe.gate import WEIGHTS, LayerFigures, Probe, ProbeCard, Reader, as_scores, save_heads
+from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
+from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.metrics.ranking import auroc
+from kbtrain.prompts.kbm import Key
+from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
+from kbtrain.records import GateExample
+from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.training.data import Labels, TrainingData, labelled, target
+from kbtrain.training.finish import USE_QUESTION, Ending, finish, intervals_of_keys, largest_difference, save_checked
+from kbtrain.training.model_card import ModelCard, table
+
+if TYPE_CHECKING:
+    from kbtrain.training.config import FitConfig
+
+FIGURE = "layers.svg"
+TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from its folder
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A key's head, the figures of every layer that was tried, and its scores of the training questions."""
+
+    head: Head
+    layers: tuple[LayerFigures, ...]
+    left_out: tuple[HeldOut, ...]  # scores of the training questions by heads fitted without them
+
+
+def used_examples(examples: Sequence[GateExample], condition: str) -> list[GateExample]:
+    """The plain questions, or for condition ``rag`` those with a reference."""
+    return [e for e in examples if (e.reference is None) == (condition == "llm")]
+
+
+def fit(
+    reader: Reader,
+    store: StateStore,
+    examples: Sequence[GateExample],
+    keys: Sequence[Key],
+    labels: Labels,
+    method: Method,
+    n_layers: int,
+    layers: Sequence[int] | None = None,
+    done: Callable[[], object] = lambda: None,
+) -> dict[Key, Fitted]:
+    """A head for each key, from stored states. ``layers``: those to be tried, None: all; ``done`` after each key.
+
+    Raises :class:`UserError` for a layer that the model lacks, for too few questions, and for one class alone.
+    """
+    depth = int(reader.model.config.get_text_config().num_hidden_layers)
+    tried = list(range(depth)) if layers is None else list(layers)
+    unknown = [layer for layer in tried if not 0 <= layer < depth]
+    if unknown:
+        raise UserError(f"key 'layers': {unknown[0]} is not in 0 to {depth - 1}, the layers of this model")
+    found: dict[Key, Fitted] = {}
+    for key in keys:
+        used = labelled(examples, key, labels)
+        values = [float(target(e, key, labels) or 0.0) for e in used]
+        check_labels(values, f"key '{key}'")
+        prompts = [prompt_key(ids) for ids in reader.prompts(used)]
+        read = lambda layer, prompts=prompts: store.layer(prompts, layer).astype(np.float64)  # noqa: E731
+        fits = fit_layers(method, tried, read, np.asarray(values))
+        head = fit_head(method, fits, n_layers, read, np.asarray(values))
+        scores = as_scores(left_out(fits, head).tolist(), key, method)
+        hashes = [question_hash(e.question) for e in used]
+        figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
+        found[key] = Fitted(head, figures, tuple(zip(hashes, scores, strict=True)))
+        done()
+    return found
+
+
+def _figures(fit_: LayerFit, examples: Sequence[GateExample], key: Key, head: Head) -> LayerFigures:
+    hard = [getattr(e, key) for e in examples]
+    known = np.array([value is not None for value in hard])
+    truth = np.array([bool(value) for value in hard])[known]
+    both = truth.any() and not truth.all()
+    return LayerFigures(
+        layer=fit_.layer,
+        held_out=round(fit_.held_out, 4),
+        auroc=round(float(auroc(truth, fit_.predicted[known])[0]), 4) if both else None,
+        penalty=fit_.penalty,
+        used=fit_.layer in head.layers,
+    )
+
+
+def finish_probe(
+    config: FitConfig,
+    gate: Probe,
+    card: ProbeCard,
+    data: TrainingData,
+    fitted: Mapping[Key, Fitted],
+    run: dict[str, Any],
+) -> str:
+    """End a probe's training; returns the sentence to be said. Dev examples, or some of training, are compared."""
+    dev = used_examples(data.dev, card.condition)
+    compared = dev or used_examples(data.train, card.condition)[:64]
+    facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
+    about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
+    card = card.model_copy(update=about)
+    gate.reader.stored = None  # what is compared are scores of fresh passes: so are those of use
+    kept = gate.score_all(compared)
+    figures = _dev_figures(dev, kept, gate.keys)
+
+    def write(folder: Path) -> None:
+        save_heads(folder / WEIGHTS, gate.heads)
+        write_atomically(folder / FIGURE, layer_figure(card))
+        if card.condition == "llm":
+            write_held_out(folder, {f"probe_{key}": one.left_out for key, one in fitted.items()})
+        card.write(folder)
+
+    def difference(folder: Path) -> float:
+        again = Probe.load(folder, device=str(gate.reader.model.device)).score_all(compared)
+        return max(largest_difference(kept[name], again[name]) for name in kept)
+
+    readme = _model_card(card, gate, figures, len(compared))
+    medians = {f"auroc_{key}": float(text.split()[0]) for key, text in figures.items()}
+    ending = Ending(
+        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, readme.text), medians),
+        trained_on=f"{len(data.train)} examples",
+        run=card.run,
+        facts=facts,
+        questions=data.train,
+    )
+    return finish(config, None, ending)
+
+
+def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], keys: Sequence[Key]) -> dict[Key, str]:
+    """AUROC of each key's hard label with its interval; what a score predicts falls with it but for benefit."""
+    rising = {key: [s if key == "benefit" else -s for s in scores[f"probe_{key}"]] for key in keys}
+    return (
+        {key: text for key in keys if (text := intervals_of_keys(dev, {key: rising[key]}).get(f"auroc_{key}"))}
+        if dev
+        else {}
+    )
+
+
+def layer_figure(card: ProbeCard) -> str:
+    """An SVG page: cross-validated AUROC of every layer, one line a key; the layers in use are marked."""
+    figure, axes = new_figure(6.4, 3.2)
+    names = ("blue", "orange", "green")
+    for colour, (key, layers) in zip(names, card.heads.items(), strict=False):
+        points = [(one.layer, one.auroc) for one in layers if one.auroc is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=COLOURS[colour], label=key)
+            used = [(one.layer, one.auroc) for one in layers if one.used and one.auroc is not None]
+            axes.plot(*zip(*used, strict=True), "o", color=COLOURS[colour], markersize=4)
+    axes.axhline(0.5, color=COLOURS["grid"], linewidth=1)
+    axes.set_xlabel("layer (from 0)")
+    axes.set_ylabel("AUROC, cross-validated")
+    axes.legend(frameon=False)
+    return page(figure)
+
+
+def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Key, str], n_compared: int) -> ModelCard:
+    heads = [
+        f"Head {key}: layers {', '.join(map(str, head.layers))}, {head.weight.size} weights; cross-validated AUROC of "
+        f"them {', '.join(str(one.auroc) for one in card.heads[key] if one.used)} (training questions; {FIGURE})"
+        for key, head in gate.heads.items()
+    ]
+    base, reads = card.base_model, "the plain question" if card.condition == "llm" else "question and retrieved text"
+    return ModelCard(
+        title=f"Probe of {base}",
+        what=f"Says from the states of `{base}`, at the last token of the prompt that it answers ({reads}), whether "
+        "retrieval is needed.\nA decision is a dot product beside a prefill that the answer needs anyway.",
+        use=USE_QUESTION,
+        points=(
+            f"Holds for `{base}` with weights of fingerprint `{card.base_fingerprint}` only; both are checked.",
+            f"Method: {card.method}, {card.labels} labels, states read in {card.dtype}.",
+            *heads,
+            f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
+            f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",
+        ),
+        limits="learnt from questions like those named below; probes of this kind fall on other domains. The scores of "
+        "ridge are estimates, not bounded to [0, 1].",
+        of_dev="95 % intervals: questions resampled",
+        metrics=table({f"auroc_{key}": text for key, text in figures.items()}) or "No dev examples were given.",
+        threshold="Threshold: none is set by training. `eval/calibrate.py` chooses one on dev and writes it into "
+        "`gate.json`.",
+        run=card.run,
+        versions=card.versions,
+        n_probe=n_compared,
+        tags=("knowledge-boundary", "adaptive-retrieval", "probe"),
+        base=base,
+    )

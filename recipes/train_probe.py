@@ -1,0 +1,104 @@
+"""Train a probe: linear heads on the answering model's own states, at the last token of the prompt that it answers.
+
+Reads examples made by data_gen/build.py, and the model that answered: one prefill a question, kept in --states, so that
+another method or key is fitted in seconds. Layers and penalties are chosen by cross-validation on the training
+questions alone. Writes a gate folder (kbtrain.load_gate opens it) of some kilobytes; a finished one is left as it is.
+
+With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
+
+Examples:
+  python recipes/train_probe.py --config recipes/configs/probe_smollm2.yaml --train runs/demo/examples/train.jsonl \\
+      --dev runs/demo/examples/dev.jsonl --states runs/demo/states/llm --output runs/demo/probe
+  python recipes/train_probe.py --model Qwen/Qwen2-7B-Instruct --method logistic --labels hard \\
+      --train runs/qwen2/examples/train.jsonl --states runs/qwen2/states/llm --output runs/qwen2/probe
+  python recipes/train_probe.py --config probe_smollm2 --train runs/demo/examples/train.jsonl \\
+      --output runs/demo/probe --dry-run
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from kbtrain.config import run_script
+from kbtrain.gate_folder import CARD
+from kbtrain.gates.probe.head import Method
+from kbtrain.prompts.kbm import ALL_KEYS, Key
+from kbtrain.training.config import FitConfig
+from kbtrain.training.data import Labels, label_rule, read_data
+from kbtrain.training.recipe import Recipe
+
+
+class TrainProbeConfig(FitConfig):
+    not_part_of_a_run = FitConfig.not_part_of_a_run | {"states"}
+
+    model: str = Field(description="the model that answers: embedded name, local folder or hub id")
+    dev: Path | None = Field(None, description="dev examples (JSONL), for figures; they choose nothing")
+    states: Path | None = Field(None, description="folder where states are kept; null: OUTPUT/states")
+    condition: Literal["llm", "rag"] = Field("llm", description="read the plain prompt, or the one with a reference")
+    keys: tuple[Key, ...] = Field(ALL_KEYS, description="labels that get a head, in this order")
+    labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
+    method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
+    average: int = Field(4, ge=1, description="heads of so many layers are averaged, the best by cross-validation")
+    layers: tuple[int, ...] | None = Field(None, description="layers to try, from 0; null: all")
+    dtype: str = Field("auto", description="the model runs in auto, bf16, fp32 or fp16: as it did when it answered")
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainProbeConfig:
+        if not self.keys or len(set(self.keys)) < len(self.keys):
+            raise ValueError("keys must name one key or more, each once")
+        if self.condition == "rag" and "benefit" in self.keys:
+            raise ValueError("condition rag has no key benefit: the text is there already; use mastery, certainty")
+        return self
+
+
+def main(config: TrainProbeConfig) -> None:
+    recipe = Recipe("train_probe", config)
+    from kbtrain.gates.probe.train import used_examples
+
+    data = read_data(config.train, config.dev, config.keys, config.labels)
+    used = used_examples([*data.train, *data.dev], config.condition)
+    if config.dry_run:
+        return recipe.say(
+            f"{len(used)} prefills of {config.model} at most, {len(config.keys)} heads; nothing is loaded"
+        )
+    if not recipe.claim(CARD):
+        return None
+    from kbtrain.gates.probe.gate import Probe, ProbeCard, Reader, state_facts
+    from kbtrain.gates.probe.states import StateStore
+    from kbtrain.gates.probe.train import finish_probe, fit
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.models.load import load_model, name_of
+    from kbtrain.progress import progress_bar
+    from kbtrain.prompts.kbm import answer_fingerprint
+
+    model, tokenizer = load_model(config.model, config.dtype, recipe.device)
+    reader, fingerprint = Reader(model, tokenizer, config.condition), base_fingerprint(config.model)
+    dtype = recipe.compute(lambda: name_of(model.dtype))
+    store = StateStore(config.states or config.output / "states", state_facts(fingerprint, dtype))
+    with progress_bar(total=len(used), desc="states", unit="questions") as bar:
+        for n in store.extract(model, reader.prompts(used)):
+            bar.update(n)
+        bar.update(bar.total - bar.n)
+    train = used_examples(data.train, config.condition)
+    with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
+        shape = (config.keys, config.labels, config.method, config.average, config.layers)
+        fitted = fit(reader, store, train, *shape, done=bar.update)
+    gate = Probe(reader, {key: one.head for key, one in fitted.items()}, config.method)
+    card = ProbeCard(
+        base_model=config.model,
+        base_fingerprint=fingerprint,
+        dtype=dtype,
+        prompt_fingerprint=answer_fingerprint(tokenizer),
+        heads={key: one.layers for key, one in fitted.items()},
+        label_rule=label_rule(config.train),
+        **config.model_dump(include={"condition", "method", "labels", "keys"}),
+    )
+    recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts()))
+    return None
+
+
+if __name__ == "__main__":
+    run_script(main, TrainProbeConfig, __doc__)

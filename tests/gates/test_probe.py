@@ -1,0 +1,262 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.recipes import Recipe
+from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
+from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, fit_layers, scaled
+from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.probe.train import used_examples
+from kbtrain.jsonl import write
+from kbtrain.llm.base import AnswerRequest, prompt_ids
+from kbtrain.metrics.ranking import auroc
+from kbtrain.models.adapters import base_fingerprint
+from kbtrain.records import GateExample, Question
+
+PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
+
+
+def questions(n: int, split: str = "train", start: int = 0) -> list[GateExample]:
+    names = [f"Which {a} is near the {b} of place {i}?" for i in range(9) for a in PLACES for b in PLACES]
+    picked = np.random.default_rng(1).permutation(names)[start : start + n]
+    return [GateExample(f"{split}{i}", f"{split}{i}", split, str(text), "en", None) for i, text in enumerate(picked)]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("probe") / "model", num_hidden_layers=3)
+
+
+@pytest.fixture(scope="module")
+def reader(folder):
+    from kbtrain.models.load import load_model
+
+    return Reader(*load_model(str(folder), "fp32", "cpu"))
+
+
+@pytest.fixture(scope="module")
+def data(reader, tmp_path_factory):
+    """Examples whose mastery is a direction of the states after layer 1, and whose benefit is another's opposite."""
+    rows = [*questions(160), *questions(60, "dev", 200)]
+    states = prompt_states(reader.model, reader.prompts(rows))
+    planted = np.random.default_rng(0).normal(size=(2, states.shape[2]))
+    value = np.stack([scaled(states[:, 1])[0] @ planted[0], scaled(states[:, 2])[0] @ planted[1]])
+    soft = 1 / (1 + np.exp(-value / value.std(1, keepdims=True)))
+    made = [
+        replace(e, mastery=bool(m > 0.5), soft_mastery=float(m), certainty=bool(m > 0.4), soft_certainty=float(m),
+                benefit=bool(b > 0.5), soft_benefit=float(b))
+        for e, m, b in zip(rows, *soft, strict=True)
+    ]  # fmt: skip
+    home = tmp_path_factory.mktemp("examples")
+    write(home / "train.jsonl", made[:160])
+    write(home / "dev.jsonl", made[160:])
+    return home
+
+
+@pytest.fixture
+def train(folder, data, tmp_path):
+    def run(**changes):
+        keys = {"model": folder, "train": data / "train.jsonl", "dev": data / "dev.jsonl", "output": tmp_path / "probe"}
+        keys |= {"dtype": "fp32", "device": "cpu", **changes}
+        given = [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+        Recipe("probe")(given)
+        return keys["output"]
+
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_those_of_transformers_and_the_same_alone_and_in_a_batch(kind):
+    tokenizer = make_tokenizer()
+    model = make_model(kind, len(tokenizer))
+    prompts = Reader(model, tokenizer).prompts(questions(9))
+    found = prompt_states(model, prompts)
+    for ids, states in zip(prompts, found, strict=True):
+        with torch.no_grad():
+            said = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        *between, last = (state[0, -1].numpy() for state in said[1:])
+        assert states[:-1] == pytest.approx(np.stack(between), abs=1e-5)
+        assert model.model.norm(torch.tensor(states[-1])).detach().numpy() == pytest.approx(last, abs=1e-5)
+        assert prompt_states(model, [ids])[0] == pytest.approx(states, abs=1e-5)
+
+
+def test_the_prompt_is_the_one_of_the_answer(reader):
+    asked = Question("q", "Where is Kenya?", ("B",), "test", "x", form="choice", options=("Asia", "Africa"))
+    for question in (asked, replace(asked, form="open", options=(), answers=("Africa",))):
+        from kbtrain.labeling.examples import example
+
+        expected, _ = prompt_ids(reader.tokenizer, AnswerRequest(question, "llm", None, 0), 2048)
+        assert reader.prompts([example(question, None)]) == [expected]
+
+
+@pytest.mark.parametrize("method", ["ridge", "logistic", "means"])
+def test_a_planted_direction_is_found(train, data, method):
+    gate = kbtrain.load_gate(train(method=method), key="mastery")
+    dev = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+    scores = gate.score_all([row["question"] for row in dev])
+    assert set(scores) == {"probe_mastery", "probe_certainty", "probe_benefit"}
+    least = 0.8 if method == "means" else 0.9
+    for key in ("mastery", "certainty", "benefit"):
+        needed = np.array([row[key] == (key == "benefit") for row in dev])
+        assert auroc(needed, np.array(scores[f"probe_{key}"]))[0] > least  # higher: retrieval more needed
+    if method == "ridge":
+        masteries = np.array([row["soft_mastery"] for row in dev])
+        assert np.corrcoef(1 - np.array(scores["probe_mastery"]), masteries)[0, 1] > 0.9
+    if method == "logistic":
+        assert all(0 < value < 1 for values in scores.values() for value in values)
+        assert gate.decide(["Which bay?"], 0.5)[0].probability == pytest.approx(gate.score(["Which bay?"])[0])
+
+
+def test_shuffled_labels_teach_nothing(reader, data, tmp_path):
+    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    prompts = reader.prompts(questions(160))
+    store = StateStore(tmp_path / "states", {})
+    list(store.extract(reader.model, prompts))
+    keys = [prompt_key(ids) for ids in prompts]
+    labels = np.random.default_rng(3).permutation([row["soft_mastery"] for row in rows])
+    for method in ("ridge", "logistic", "means"):
+        for fit in fit_layers(method, range(3), lambda layer: store.layer(keys, layer), labels):
+            found = auroc(labels > 0.5, fit.predicted)[0]
+            assert abs(found - 0.5) < 2.5 * np.sqrt(1 / (12 * 40))  # two and a half standard errors of 80 and 80
+
+
+def test_ridge_left_out_is_a_regression_on_all_the_others():
+    from sklearn.linear_model import Ridge
+
+    rng = np.random.default_rng(0)
+    states, labels = rng.normal(size=(30, 8)), rng.random(30)
+    (fit,) = fit_layers("ridge", [0], lambda layer: states, labels)
+    features, centred = scaled(states)[0], labels - labels.mean()
+    others = [np.arange(30) != i for i in range(30)]
+    alpha = fit.penalty * 8
+    assert fit.penalty in PENALTIES
+    expected = [
+        Ridge(alpha=alpha).fit(features[k], centred[k]).predict(features[[i]])[0] + labels.mean()
+        for i, k in enumerate(others)
+    ]
+    assert fit.predicted == pytest.approx(np.array(expected), abs=1e-9)
+
+
+def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():
+    rng = np.random.default_rng(1)
+    states = rng.normal(size=(40, 3, 5))
+    states[:, :, 4] = 7.0
+    labels = rng.random(40)
+    read = lambda layer: states[:, layer]  # noqa: E731
+    fits = fit_layers("ridge", range(3), read, labels)
+    both = fit_head("ridge", fits, 2, read, labels)
+    alone = [fit_head("ridge", [fits[layer]], 1, read, labels) for layer in both.layers]
+    parts = [head.predict(states[:, list(head.layers)].astype(np.float32)) for head in alone]
+    assert both.predict(states[:, list(both.layers)].astype(np.float32)) == pytest.approx(np.mean(parts, 0), abs=1e-6)
+    assert (both.weight[:, 4] == 0).all()
+
+
+def test_states_are_kept_and_a_killed_extraction_goes_on(reader, tmp_path, monkeypatch):
+    monkeypatch.setattr("kbtrain.gates.probe.states.PER_FILE", 8)
+    prompts = reader.prompts(questions(20))
+    facts = state_facts("a", "fp32")
+    assert next(StateStore(tmp_path, facts).extract(reader.model, prompts)) == 8  # killed after its first file
+    store = StateStore(tmp_path, facts)
+    assert list(store.extract(reader.model, prompts)) == [8, 4]
+    keys = [prompt_key(ids) for ids in prompts]
+    expected = torch.from_numpy(prompt_states(reader.model, prompts)[:, 1]).bfloat16().float().numpy()
+    assert (store.layer(keys[::-1], 1) == expected[::-1]).mean() > 0.99  # a batch may round otherwise
+    assert store.layers(keys, [0, 2]).shape == (20, 2, 32)
+    assert not list(StateStore(tmp_path, facts).extract(reader.model, prompts))
+    with pytest.raises(UserError, match=r"00000.safetensors: states of dtype fp32, not bf16; choose another folder"):
+        StateStore(tmp_path, state_facts("a", "bf16"))
+    (tmp_path / "00001.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"00001.safetensors: no file of states .*delete it, they are made again"):
+        StateStore(tmp_path, facts)
+
+
+def test_stored_states_of_a_run_save_the_pass(train, reader, data, folder, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    gate = kbtrain.load_gate(train(states=state_folder(run, "llm")))
+    texts = [json.loads(line)["question"] for line in (data / "dev.jsonl").read_text().splitlines()][:5]
+    fresh = gate.score(texts)
+    gate.use_run(run)
+    monkeypatch.setattr("kbtrain.gates.probe.gate.prompt_states", lambda *given: pytest.fail("a pass was made"))
+    assert gate.score(texts) == pytest.approx(fresh, abs=0.02)  # bf16 on disk
+
+
+def test_scores_alone_and_in_a_batch_are_equal(train):
+    gate = kbtrain.load_gate(train())
+    texts = [e.question for e in questions(12, "test", 300)]
+    together = gate.score_all(texts)
+    for place, text in enumerate(texts):
+        alone = gate.score_all([text])
+        assert all(alone[name][0] == pytest.approx(values[place], abs=1e-5) for name, values in together.items())
+
+
+def test_a_folder_is_small_and_says_all(train, folder):
+    output = train()
+    card = kbtrain.load_gate(output).card
+    assert (output / WEIGHTS).stat().st_size < 100_000
+    assert (card.base_fingerprint, card.condition, card.method) == (base_fingerprint(str(folder)), "llm", "ridge")
+    assert [one.layer for one in card.heads["mastery"]] == [0, 1, 2]
+    best = max(card.heads["mastery"], key=lambda one: one.held_out)
+    assert best.used and best.auroc > 0.9
+    readme = (output / "README.md").read_text()
+    assert "auroc_benefit" in readme and "layers.svg" in readme and card.prompt_fingerprint in readme
+    assert "<svg" in (output / "layers.svg").read_text()
+
+
+def test_a_probe_of_the_second_judgement_reads_the_retrieved_text(train, data, tmp_path):
+    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    given = [GateExample(**{**row, "benefit": None, "soft_benefit": None}) for row in rows]
+    both = [e for e in given for e in (e, replace(e, id=e.id + "#r", reference=f"It is {len(e.question)} far."))]
+    write(tmp_path / "train.jsonl", both)
+    assert len(used_examples(both, "rag")) == len(used_examples(both, "llm")) == len(given)
+    gate = kbtrain.load_gate(
+        train(train=tmp_path / "train.jsonl", dev="null", condition="rag", keys="[mastery, certainty]")
+    )
+    assert gate.needs_evidence and gate.score([both[1]])[0] != gate.score([replace(both[1], reference="No.")])[0]
+    with pytest.raises(UserError, match="this probe judges retrieved text; the example has no reference"):
+        gate.score([both[0]])
+
+
+def test_bad_input_is_one_line(train, folder, data, tmp_path, reader):
+    with pytest.raises(UserError, match="key 'layers': 9 is not in 0 to 2"):
+        train(layers="[1, 9]", output=tmp_path / "a")
+    few = (data / "train.jsonl").read_text().splitlines(keepends=True)[:19]
+    (tmp_path / "few.jsonl").write_text("".join(few))
+    with pytest.raises(UserError, match="key 'mastery': 19 training questions have a label; a probe needs 20"):
+        train(train=tmp_path / "few.jsonl", output=tmp_path / "b")
+    with pytest.raises(UserError, match=r"all 30 training questions have the label 0\.5"):
+        check_labels([0.5] * 30, "key 'mastery'")
+    output = train()
+    tensors = load_file(output / WEIGHTS)
+    for name, broken, line in (
+        ("mastery.weight", torch.full_like(tensors["mastery.weight"], float("nan")), "holds numbers that are not fini"),
+        ("mastery.weight", tensors["mastery.weight"][:, :7].contiguous(), "for states of 7 numbers; the model's have"),
+        ("mastery.layers", tensors["mastery.layers"] + 7, "reads layer .*; the model has 0 to 2"),
+    ):
+        save_file({**tensors, name: broken}, output / WEIGHTS)
+        with pytest.raises(UserError, match=line):
+            kbtrain.load_gate(output)
+    (output / WEIGHTS).write_bytes(b"x")
+    with pytest.raises(UserError, match="cannot be read"):
+        kbtrain.load_gate(output)
+    save_file(tensors, output / WEIGHTS)
+    other = make_folder(tmp_path / "other", num_hidden_layers=3, seed=1, initializer_range=0.3)
+    card = json.loads((output / "gate.json").read_text())
+    (output / "gate.json").write_text(json.dumps({**card, "base_model": str(other)}))
+    with pytest.raises(UserError, match="the probe was trained on another base than"):
+        kbtrain.load_gate(output)
+    broken = make_model(num_hidden_layers=2)
+    broken.model.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
+    with pytest.raises(UserError, match="states are no numbers; try dtype fp32"):
+        prompt_states(broken, [[5, 6, 7]])
