@@ -27,16 +27,19 @@ from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
-from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge
-from kbtrain.labeling.verdicts import QuestionVerdicts, judged
+from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge, judgement
+from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers, judged
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.forecast import forecast
+from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.store import SampleStore
 
 
-class JudgeConfig(LLMConfig):
+class JudgeConfig(ForecastConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     judge: Literal["token", "llm", "exact", "contains", "option", "rules"] = Field("token", description="see above")
@@ -51,6 +54,8 @@ class JudgeConfig(LLMConfig):
 
 
 def main(config: JudgeConfig) -> None:
+    if config.dry_run:
+        return look_ahead(config)
     started, judge = time.time(), open_judge(config)
     extra: dict[str, Any] = {"judge": judge.facts()}
     if config.labelled is not None:
@@ -73,6 +78,26 @@ def main(config: JudgeConfig) -> None:
     print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
           f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
+
+
+def look_ahead(config: JudgeConfig) -> None:
+    """Print how many distinct answers would be judged, by how many requests and tokens."""
+    if config.judge not in ("llm", "token"):
+        return print(f"judge {config.judge}: a rule, no model; no requests and no tokens")
+    settings = config if config.judge == "llm" else config.model_copy(update={"max_new_tokens": 1})
+
+    def requests() -> Iterator[AnswerRequest]:
+        with SampleStore(config.run / "samples.db", read_only=True) as store:
+            store.run_meta(config.sampling_run)
+            for _, question in read_questions(config.run / "questions.jsonl"):
+                if question.grading != "option" and question.answers:
+                    for i, text in enumerate(distinct_answers(store, config.sampling_run, question).values()):
+                        asked = judgement(question, text, f"{question.id}/{i}")
+                        yield AnswerRequest(asked, "llm", None, config.votes, not config.votes)
+
+    found = forecast(settings, requests, config.measure)
+    print(f"{found.prompts} distinct answers to judge")
+    print("\n".join(found.lines(price_of(config.prices), "judgements")))
 
 
 def open_judge(config: JudgeConfig) -> Judge:

@@ -15,7 +15,9 @@ Examples:
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field
@@ -24,20 +26,24 @@ from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.forecast import forecast
+from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
 
-class SampleConfig(EngineConfig, LLMConfig):
+class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and evidence.jsonl")
     sampling_run: str = Field("main", description="name of this sampling run in the store")
-    conditions: tuple[Condition, ...] = Field(("llm", "rag", "mask"), description="llm, rag, mask")
+    conditions: tuple[Condition, ...] = Field(
+        ("llm", "rag"), description="llm, rag, and mask (answers hidden in the passages: only for the paper's analyses)"
+    )
     samples: dict[Split, int] = Field({"train": 30, "dev": 30, "test": 30}, description="answers sampled per question")
     mask_questions: dict[Split, int] | None = Field(None, description="first questions asked under mask; null: all")
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
-    dry_run: bool = Field(False, description="check the input, say what would be done, and stop")
 
 
 def main(config: SampleConfig) -> None:
@@ -51,7 +57,7 @@ def main(config: SampleConfig) -> None:
     if not shard.whole:
         print(f"shard {config.shard}: {shard.check(total, config.window)} of them")
     if config.dry_run:
-        return
+        return look_ahead(config, plan, shard)
 
     from kbtrain.llm.sample_stage import SamplingJob
     from kbtrain.store import SampleStore, writing
@@ -60,7 +66,7 @@ def main(config: SampleConfig) -> None:
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total)
     with writing(target, job.run), SampleStore(target) as store:
         stored = job.n_stored(store)
-        if stored == job.total and job.run in store.runs():
+        if stored >= job.total and job.run in store.runs():
             print(f"all {stored} question-conditions are in {target} already")
         else:
             unit = "question-conditions"
@@ -71,6 +77,15 @@ def main(config: SampleConfig) -> None:
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
+
+
+def look_ahead(config: SampleConfig, plan: Plan, shard: Shard) -> None:
+    """Print the forecast, whatever is stored already."""
+
+    def requests() -> Iterator[AnswerRequest]:
+        return itertools.chain.from_iterable(shard.windows(plan.requests(), config.window))
+
+    print("\n".join(forecast(config, requests, config.measure).lines(price_of(config.prices))))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from kbtrain.gates.score_stage import (
     ScoreFile,
     attach_hits,
     chunks_left,
+    examples_left,
     found_gates,
     note_best_f1,
     plain_examples,
@@ -48,12 +49,14 @@ from kbtrain.gates.score_stage import (
 )
 from kbtrain.gates.simple import Always
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.forecast import duration
+from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, made_before, write_meta
 from kbtrain.records import Example, Split, TurnExample
 
 
-class ScoreConfig(ScoringConfig):
+class ScoreConfig(ForecastConfig, ScoringConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
@@ -97,6 +100,8 @@ def main(config: ScoreConfig) -> None:
     check_unchanged(*asked.files.values())
     gates = chosen(config, asked)
     hashes = {name: file_sha256(file) for name, file in asked.files.items()}
+    if config.dry_run:
+        return look_ahead(config, asked, gates, hashes)
     notes = []
     for gate in gates:
         with writing(score_path(config.run, gate.name)):  # other gates of the run may be scored meanwhile
@@ -107,6 +112,31 @@ def main(config: ScoreConfig) -> None:
         f"scored {total} {asked.reads}s with {', '.join(names)} in {time.time() - started:.0f} s "
         f"-> {score_path(config.run, '*')}{note}"
     )
+
+
+def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:
+    """Print what is left to score for each gate, and with ``measure`` its time and the price of its machine."""
+    price = price_of(config.prices)
+    for gate in gates:
+        rows = examples_left(config.run, gate, inputs_of(config, gate, hashes), asked.examples)
+        total = sum(map(len, asked.examples.values()))
+        line = f"{gate.name}: {len(rows)} of {total} {asked.reads}s to score, a forward pass each unless it samples"
+        if rows and config.measure:
+            some = rows[:: max(1, len(rows) // config.measure)][: config.measure]
+            opened = gate.open()
+            begun = time.perf_counter()
+            gate.scores(opened, some)
+            seconds = (time.perf_counter() - begun) * len(rows) / len(some)
+            line += f"; about {duration(seconds)} by {len(some)} of them, {price.currency} "
+            line += f"{seconds / 3600 * price.hour:,.2f} of machine time by {price.source}"
+        elif rows:
+            line += "; time not measured: --measure 8"
+        print(line)
+
+
+def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
+    """Inputs that a gate's stored scores depend on."""
+    return {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
 
 
 def read_asked(config: ScoreConfig) -> Asked:
@@ -212,7 +242,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     if gate.stage == "search" and asked.reads == "question":
         asked, hashes = with_hits(config.run, asked, hashes)
     trained = trained_on(config, asked, gate)
-    inputs = {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
+    inputs = inputs_of(config, gate, hashes)
     take_over(config.run, gate, inputs)
     with ScoreFile(out, inputs) as scores:
         chunks = chunks_left(scores, gate, asked.examples, config.chunk)

@@ -97,7 +97,7 @@ def _owner(path: Path, keys: frozenset[str], script: str | None) -> tuple[str, t
         file = find(script, "stages", "recipes", what="script")
         return file.stem, config_class(file)
     if "--prices" in _head(path):
-        from kbtrain.evaluation.cost import Prices
+        from kbtrain.llm.prices import Prices
 
         return "cost's price list", Prices
     named = _named_in(path)

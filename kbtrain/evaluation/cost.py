@@ -9,30 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from pydantic import Field
 
 from kbtrain.arrays import Floats
-from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder, gate_input
+from kbtrain.llm.prices import Prices
 
 _MILLION = 1e6
-
-
-class Prices(Config):
-    """Prices and latencies of the system to be deployed: assumptions, set by whoever runs it."""
-
-    currency: str = Field("USD", description="of all prices")
-    search: float = Field(ge=0, description="price of one search")
-    million_tokens_in: float = Field(ge=0, description="price of a million prompt tokens")
-    million_tokens_out: float = Field(ge=0, description="price of a million generated tokens")
-    machine_hour: float = Field(ge=0, description="price of an hour of the machine that runs the gate")
-    search_seconds: float = Field(ge=0, description="one search takes so long")
-    seconds_per_1000_tokens_in: float = Field(ge=0, description="reading a thousand prompt tokens takes so long")
-    seconds_per_1000_tokens_out: float = Field(ge=0, description="generating a thousand tokens takes so long")
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,19 @@ def chunks_left(
     return [c for c in chunks if any((n, scored_id(e)) not in file.done for n in gate.names for e in c.examples)]
 
 
+def examples_left(
+    run: Path, gate: GateHandle, inputs: Mapping[str, str], examples: Mapping[Split, Sequence[Example]]
+) -> list[Example]:
+    """The examples without a stored score of these inputs; nothing is written."""
+    path, stored = score_path(run, gate.name), _inputs(score_path(run, gate.name))
+    wanted = {name: str(value) for name, value in inputs.items()}
+    done: set[tuple[str, str]] = set()
+    if path.exists() and stored is not None and _agree(stored, wanted):
+        done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, path)}
+    rows = [row for split in examples.values() for row in split]
+    return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
+
+
 def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:
     """Score and write; yields how many examples were written each time. Without chunks nothing is opened."""
     if chunks:

@@ -10,8 +10,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.cost import GateBill, Prices
+from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.llm.prices import Prices
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.words import percent, points, points_interval
 from kbtrain.text_table import aligned, number, signed

@@ -105,3 +105,12 @@ def test_the_papers_judge_asks_a_server(script: Script, run_folder: Path) -> Non
     config = ("--config", "data_gen/configs/judge_paper.yaml", "--run", str(run_folder))
     done = script("judge", *config, "--server-url", "http://127.0.0.1:9/v1", "--server-tries", "1")
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "127.0.0.1:9" in done.stderr
+
+
+def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:
+    options = ("--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--dry-run")
+    done = script("judge", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("50 distinct answers to judge\nrequests  50 HTTP requests, 50 answers\n")
+    assert "money" in done.stdout and not (run_folder / "verdicts.jsonl").exists()
+    assert "250 answers" in script("judge", *options, "--votes", "5").stdout

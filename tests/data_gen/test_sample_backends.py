@@ -15,6 +15,7 @@ from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore, writing
 
@@ -50,6 +51,7 @@ def sample(folder, model, *more):
     given = [
         "--run", str(folder), "--model", str(model), "--samples", "{train: 4, test: 1}", "--max-prompt-tokens", "200",
         "--max-new-tokens", "8", "--batch-rows", "10", "--dtype", "bf16", "--window", "10",
+        "--conditions", "[llm, rag, mask]",
     ]  # fmt: skip
     SAMPLE.main(parse_args(SAMPLE.SampleConfig, [*given, *more]))
 
@@ -156,3 +158,35 @@ def test_every_sampling_config_is_valid():
     assert {name: read[name].backend for name in ("sample_demo", "sample_qwen2_vllm", "sample_server")} == {
         "sample_demo": "transformers", "sample_qwen2_vllm": "vllm", "sample_server": "openai",
     }  # fmt: skip
+
+
+def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, tiny_model, capsys, tmp_path):
+    folder = make_run("run")
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: EUR\nsearch: 1\nmillion_tokens_in: 1000000\nmillion_tokens_out: 0\nmachine_hour: 0\n"
+                      "search_seconds: 0\nseconds_per_1000_tokens_in: 0\nseconds_per_1000_tokens_out: 0\n")  # fmt: skip
+    more = ("--conditions", "[llm, rag]", "--dry-run", "--prices", str(prices))
+    with ModelServer(logprobs=False) as server:
+        address = ("--backend", "openai", "--server-url", server.url, "--server-model", "tiny", "--server-endpoint",
+                   "chat", "--server-logprobs", "false", "--server-n", "false")  # fmt: skip
+        sample(folder, "hosted", *address, *more)
+        said = capsys.readouterr().out
+        # 12 training questions with 4 samples and a greedy answer, 12 of test with 1 and a greedy one, 2 conditions
+        n = 2 * (12 * 5 + 12 * 2)
+        assert f"{n} HTTP requests, {n} answers" in said and f"out at most {n * 8:,}" in said
+        assert server.requests == []
+        tokens = int(said.split("in about ")[1].split(" (")[0].replace(",", ""))
+        plan = SAMPLE.Plan(
+            folder / "questions.jsonl", folder / "evidence.jsonl", ("llm", "rag"), {"train": 4, "test": 1}
+        )
+        sizes = [len(answer_prompt(a.question, a.condition, a.evidence)) * (a.n + 1) / 4 for a in plan.requests()]
+        assert tokens == round(sum(sizes)) and f"EUR {tokens:,}.00 by prices.yaml" in said
+        assert "--measure 8" in said
+        sample(folder, "hosted", *address, *more, "--measure", "6")
+        said = capsys.readouterr().out
+        assert 6 * 2 <= len(server.requests) <= 6 * 5 and ": 6 of them took " in said and "out about " in said
+    assert not (folder / "samples.db").exists()
+
+
+def test_mask_is_asked_only_where_it_is_named():
+    assert SAMPLE.SampleConfig().conditions == ("llm", "rag")

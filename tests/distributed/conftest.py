@@ -79,7 +79,8 @@ def sample() -> Callable[..., None]:
     module = scripts.load("data_gen/sample.py")
 
     def run(folder: Path, *more: str) -> None:
-        given = ("--run", str(folder), "--backend", "scripted", "--window", "7", "--samples", "{train: 4, test: 2}")
+        given = ("--run", str(folder), "--backend", "scripted", "--window", "7", "--samples", "{train: 4, test: 2}",
+                 "--conditions", "[llm, rag, mask]")  # fmt: skip
         module.main(parse_args(module.SampleConfig, [*given, *more]))
 
     return run

@@ -297,3 +297,17 @@ def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
     scores.unlink()
     run(script, run_folder, Scripted(), monkeypatch)
     assert scores.read_text() == "".join(lines)
+
+
+def test_a_dry_run_says_what_is_left_and_writes_nothing(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "scores.jsonl").unlink()
+    run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
+    assert "kbm: 280 of 280 questions to score" in capsys.readouterr().out and not (run_folder / "scores").exists()
+    run(script, run_folder, Scripted(), monkeypatch, dry_run=True, measure=5)
+    assert " by 5 of them, USD 0.00 of machine time by prices.yaml" in capsys.readouterr().out
+    run(script, run_folder, Scripted(), monkeypatch, splits=("dev",))
+    capsys.readouterr()
+    run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
+    assert "kbm: 200 of 280 questions to score" in capsys.readouterr().out

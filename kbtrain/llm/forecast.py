@@ -1,0 +1,127 @@
+"""Work of a sampling or judging before it is done: requests, tokens in and out, and time by a short measurement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.prices import Price
+from kbtrain.prompts.kbm import answer_prompt
+
+_BYTES_A_TOKEN = 4.0  # of English; other languages need more tokens, and chat templates some dozens a prompt
+_SECONDS_AN_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A short measurement: ``prompts`` question-conditions took ``seconds``, their answers ``tokens`` in all."""
+
+    prompts: int
+    answers: int
+    seconds: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """``prompts`` question-conditions or judgements; ``requests``: HTTP requests of a server, else the prompts.
+
+    ``tokens_in``: over all requests, estimated from the prompts' bytes; ``tokens_most``: generated at most.
+    """
+
+    prompts: int
+    requests: int
+    answers: int
+    tokens_in: int
+    tokens_most: int
+    server: bool
+    measured: Measured | None = None
+
+    @property
+    def tokens_out(self) -> int | None:
+        """Generated tokens at the measured mean length; None without a measurement."""
+        if self.measured is None or not self.measured.answers:
+            return None
+        return round(self.answers * self.measured.tokens / self.measured.answers)
+
+    @property
+    def seconds(self) -> float | None:
+        """At the measured pace by answers; None without a measurement."""
+        if self.measured is None or not self.measured.answers:
+            return None
+        return self.measured.seconds * self.answers / self.measured.answers
+
+    def money(self, price: Price) -> float | None:
+        """Of a server the tokens, out at most where nothing was measured; else the machine's hours, if measured."""
+        if self.server:
+            out = self.tokens_most if self.tokens_out is None else self.tokens_out
+            return (self.tokens_in * price.tokens_in + out * price.tokens_out) / 1e6
+        return None if self.seconds is None else self.seconds / _SECONDS_AN_HOUR * price.hour
+
+    def lines(self, price: Price, unit: str = "question-conditions") -> list[str]:
+        """Requests, tokens, money and time, a line each."""
+        per = round(self.tokens_in / self.requests) if self.requests else 0
+        out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
+        what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"
+        found = [f"requests  {what}, {self.answers:,} answers",
+                 f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
+        money = self.money(price)
+        if money is not None:
+            most = "at most " if self.server and self.tokens_out is None else "about "
+            found.append(f"money     {most}{price.currency} {money:,.2f} by {price.source} (put your own prices in)")
+        if self.measured is None or self.seconds is None:
+            found.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
+        else:
+            took = f"{self.measured.prompts} of them took {self.measured.seconds:.1f} s"
+            found.append(f"time      about {duration(self.seconds)}: {took}")
+        return found
+
+
+def duration(seconds: float) -> str:
+    """``40 seconds``, ``12 minutes``, ``3.5 hours``."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def forecast(
+    config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]], measure: int = 0, total: int | None = None
+) -> Forecast:
+    """Count a stream of requests; with ``measure`` draw so many of them, spread over the stream, and keep nothing.
+
+    ``requests`` is called twice for that; ``total`` is their number where it is known. Raises :class:`UserError` as the
+    back end does.
+    """
+    server = config.backend == "openai"
+    prompts = sent = answers = 0
+    read = 0.0
+    for request in requests():
+        prompts += 1
+        answers += request.n + request.greedy
+        each = (1 if config.server_n and request.n else request.n) + request.greedy if server else 1
+        sent += each
+        read += each * tokens_of(answer_prompt(request.question, request.condition, request.evidence))
+    found = Forecast(prompts, sent, answers, round(read), answers * config.max_new_tokens, server)
+    if not measure or not prompts:
+        return found
+    step = max(1, prompts // measure)
+    chosen = [request for i, request in enumerate(requests()) if i % step == 0][:measure]
+    return Forecast(**{**found.__dict__, "measured": measured(config, chosen)})
+
+
+def measured(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measured:
+    """Draw the answers of a few requests and throw them away; opening the model is not counted."""
+    llm = open_llm(config)
+    begun = time.perf_counter()
+    sets = [made for group in llm.answer(chosen) for made in group]
+    seconds = time.perf_counter() - begun
+    samples = [sample for made in sets for sample in (*made.samples, *([made.greedy] if made.greedy else []))]
+    return Measured(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples))
+
+
+def tokens_of(text: str) -> float:
+    """Tokens of a text, estimated from its bytes."""
+    return len(text.encode()) / _BYTES_A_TOKEN

@@ -1,0 +1,53 @@
+"""Prices and latencies of the system to be deployed, and the keys of a look ahead at what a stage will cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, build
+from kbtrain.scripts import find
+
+PRICES = Path("eval/configs/prices.yaml")
+
+
+class Prices(Config):
+    """Prices and latencies of the system to be deployed: assumptions, set by whoever runs it."""
+
+    currency: str = Field("USD", description="of all prices")
+    search: float = Field(ge=0, description="price of one search")
+    million_tokens_in: float = Field(ge=0, description="price of a million prompt tokens")
+    million_tokens_out: float = Field(ge=0, description="price of a million generated tokens")
+    machine_hour: float = Field(ge=0, description="price of an hour of the machine that runs the gate")
+    search_seconds: float = Field(ge=0, description="one search takes so long")
+    seconds_per_1000_tokens_in: float = Field(ge=0, description="reading a thousand prompt tokens takes so long")
+    seconds_per_1000_tokens_out: float = Field(ge=0, description="generating a thousand tokens takes so long")
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of a million tokens read and written, and of an hour of the machine; ``source`` names where they stand."""
+
+    currency: str
+    tokens_in: float
+    tokens_out: float
+    hour: float
+    source: str
+
+
+def price_of(name: Path) -> Price:
+    """Token and machine prices of a file, or of the shipped one of that name, for a forecast."""
+    path = find(name, "configs", what="price list")
+    prices = build(Prices, path, {})
+    tokens = prices.million_tokens_in, prices.million_tokens_out
+    return Price(prices.currency, *tokens, prices.machine_hour, path.name)
+
+
+class ForecastConfig(Config):
+    """Keys of a look ahead."""
+
+    dry_run: bool = Field(False, description="say requests, tokens, money and time, and stop")
+    measure: int = Field(0, ge=0, description="dry_run: do so many of them, keep nothing, and tell the time of all")
+    prices: Path = Field(PRICES, description="dry_run: YAML file with prices")
