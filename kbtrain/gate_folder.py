@@ -341,9 +341,13 @@ def question_hash(text: str) -> str:
     return hashlib.sha256(normalise(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def write_trained_on(folder: Path, examples: Iterable[Example]) -> None:
-    """Note the questions a gate was trained on, so that it is never scored on them unnoticed in another run."""
+def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable[Path] = ()) -> None:
+    """Note the questions a gate was trained on, so that it is never scored on them unnoticed in another run.
+
+    ``others``: folders of gates that it is made of, whose questions count as well.
+    """
     hashes = {question_hash(example.question) for example in examples if isinstance(example, GateExample)}
+    hashes |= {one for other in others for path in other.rglob(TRAINED_ON) for one in path.read_text("utf-8").split()}
     if hashes:
         write_atomically(folder / TRAINED_ON, "".join(f"{one}\n" for one in sorted(hashes)))
 

@@ -49,13 +49,13 @@ def main(config: TrainFeaturesConfig) -> None:
     frequencies = Frequencies.of_index(config.index, config.least_passages)
     after_search = config.evidence is not None
     gate = Features.fit(frequencies, data.train, config.labels, after_search, config.knots, config.seed)
-    asked = data.questions()
     made = FittedGate(
-        gate=gate,
+        card=gate.card,
         write=frequencies.save,
-        open=Features.load,
+        dev=gate.score_all(data.questions("dev")),
+        again=lambda folder: Features.load(folder).score_all(data.questions("dev")),
         held_out=held_out_scores(gate, data.train, config.knots, config.seed),
-        trained_on=asked,
+        trained_on=data.questions(),
         what="Says whether a question needs retrieval, from its form and from how often its words stand in the corpus"
         + (", and from what the search found" if after_search else "")
         + ". Score: p(retrieval needed) in [0, 1]; no model is called.",

@@ -36,8 +36,10 @@ from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
 from kbtrain.gates.seakr.signals import SIGNALS
+from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
+from kbtrain.gates.untrained import draft, p_yes
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -70,6 +72,10 @@ class Kind:
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
     return AverageGate.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
+
+
+def _stack(folder: Path, dtype: str, device: str) -> Gate:
+    return Stack.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
 
 
 def _named(*names: str) -> Callable[[Any], tuple[str, ...]]:
@@ -112,6 +118,8 @@ GATES: dict[str, Kind] = {
         "recipes/train_features.py",
     ),
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
+    "p_yes": Kind(p_yes.PYesCard, p_yes.PYes.load, QUESTION, _named(*p_yes.SIGNALS), "recipes/make_untrained.py"),
+    "draft": Kind(draft.DraftCard, draft.Draft.load, QUESTION, _named(*draft.SIGNALS), "recipes/make_untrained.py"),
     "ragate_mha": Kind(
         ClassifierCard, RagateMHA.load, QUESTION | TURN, _named("ragate_mha"), "recipes/train_ragate_mha.py"
     ),
@@ -132,6 +140,7 @@ GATES: dict[str, Kind] = {
         "eval/score.py",
         fit=StructuralGate.fit,
     ),
+    "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py"),
     "average": Kind(AverageCard, _average, QUESTION | TURN, _named("average"), "eval/score.py"),
 }
 # Folders of version 0.1 whose name was not their kind's.
@@ -269,7 +278,8 @@ def _renamed(name: str, kind: str, folder: str) -> str:
 def _depends(folder: Path, card: GateCard) -> str:
     """Hashes of card and weights; of a gate made of others: theirs."""
     if card.parts():
-        return ":".join(_depends(folder / part, read_card(folder / part)) for part in card.parts())
+        of_parts = (_depends(folder / part, read_card(folder / part)) for part in card.parts())
+        return ":".join([*of_parts, *([card.depends()] if isinstance(card, StackCard) else [])])
     weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
     return ":".join([card.depends(), *weights])
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config
-from kbtrain.gate_folder import CARD, Gate, HeldOut, KeyedCard, KeyedGate, write_held_out, write_trained_on
+from kbtrain.gate_folder import CARD, HeldOut, KeyedCard, write_held_out, write_trained_on
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import git_state, package_versions, peak_rss_mb, write_meta
-from kbtrain.records import GateExample, Split
+from kbtrain.records import Example, GateExample, Split
 from kbtrain.training.data import Labelled, Labels, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import TOLERANCE, USE_QUESTION, DevScores, largest_difference, save_checked
 from kbtrain.training.model_card import ModelCard
@@ -60,31 +60,50 @@ def read_keyed(config: FittedConfig) -> KeyedData:
     return data
 
 
+Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order
+
+
 @dataclass(frozen=True)
 class FittedGate:
     """A fitted gate, ready to be put into its folder.
 
-    ``write``: writes what the folder needs beside its card; ``open`` opens the folder. ``held_out``: by name of the
-    score, those of training questions by gates fitted without them. ``what``, ``points``, ``limits``: for the
-    model card. ``inputs``: further files that it was made from.
+    ``write``: writes what the folder needs beside its card. ``dev``: scores of the dev questions; ``again``: the same
+    by the gate of a folder. ``held_out``: by name of the score, those of training questions by gates fitted without
+    them. ``trained_on``: the questions; ``members``: folders of gates that it is made of. ``what``, ``points``,
+    ``limits``: for the model card. ``inputs``: further files that it was made from.
     """
 
-    gate: KeyedGate
+    card: KeyedCard
     write: Callable[[Path], None]
-    open: Callable[[Path], Gate]
+    dev: Scores
+    again: Callable[[Path], Scores]
     held_out: Mapping[str, Sequence[HeldOut]]
+    trained_on: Sequence[GateExample]
     what: str
     points: tuple[str, ...]
     limits: str
     inputs: Sequence[Path] = ()
-    trained_on: Sequence[GateExample] = ()
+    members: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Scores that are there, as :class:`~kbtrain.training.finish.DevScores` asks for them."""
+
+    name: str
+    by_id: Mapping[str, float]
+
+    def score(self, examples: Sequence[Example]) -> list[float]:
+        return [self.by_id[example.id] for example in examples]
 
 
 def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, started: float) -> str:
     """Write the folder, open it again, compare, describe; returns the sentence to be said."""
-    gate, card = made.gate, made.gate.card
-    assert isinstance(card, KeyedCard)  # for the type checker
-    dev = {key: DevScores.of(gate.gate(key), data.dev[key], config.dev) for key in gate.keys}
+    ids = [example.id for example in data.questions("dev")]
+    dev = {}
+    for key, name in zip(made.card.keys, made.card.names(), strict=True):
+        known = _Known(name, dict(zip(ids, made.dev[name], strict=True)))
+        dev[key] = DevScores.of(known, data.dev[key], config.dev)
     run = {
         **config.model_dump(mode="json"),
         **git_state(),
@@ -93,25 +112,19 @@ def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, start
         "seconds": round(time.time() - started, 1),
         "peak_rss_mb": peak_rss_mb(),
     }
-    card = card.model_copy(
-        update={
-            "thresholds": {gate.gate(key).name: of_key.threshold for key, of_key in dev.items()},
-            "label_rule": label_rule(config.train),
-            "run": run,
-            "versions": package_versions(),
-        }
-    )
+    thresholds = {name: dev[key].threshold for key, name in zip(made.card.keys, made.card.names(), strict=True)}
+    about = {"run": run, "label_rule": label_rule(config.train), "versions": package_versions()}
+    card = made.card.model_copy(update={"thresholds": thresholds, **about})
 
     def write(folder: Path) -> None:
         made.write(folder)
         write_held_out(folder, made.held_out)
-        write_trained_on(folder, made.trained_on)
+        write_trained_on(folder, made.trained_on, made.members)
         card.write(folder)
 
     def difference(folder: Path) -> float:
-        again = made.open(folder).score_all(data.questions("dev"))
-        now = gate.score_all(data.questions("dev"))
-        return max(largest_difference(now[name], again[name]) for name in now)
+        again = made.again(folder)
+        return max(largest_difference(made.dev[name], again[name]) for name in card.names())
 
     page = _model_card(card, made, dev)
     worst = save_checked(config.output, write, difference, TOLERANCE, page.text)
@@ -119,9 +132,7 @@ def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, start
     facts = {"dev": {key: of_key.metrics for key, of_key in dev.items()}}
     inputs = [config.train, config.dev, *made.inputs]
     write_meta(config.output / CARD, stage="train", config=run, inputs=inputs, extra=facts, started=started)
-    figures = ", ".join(
-        f"{key} {of_key.metrics['auroc']:.3f}" for key, of_key in dev.items() if "auroc" in of_key.metrics
-    )
+    figures = ", ".join(f"{key} {one.metrics['auroc']:.3f}" for key, one in dev.items() if "auroc" in one.metrics)
     return (
         f"{len(data.questions())} questions, fitted in {run['seconds']} s; AUROC on dev: {figures or 'one class'}; "
         f"saved, opened again, scores equal (to {worst:.0e}) -> {config.output}"

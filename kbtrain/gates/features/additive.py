@@ -72,7 +72,7 @@ def fit_additive(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOT
     if not parts:
         raise UserError("no feature varies among the training questions; there is nothing to learn")
     hats = np.hstack(parts)
-    strength = min(STRENGTHS, key=lambda c: _loss(hats, labels, c, seed))
+    strength = least_loss(STRENGTHS, hats, labels, seed)
     line = fit_logistic(hats, labels, strength)
     heights = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()])[:-1])
     curves = {
@@ -109,6 +109,11 @@ def fit_logistic(features: Array, need: Array, strength: float):  # type: ignore
     used = shares > 0
     line = LogisticRegression(C=strength, max_iter=5000, tol=1e-6)
     return line.fit(np.vstack([features, features])[used], both[used], sample_weight=shares[used])
+
+
+def least_loss(strengths: Sequence[float], features: Array, need: Array, seed: int) -> float:
+    """C of the least cross-validated log loss."""
+    return min(strengths, key=lambda strength: _loss(features, need, strength, seed))
 
 
 def _loss(features: Array, need: Array, strength: float, seed: int) -> float:

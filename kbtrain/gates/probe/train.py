@@ -186,8 +186,7 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Key, str], n_comp
         "ridge are estimates, not bounded to [0, 1].",
         of_dev="95 % intervals: questions resampled",
         metrics=table({f"auroc_{key}": text for key, text in figures.items()}) or "No dev examples were given.",
-        threshold="None is set by training. `eval/calibrate.py` chooses one on dev and writes it into "
-        "`gate.json`.",
+        threshold="None is set by training. `eval/calibrate.py` chooses one on dev and writes it into `gate.json`.",
         run=card.run,
         versions=card.versions,
         n_probe=n_compared,

@@ -1,0 +1,1 @@
+"""Gate made of other gates' scores by a logistic regression."""

@@ -1,0 +1,127 @@
+"""The gate ``stack``: a logistic regression on the scores of any gates, whose folders its own names."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gates.stack.linear import Columns, Linear
+from kbtrain.prompts.kbm import Key
+from kbtrain.records import Example, GateExample
+from kbtrain.training.data import Labels
+
+OpenMember = Callable[[Path], Gate]
+
+
+class Member(BaseModel):
+    """A gate's folder, as seen from the stack's, and the names of those of its scores that are read.
+
+    In the stack's models they stand as ``FOLDER/SCORE``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    folder: str
+    scores: tuple[str, ...]
+    stage: Stage
+
+    def inputs(self) -> dict[str, str]:
+        """The name in the stack's models by the name of the score."""
+        return {score: f"{Path(self.folder).name}/{score}" for score in self.scores}
+
+
+class StackCard(KeyedCard):
+    """The content of ``gate.json``: members, and a model of their scores for each key."""
+
+    PREFIX: ClassVar[str] = "stack"
+    ABSENT = frozenset({"base_model"})
+    kind: Literal["stack"] = "stack"
+    members: tuple[Member, ...]
+    labels: Labels
+    models: dict[Key, Linear]
+
+    def parts(self) -> tuple[str, ...]:
+        """The members' folders."""
+        return tuple(member.folder for member in self.members)
+
+    @property
+    def stage(self) -> Stage:
+        """That of the member that can be asked last."""
+        return max((member.stage for member in self.members), key=STAGES.index)
+
+
+class Stack(KeyedGate):
+    """Score = p(retrieval needed) in [0, 1] by :attr:`key`. It costs what its members cost: ``spent`` is their sum."""
+
+    prefix = "stack"
+    unit = "probability"
+
+    def __init__(self, gates: Sequence[Gate], card: StackCard, key: Key | None = None) -> None:
+        self.gates = list(gates)
+        self.card: StackCard = card
+        self.keys: tuple[Key, ...] = card.keys
+        self.key: Key = card.keys[0] if key is None else key
+        self.needs_evidence = any(gate.needs_evidence for gate in gates)
+        self.needs_samples = any(gate.needs_samples for gate in gates)
+        self.reads = frozenset.intersection(*(gate.reads for gate in gates))
+        self._spent: Counter[str] = Counter()
+
+    @property
+    def spent(self) -> Counter[str]:
+        """Requests, samples and tokens of all members so far; a member that counts none makes one request each."""
+        return self._spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        return combined(self.card, self._columns(examples), (self.key,))[self.name]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every key, from one pass of each member."""
+        examples = cast("list[GateExample]", self.examples(inputs))
+        return combined(self.card, self._columns(examples), self.keys)
+
+    def _columns(self, examples: Sequence[GateExample]) -> Columns:
+        columns: dict[str, list[float]] = {}
+        for gate, member in zip(self.gates, self.card.members, strict=True):
+            before = Counter(gate.spent)
+            scores = gate.score_all(examples)
+            columns |= {name: scores[score] for score, name in member.inputs().items()}
+            after = gate.spent
+            cost = {name: after[name] - before[name] for name in after} or {"requests": len(examples)}
+            for name, n in cost.items():
+                self._spent[name] += n
+        return columns
+
+    @classmethod
+    def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:
+        """Open a folder and its members'. Raises :class:`UserError`."""
+        card = StackCard.read(folder)
+        return cls([open_member(Path(folder) / member.folder) for member in card.members], card, card.best_key())
+
+
+def combined(card: StackCard, columns: Columns, keys: Sequence[Key]) -> dict[str, list[float]]:
+    """Scores by name, from the members' scores."""
+    return {f"{card.PREFIX}_{key}": [logistic(x) for x in card.models[key].log_odds(columns)] for key in keys}
+
+
+def make_members(
+    output: Path, folders: Sequence[Path], names: Mapping[Path, Sequence[str]], stages: Mapping[Path, Stage]
+) -> tuple[Member, ...]:
+    """Members of a stack in ``output``, by their folders. Raises :class:`UserError` for fewer than two scores, and for
+    two folders of one name."""
+    if sum(len(names[folder]) for folder in folders) < 2:
+        raise UserError("a stack combines two scores at least; name more members")
+    if len({folder.name for folder in folders}) < len(folders):
+        raise UserError("key 'members': two folders have the same name; rename one")
+    return tuple(
+        Member(
+            folder=Path(os.path.relpath(folder, output)).as_posix(), scores=tuple(names[folder]), stage=stages[folder]
+        )
+        for folder in folders
+    )

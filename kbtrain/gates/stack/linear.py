@@ -1,0 +1,103 @@
+"""Logistic regression on other gates' scores: few weights, kept as numbers.
+
+A score that lies in [0, 1] in all training questions enters as log odds; scores outside the range of the training
+questions count as its end. All are put on mean 0 and deviation 1, so that the penalty means the same for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from kbtrain.errors import UserError
+from kbtrain.gates.features.additive import fit_logistic, folds, least_loss
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+Columns = Mapping[str, Sequence[float]]  # scores by name
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # C of the logistic regression
+_CLIP = 1e-3  # probabilities nearer to 0 or 1 count as this
+
+
+class Input(BaseModel):
+    """One score: clipped to ``low`` and ``high``, as log odds if ``log_odds``, times ``slope``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    low: float
+    high: float
+    log_odds: bool
+    slope: float
+
+    def value(self, score: float) -> float:
+        """The score as it enters, before the slope."""
+        value = min(max(score, self.low), self.high)
+        if not self.log_odds:
+            return value
+        p = min(max(value, _CLIP), 1 - _CLIP)
+        return math.log(p) - math.log1p(-p)
+
+
+class Linear(BaseModel):
+    """Log odds = ``intercept`` + the sum over ``inputs``; ``strength`` is the C that was chosen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    intercept: float
+    inputs: dict[str, Input]
+    strength: float
+
+    def log_odds(self, columns: Columns) -> list[float]:
+        """Of each question."""
+        n = len(next(iter(columns.values())))
+        return [
+            self.intercept + math.fsum(one.slope * one.value(columns[name][i]) for name, one in self.inputs.items())
+            for i in range(n)
+        ]
+
+
+def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0) -> Linear:
+    """``need``: probability in [0, 1] of each question that retrieval is needed. The penalty is chosen by
+    cross-validation. Raises :class:`UserError` if no score varies.
+    """
+    import numpy as np
+
+    labels = np.asarray(need, dtype=np.float64)
+    shapes = {name: _shape(values) for name, values in columns.items() if min(values) < max(values)}
+    if not shapes:
+        raise UserError("no member's score varies among the training questions; there is nothing to learn")
+    table = np.array([[shape.value(value) for value in columns[name]] for name, shape in shapes.items()]).T
+    mean, spread = table.mean(0), table.std(0)
+    scaled = (table - mean) / spread
+    strength = least_loss(STRENGTHS, scaled, labels, seed)
+    line = fit_logistic(scaled, labels, strength)
+    slopes = line.coef_[0] / spread
+    inputs = {
+        name: shape.model_copy(update={"slope": float(slope)})
+        for (name, shape), slope in zip(shapes.items(), slopes, strict=True)
+    }
+    return Linear(intercept=float(line.intercept_[0] - slopes @ mean), inputs=inputs, strength=strength)
+
+
+def held_out_log_odds(columns: Columns, need: Sequence[float], seed: int = 0) -> list[float]:
+    """Log odds of each question by a regression fitted to the questions of the other folds."""
+    found = [0.0] * len(need)
+    for fit, rest in folds(len(need), seed):
+        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed)
+        for i, value in zip(rest, model.log_odds(_rows(columns, rest)), strict=True):
+            found[i] = value
+    return found
+
+
+def _rows(columns: Columns, places: Sequence[int]) -> Columns:
+    return {name: [values[i] for i in places] for name, values in columns.items()}
+
+
+def _shape(values: Sequence[float]) -> Input:
+    low, high = min(values), max(values)
+    return Input(low=low, high=high, log_odds=low >= 0 and high <= 1, slope=0.0)

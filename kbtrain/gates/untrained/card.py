@@ -1,0 +1,23 @@
+"""The card of gates that are an untrained model's own signals."""
+
+from __future__ import annotations
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import GateCard
+
+
+class UntrainedCard(GateCard):
+    """``signal``: the one that decides; all others of the kind come from the same pass."""
+
+    ABSENT = frozenset({"label_rule"})
+    NO_SCORE = frozenset({"thresholds", "run"})
+    base_model: str
+    dtype: str
+    prompt_fingerprint: str
+    signal: str
+
+
+def check_signal(signal: str, signals: tuple[str, ...]) -> None:
+    """Raise :class:`UserError` for a signal that the kind does not have."""
+    if signal not in signals:
+        raise UserError(f"key 'signal': unknown '{signal}'; valid: {', '.join(signals)}")

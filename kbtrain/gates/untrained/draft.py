@@ -1,0 +1,125 @@
+"""The gate ``draft``: the first tokens of the greedy answer to the very prompt that is answered, and their uncertainty.
+
+After TARG (arXiv 2511.09803). ``draft_margin``: mean over the draft's tokens of the second highest probability divided
+by the highest, exp(-gap of their logits), in [0, 1]; ``draft_entropy``: mean entropy of the next-token distribution, in
+nats; ``first_token_entropy``: that of the first token, which is known after the prefill. Where retrieval is not needed
+the draft is the answer's beginning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from pydantic import Field
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate, Stage
+from kbtrain.gates.seakr.gate import prompt_text
+from kbtrain.gates.untrained.card import UntrainedCard, check_signal
+from kbtrain.models.batching import BatchLimits, batches
+from kbtrain.prompts.kbm import answer_fingerprint, encode
+from kbtrain.records import GREEDY, Example, GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from kbtrain.llm.sampler.draft_sampler import Draft as Drafted
+
+SIGNALS = ("draft_margin", "draft_entropy", "first_token_entropy")
+TOKENS = 16
+MAX_PROMPT = 2048
+
+
+class DraftCard(UntrainedCard):
+    """The content of ``gate.json``; ``tokens``: length of a draft."""
+
+    kind: Literal["draft"] = "draft"
+    tokens: int = Field(TOKENS, ge=1, le=64)
+
+    @property
+    def stage(self) -> Stage:
+        """After the draft; for the first token's entropy alone after the prefill."""
+        return "prefill" if self.signal == "first_token_entropy" else "draft"
+
+
+class Draft(Gate):
+    """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and generated tokens."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
+        from kbtrain.llm.base import Sampling
+        from kbtrain.llm.sampler.draft_sampler import DraftSampler
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+
+        check_signal(card.signal, SIGNALS)
+        self.tokenizer = tokenizer
+        self.card: DraftCard = card
+        self._spent: Counter[str] = Counter()
+        problem = prefix_problem(model, MAX_PROMPT + card.tokens)
+        if problem:
+            warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
+        self._samplers = {
+            tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared=problem is None)
+            for tokens in {1, card.tokens}
+        }
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:
+        """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
+        from kbtrain.models.load import load_model
+
+        card = DraftCard.read(folder)
+        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+        found = answer_fingerprint(tokenizer)
+        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+        return cls(model, tokenizer, card)
+
+    @property
+    def name(self) -> str:
+        """The signal that decides."""
+        return self.card.signal
+
+    @property
+    def spent(self) -> Counter[str]:
+        """``requests`` and ``tokens`` so far."""
+        return self._spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example; of the first token's entropy no other token is generated."""
+        tokens = 1 if self.name == "first_token_entropy" else self.card.tokens
+        return [signals(draft)[self.name] for draft in self.drafts(examples, tokens)]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every signal, from one draft."""
+        found = [signals(d) for d in self.drafts(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)]
+        return {name: [one[name] for one in found] for name in SIGNALS}
+
+    def drafts(self, examples: Sequence[GateExample], tokens: int) -> list[Drafted]:
+        """Draft of each example, of at most ``tokens`` tokens. Raises :class:`UserError` for a prompt that is too
+        long, and for a model whose logits are no numbers."""
+        from kbtrain.llm.sampler.sampler import PromptRows
+
+        rows = [
+            PromptRows(e.id, "llm", tuple(encode(self.tokenizer, prompt_text(e, e.reference))), (GREEDY,))
+            for e in examples
+        ]
+        long = next((row for row in rows if len(row.ids) > MAX_PROMPT), None)
+        if long is not None:
+            raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")
+        place, found = {id(row): i for i, row in enumerate(rows)}, {}
+        for batch in batches(rows, BatchLimits()):
+            for row, answers in zip(batch, self._samplers[tokens].sample(batch), strict=True):
+                found[place[id(row)]] = answers[0]
+        self._spent["requests"] += len(rows)
+        self._spent["tokens"] += sum(draft.sample.n_tokens for draft in found.values())
+        return [found[i] for i in range(len(rows))]
+
+
+def signals(draft: Drafted) -> dict[str, float]:
+    """The scores of a draft by name."""
+    n = len(draft.entropies)
+    values = sum(draft.ratios) / n, sum(draft.entropies) / n, draft.entropies[0]
+    return dict(zip(SIGNALS, values, strict=True))

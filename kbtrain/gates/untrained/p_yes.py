@@ -1,0 +1,110 @@
+"""The gate ``p_yes``: the answering model is asked if it can answer, and its first token and inner states are read.
+
+Three scores from one forward pass: 1 - p(Yes) at the first answer token; 1 - internal confidence (arXiv 2506.09669:
+p(Yes) read from the last layers and tokens); and the log of the question's perplexity, in nats a token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate, Unit
+from kbtrain.gates.untrained.card import UntrainedCard, check_signal
+from kbtrain.models.batching import like_length
+from kbtrain.prompts.kbm import encode
+from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
+from kbtrain.records import Example, GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from kbtrain.gates.untrained.forward import YesNoPrompt
+
+SIGNALS = ("p_yes", "internal_confidence", "question_perplexity")
+TOKENS_PER_BATCH = 2048  # padding counted: bounds the states and logits that are held
+MAX_PROMPT = 2048
+
+
+class PYesCard(UntrainedCard):
+    """The content of ``gate.json``."""
+
+    kind: Literal["p_yes"] = "p_yes"
+
+
+class PYes(Gate):
+    """Score by :attr:`card`'s signal; see :data:`SIGNALS`. Higher: the model says less that it can answer."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: PYesCard) -> None:
+        from kbtrain.gates.untrained.forward import answer_ids
+
+        check_signal(card.signal, SIGNALS)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.card: PYesCard = card
+        self.yes, self.no = answer_ids(tokenizer)
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> PYes:
+        """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
+        from kbtrain.models.load import load_model
+
+        card = PYesCard.read(folder)
+        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+        found = yes_no_fingerprint(tokenizer)
+        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+        return cls(model, tokenizer, card)
+
+    @property
+    def name(self) -> str:
+        """The signal that decides."""
+        return self.card.signal
+
+    @property
+    def unit(self) -> Unit | None:  # type: ignore[override]  # of the signal
+        """Probability, but for the perplexity's logarithm."""
+        return None if self.name == "question_perplexity" else "probability"
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        return self._scores(examples)[self.name]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every signal, from one pass."""
+        return self._scores(cast("list[GateExample]", self.examples(inputs)))
+
+    def _scores(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
+        """Raises :class:`UserError` for a prompt that is too long, and for states that are no numbers."""
+        from kbtrain.gates.untrained.forward import read_batch
+
+        prompts = [self._prompt(example) for example in examples]
+        found = {name: [math.nan] * len(prompts) for name in SIGNALS}
+        for batch in like_length([len(prompt.ids) for prompt in prompts], TOKENS_PER_BATCH):
+            read = read_batch(self.model, [prompts[i] for i in batch], self.yes, self.no)
+            for i, one in zip(batch, read, strict=True):
+                for name, value in zip(SIGNALS, (1 - one.p_yes, 1 - one.confidence, one.surprisal), strict=True):
+                    found[name][i] = value
+        bad = [e.id for i, e in enumerate(examples) if not all(math.isfinite(found[name][i]) for name in SIGNALS)]
+        if bad:
+            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+        return found
+
+    def _prompt(self, example: GateExample) -> YesNoPrompt:
+        """The question's tokens are those between the beginning and the end that a prompt without it has as well."""
+        from kbtrain.gates.untrained.forward import YesNoPrompt
+
+        ids, empty = (
+            encode(self.tokenizer, can_you_answer(query, example.language)) for query in (example.question, "")
+        )
+        if len(ids) > MAX_PROMPT:
+            raise UserError(f"'{example.id}': prompt of {len(ids)} tokens; room for {MAX_PROMPT}")
+        start = max(1, _common(ids, empty))
+        end = max(start + 1, len(ids) - _common(ids[::-1], empty[::-1]))
+        return YesNoPrompt(tuple(ids), start, min(end, len(ids)))
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

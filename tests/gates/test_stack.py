@@ -1,0 +1,209 @@
+"""The gate stack: its regression, its folder and members, its cost, and scores that are honest."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from support import scripts
+from support.recipes import Recipe
+from tiny_kbm import make_folder
+
+import kbtrain
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import question_hash
+from kbtrain.gates.features.additive import folds
+from kbtrain.gates.registry import handle
+from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
+from kbtrain.gates.untrained.draft import DraftCard
+from kbtrain.jsonl import read, write
+from kbtrain.prompts.kbm import answer_fingerprint
+from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
+from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.tokens import Tokens
+
+SIZES = {"train": 40, "dev": 22, "test": 6}
+
+
+def question(i, split):
+    known = i % 2 == 0
+    text = f"What is the {'capital' if known else 'river'} {i} of {split}?"
+    soft = 0.8 if known else 0.1 + i % 3 / 10
+    labels = {"mastery": known, "soft_mastery": soft, "benefit": not known, "soft_benefit": 1 - soft}
+    return GateExample(f"{split}{i}", f"{split}{i}", split, text, "en", None, **labels if split != "test" else {})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run folder with features/ (fitted), draft/ (not trained), evidence and scores of all splits."""
+    from kbtrain.models.load import load_tokenizer
+
+    run = tmp_path_factory.mktemp("stack") / "run"
+    for split, n in SIZES.items():
+        write(run / "examples" / f"{split}.jsonl", [question(i, split) for i in range(n)])
+    BM25.build([Passage("a", "River", "A river and a capital."), Passage("b", "Rivers", "All rivers.")], Tokens()).save(
+        run / "bm25"
+    )
+    asked = [question(i, split) for split, n in SIZES.items() for i in range(n)]
+    write(
+        run / "evidence.jsonl",
+        [Evidence(e.id, "bm25", "q", (Hit("a", "River", "A river.", i % 5 + 1.0),)) for i, e in enumerate(asked)],
+    )
+    model = make_folder(run.parent / "model")
+    card = DraftCard(base_model=str(model), dtype="fp32", signal="draft_margin", tokens=2,
+                     prompt_fingerprint=answer_fingerprint(load_tokenizer(str(model))))  # fmt: skip
+    card.write(run / "draft")
+    fit(run, "features", index=run / "bm25")
+    score(run)
+    return run
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def fit(folder, name, **settings):
+    keys = {split: folder / "examples" / f"{split}.jsonl" for split in ("train", "dev")} | {"output": folder / name}
+    arguments = [
+        part for key, value in {**keys, **settings}.items() for part in (f"--{key.replace('_', '-')}", str(value))
+    ]
+    Recipe(name.split("_")[0])(arguments)
+
+
+def score(run, splits="[train, dev, test]", **settings):
+    module = scripts.load("eval/score.py")
+    splits = tuple(splits.strip("[]").split(", "))
+    module.main(build(module.ScoreConfig, None, {"run": run, "splits": splits, "device": "cpu", **settings}))
+
+
+def stack(run, members="[features, draft]", **settings):
+    fit(run, "stack", run=run, members=members, **settings)
+
+
+def test_the_regression_is_scikit_learn_s_on_scaled_scores():
+    rng = np.random.default_rng(1)
+    p, nats = rng.uniform(0.05, 0.95, 60), rng.gamma(2.0, 1.0, 60)
+    need = (nats > 2).astype(float)
+    model = fit_linear({"p": list(p), "nats": list(nats), "same": [1.0] * 60}, list(need))
+    assert set(model.inputs) == {"p", "nats"}
+    assert (model.inputs["p"].log_odds, model.inputs["nats"].log_odds) == (True, False)
+    table = np.stack([np.log(p / (1 - p)), nats], axis=1)
+    scaled = (table - table.mean(0)) / table.std(0)
+    line = LogisticRegression(C=model.strength, max_iter=5000, tol=1e-6).fit(scaled, need)
+    found = model.log_odds({"p": list(p), "nats": list(nats)})
+    assert found == pytest.approx(line.decision_function(scaled), abs=1e-4)
+
+
+def test_a_value_by_hand_and_scores_outside_the_range_count_as_its_end():
+    model = Linear(
+        intercept=1.0,
+        inputs={
+            "p": Input(low=0.1, high=0.9, log_odds=True, slope=2.0),
+            "x": Input(low=0.0, high=3.0, log_odds=False, slope=-1.0),
+        },
+        strength=1.0,
+    )
+    # 1 + 2 log(.9 / .1) - 3, for 5 as for 3 and for 1 as for .9
+    assert model.log_odds({"p": [0.9, 1.0], "x": [3.0, 5.0]}) == pytest.approx([1 + 2 * np.log(9) - 3] * 2)
+
+
+def test_a_held_out_score_is_by_weights_that_never_saw_the_question():
+    columns = {"a": [float(i % 5) for i in range(40)], "b": [float(i % 3) for i in range(40)]}
+    need = [float(i % 5 > 2) for i in range(40)]
+    found = held_out_log_odds(columns, need)
+    fitted, rest = folds(40, 0)[0]
+    model = fit_linear({n: [v[i] for i in fitted] for n, v in columns.items()}, [need[i] for i in fitted])
+    assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
+
+
+def test_a_folder_opens_its_members_wherever_all_of_them_lie(run, tmp_path):
+    stack(run)
+    asked = list(read(GateExample, run / "examples" / "test.jsonl"))
+    gate = kbtrain.load_gate(run / "stack")
+    together = gate.score_all(asked)
+    assert list(together) == ["stack_mastery", "stack_benefit"]
+    for i, example in enumerate(asked):
+        assert [scores[0] for scores in gate.score_all([example]).values()] == pytest.approx(
+            [scores[i] for scores in together.values()], abs=1e-4
+        )
+    assert kbtrain.load_gate(run / "stack", key="benefit").score(asked) == together["stack_benefit"]
+    assert min(together["stack_mastery"][1::2]) > max(together["stack_mastery"][::2])  # rivers are not known
+    shutil.move(run, tmp_path / "moved")
+    again = kbtrain.load_gate(tmp_path / "moved" / "stack")
+    assert again.score_all(asked) == together
+    assert [member.folder for member in again.card.members] == ["../features", "../draft"]
+
+
+def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):
+    stack(run)
+    gate, draft = kbtrain.load_gate(run / "stack"), kbtrain.load_gate(run / "draft")
+    asked = list(read(GateExample, run / "examples" / "test.jsonl"))
+    gate.score_all(asked)
+    draft.score_all(asked)
+    assert gate.spent == draft.spent  # features ask nothing
+    assert (gate.stage, handle(run / "stack").stage, gate.needs_evidence) == ("draft", "draft", False)
+    fit(run, "features_search", index=run / "bm25", evidence=run / "evidence.jsonl")
+    score(run, only=("features_search",))
+    stack(run, "[features_search, draft]")
+    gate = kbtrain.load_gate(run / "stack")
+    assert (gate.stage, gate.needs_evidence) == ("search", True)
+    with pytest.raises(UserError, match="needs samples or retrieved text"):
+        gate.decide(["What is the river?"])
+    score(run, only=("stack",))  # with the passages of the run
+    assert len(list(read(GateScore, run / "scores" / "stack.jsonl"))) == 2 * sum(SIZES.values())
+
+
+def test_the_scores_of_what_it_was_fitted_to_are_held_out(run):
+    stack(run)
+    score(run, only=("stack",))
+    kept = {(r.gate, r.question_id): r.score for r in read(GateScore, run / "stack" / "held_out.jsonl")}
+    scores = {(r.gate, r.question_id): r.score for r in read(GateScore, run / "scores" / "stack.jsonl")}
+    for example in read(GateExample, run / "examples" / "train.jsonl"):
+        for name in ("stack_mastery", "stack_benefit"):
+            assert scores[name, example.question_id] == kept[name, question_hash(example.question)]
+    stack(run, fit_on="dev")
+    held = {r.question_id for r in read(GateScore, run / "stack" / "held_out.jsonl")}
+    assert held == {question_hash(e.question) for e in read(GateExample, run / "examples" / "dev.jsonl")}
+    with pytest.raises(UserError, match="was trained on 40 of 40 train questions"):  # its member features was
+        score(run, only=("stack",))
+    score(run, "[dev, test]", only=("stack",))
+
+
+def test_other_weights_of_a_member_are_another_stack(run):
+    stack(run)
+    before = handle(run / "stack").depends
+    card = json.loads((run / "stack" / "gate.json").read_text())
+    card["models"]["mastery"]["intercept"] += 1
+    (run / "stack" / "gate.json").write_text(json.dumps(card))
+    own = handle(run / "stack").depends
+    assert own != before
+    fit(run, "features", index=run / "bm25", keys="[mastery, benefit]", knots=3)
+    assert handle(run / "stack").depends not in (own, before)
+
+
+def test_bad_input_is_one_line(run):
+    with pytest.raises(UserError, match="a stack combines two scores at least"):
+        stack(run, "[features]", leave_out="[features_benefit]")
+    with pytest.raises(UserError, match="key 'leave_out': no score 'draft_margn'; did you mean 'draft_margin'"):
+        stack(run, leave_out="[draft_margn]")
+    with pytest.raises(UserError, match=r"gate.json: no such file"):
+        stack(run, "[features, gone]")
+    shutil.copytree(run / "draft", run / "draft2")
+    with pytest.raises(UserError, match=r"draft2.jsonl: no such file; run eval/score.py --splits"):
+        stack(run, "[features, draft2]")
+    rows = list(read(GateScore, run / "scores" / "draft.jsonl"))
+    write(run / "scores" / "draft.jsonl", [row for row in rows if row.question_id != "train3"])
+    with pytest.raises(UserError, match=r"no score of train question 'train3'; run eval/score.py"):
+        stack(run)
+    write(run / "scores" / "draft.jsonl", rows)
+    meta = run / "scores" / "features.jsonl.meta.json"
+    meta.write_text(json.dumps({**json.loads(meta.read_text()), "trained_on": {"train": 40}}))
+    with pytest.raises(UserError, match=r"scores of questions that gate 'features' was trained on .* teach nothing"):
+        stack(run)
+    stack(run, "[draft]")
+    shutil.rmtree(run / "draft")
+    with pytest.raises(UserError, match="no such file"):
+        kbtrain.load_gate(run / "stack")
