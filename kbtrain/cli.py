@@ -146,6 +146,7 @@ def _add_decide(commands: Any) -> None:
     decide.add_argument("--threshold", type=float, help="in place of the one in the folder")
     decide.add_argument("--dtype", default="auto", help="auto (as saved), fp32, bf16 or fp16")
     decide.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    decide.add_argument("--verify", action="store_true", help="hash the weights, even if no file looks changed")
     decide.set_defaults(run=_decide)
 
 
@@ -262,7 +263,7 @@ def _decide(args: argparse.Namespace) -> None:
             raise UserError(f"{args.file}: cannot be read ({error})") from None
     elif not args.texts:
         inputs = read_inputs(sys.stdin, "standard input")
-    gate = load_gate(args.folder, args.key, args.dtype, args.device)
+    gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify)
     for decided in decisions(gate, inputs, args.threshold):
         sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
         sys.stdout.flush()

@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
-from kbtrain.provenance import write_atomically
+from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, GateScore, TurnExample
 
 CARD = "gate.json"
@@ -88,13 +88,17 @@ class GateCard(BaseModel):
     label_rule: dict[str, Any] = {}
     run: dict[str, Any] = {}
     versions: dict[str, str] = {}
+    weights_sha256: dict[str, str] = {}  # SHA-256 of each safetensors file by its path in the folder
 
     @model_serializer(mode="wrap")
     def _in_file_order(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The kind's own fields stand before those about its making, as in every file written so far."""
         fields: dict[str, Any] = handler(self)
-        names = sorted(fields, key=lambda name: name in ("thresholds", "label_rule", "run", "versions"))
-        return {name: fields[name] for name in names if name not in self.ABSENT}
+        names = sorted(
+            fields, key=lambda name: name in ("thresholds", "label_rule", "run", "versions", "weights_sha256")
+        )
+        left_out = self.ABSENT if self.weights_sha256 else {*self.ABSENT, "weights_sha256"}
+        return {name: fields[name] for name in names if name not in left_out}
 
     @classmethod
     def read(cls, folder: Path | str, kind: str | None = None) -> Self:
@@ -112,12 +116,29 @@ class GateCard(BaseModel):
             raise UserError(f"{at(path)}: {one_line(error)}") from None
 
     def write(self, folder: Path) -> None:
-        """Write ``gate.json`` atomically."""
-        write_atomically(folder / CARD, json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+        """Write ``gate.json`` atomically, with the hashes of the weights that lie in the folder already."""
+        card = self if self.parts() else self.model_copy(update={"weights_sha256": hash_weights(folder)})
+        write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
+
+    def check_weights(self, folder: Path | str, full: bool = False) -> None:
+        """Raise :class:`UserError` unless the folder's weights are those that the card names.
+
+        A file whose size and time are as they were noted at its making is not read again, unless ``full``. Folders made
+        before weights were named pass.
+        """
+        noted = _noted_stamps(Path(folder))
+        for name, sha256 in self.weights_sha256.items():
+            path = Path(folder) / name
+            if not path.is_file():
+                raise UserError(f"{at(path)}: no such file; {CARD} names it, so the folder is not whole")
+            if not full and noted.get(name) == stamp(path):
+                continue
+            if file_sha256(path) != sha256:
+                raise UserError(f"{at(path)}: not the weights that {CARD} names; copy the folder again, or train again")
 
     def depends(self) -> str:
         """The part of the card that scores depend on, as JSON."""
-        return self.model_dump_json(exclude=set(self.NO_SCORE))
+        return self.model_dump_json(exclude={*self.NO_SCORE, "weights_sha256"})  # the weights count by themselves
 
     def parts(self) -> tuple[str, ...]:
         """Folders of the gates that this one is made of, relative to its own."""
@@ -176,6 +197,26 @@ class ClassifierCard(GateCard):
     key: Key = "mastery"
     base: Literal["dialogue_state"] | None = None
     seed: int
+
+
+def hash_weights(folder: Path) -> dict[str, str]:
+    """SHA-256 of each safetensors file of a folder, by its path there; checkpoints are left out."""
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _weights(folder)}
+
+
+def stamp_weights(folder: Path) -> dict[str, dict[str, int | None]]:
+    """Size and time of each of those files, by which :meth:`GateCard.check_weights` knows them again."""
+    return {path.relative_to(folder).as_posix(): stamp(path) for path in _weights(folder)}
+
+
+def _weights(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob("*.safetensors"))
+    return [path for path in found if not path.relative_to(folder).parts[0].startswith("checkpoint")]
+
+
+def _noted_stamps(folder: Path) -> dict[str, Any]:
+    noted = read_meta(folder / CARD).get("weights") if meta_path(folder / CARD).exists() else None
+    return noted if isinstance(noted, dict) else {}
 
 
 def read_gate_json(folder: Path | str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def write_meta(
         "config": None if config is None else dict(config),
         "inputs": _hashes(inputs),
         "sha256": file_sha256(path),
-        **_stamp(path),
+        **stamp(path),
         "n_records": _count_lines(path) if path.suffix == ".jsonl" else None,
         "packages": package_versions(),
         **git_state(),
@@ -119,7 +119,7 @@ def unchanged(path: Path, appended: bool = False) -> bool:
     path = Path(path)
     if not meta_path(path).exists():
         return True
-    meta, found = read_meta(path), _stamp(path)
+    meta, found = read_meta(path), stamp(path)
     size = meta.get("bytes")
     if size is None or found["bytes"] is None:  # a folder, or written before sizes were noted
         return bool(file_sha256(path) == meta.get("sha256"))
@@ -145,13 +145,13 @@ def check_unchanged(*paths: Path) -> None:
 def known_sha256(path: Path) -> str:
     """As :func:`file_sha256`, from the meta data where size and time are as they were noted."""
     if meta_path(path).exists():
-        meta, found = read_meta(path), _stamp(path)
+        meta, found = read_meta(path), stamp(path)
         if found["bytes"] is not None and all(meta.get(name) == value for name, value in found.items()):
             return str(meta["sha256"])
     return file_sha256(path)
 
 
-def _stamp(path: Path) -> dict[str, int | None]:
+def stamp(path: Path) -> dict[str, int | None]:
     """Size and time of a file by which a change is seen at once; None for a folder."""
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):

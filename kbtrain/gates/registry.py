@@ -190,8 +190,10 @@ def read_card(folder: Path | str) -> GateCard:
     return kind.card.read(folder, name)
 
 
-def load_gate(folder: Path | str, key: str | None = None, dtype: str = "auto", device: str = "auto") -> Gate:
-    """Open any gate's folder. ``dtype`` auto: as it was saved.
+def load_gate(
+    folder: Path | str, key: str | None = None, dtype: str = "auto", device: str = "auto", verify: bool = False
+) -> Gate:
+    """Open any gate's folder. ``dtype`` auto: as it was saved. ``verify``: hash its weights even if none looks changed.
 
     ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that was
     most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
@@ -199,6 +201,7 @@ def load_gate(folder: Path | str, key: str | None = None, dtype: str = "auto", d
     name, kind = kind_of(folder)
     if key is not None and not issubclass(kind.card, KeyedCard):
         raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")
+    kind.card.read(folder, name).check_weights(folder, verify)
     gate = kind.open(Path(folder), dtype, device)
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, write_trained_on
+from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights, write_trained_on
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
 from kbtrain.prompts.kbm import Key
@@ -105,7 +105,8 @@ def finish(config: FitConfig, state: TrainerState | None, ending: Ending) -> str
     write_run_files(output, config, ending.data, state.log_history if state else None)
     write_trained_on(output, ending.questions)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
-    write_meta(output / ending.last, stage=ending.stage, config=run, inputs=list(inputs), extra=ending.facts)
+    facts = {**ending.facts, "weights": stamp_weights(output)}
+    write_meta(output / ending.last, stage=ending.stage, config=run, inputs=list(inputs), extra=facts)
     if ending.score:
         ending.score()
     if not getattr(config, "keep_checkpoints", False):

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate_folder import Threshold, set_threshold, stamp_weights
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
@@ -20,6 +21,7 @@ from kbtrain.gates.true_false.template import Encoded, build_tree
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
 from kbtrain.prompts.kbm import kbm_fingerprint
+from kbtrain.provenance import file_sha256, write_meta
 
 KEYS = ("mastery", "certainty", "benefit")
 EXAMPLES = [example(i, reference=None if i % 3 else "It lies in the north. " * (i + 1)) for i in range(12)]
@@ -231,8 +233,32 @@ def test_a_gate_whose_layers_are_gone_is_refused_instead_of_scoring_with_noise(f
     half = {name: tensor for name, tensor in weights.items() if ".layers.1." not in name}
     assert 0 < len(half) < len(weights)
     save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"lacks \d+ tensors \(model\.layers\.1\."):
+    with pytest.raises(UserError, match=r"model\.safetensors: not the weights that gate\.json names; copy the folder"):
         kbtrain.load_gate(folder)
+    with pytest.raises(UserError, match=r"lacks \d+ tensors \(model\.layers\.1\."):
+        KBM.load(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors: no such file; gate\.json names it"):
+        kbtrain.load_gate(folder)
+
+
+def test_weights_of_another_training_are_refused_and_unchanged_ones_are_not_read_twice(folder, tokenizer, monkeypatch):
+    write_meta(folder / "gate.json", stage="train", config={}, inputs=[], extra={"weights": stamp_weights(folder)})
+    hashed = []
+    monkeypatch.setattr("kbtrain.gate_folder.file_sha256", lambda path: hashed.append(path.name) or file_sha256(path))
+    kbtrain.load_gate(folder)
+    assert hashed == []
+    kbtrain.load_gate(folder, verify=True)
+    assert hashed == ["model.safetensors"]
+    before = (folder / "model.safetensors").stat()
+    make_model(vocabulary=len(tokenizer), seed=1).save_pretrained(folder)
+    assert (folder / "model.safetensors").stat().st_size == before.st_size
+    with pytest.raises(UserError, match="not the weights that gate"):
+        kbtrain.load_gate(folder)
+    os.utime(folder / "model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
+    kbtrain.load_gate(folder)  # made to look unchanged: seen on request only
+    with pytest.raises(UserError, match="not the weights that gate"):
+        kbtrain.load_gate(folder, verify=True)
 
 
 def test_load_gate_opens_a_folder_and_scores_the_same(folder, tokenizer):

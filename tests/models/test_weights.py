@@ -132,3 +132,20 @@ def test_a_broken_adapter_file_is_one_line(folder: Path, adapter: Path, content:
     (adapter / "adapter_model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"adapter_model\.safetensors: no safetensors file, or a truncated one"):
         open_adapter(opened(folder), adapter)
+
+
+def test_tensors_that_transformers_itself_ignores_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """A base model that was published with its vision tower and its heads for several tokens at once."""
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    tiny = Qwen3_5TextConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, vocab_size=50, layer_types=["full_attention"],
+    )  # fmt: skip
+    Qwen3_5ForCausalLM(tiny).save_pretrained(tmp_path)
+    more = {"model.visual.blocks.0.mlp.weight": torch.ones(2), "mtp.layers.0.weight": torch.ones(2)}
+    changed(tmp_path, lambda tensors: tensors.update(more))
+    assert opened(tmp_path).config.vocab_size == 50
+    changed(tmp_path, lambda tensors: tensors.update(foreign=torch.ones(2)))
+    with pytest.raises(UserError, match=r"has no place for 1 tensor \(foreign\)"):
+        opened(tmp_path)
