@@ -38,6 +38,7 @@ class BuildConfig(Config):
     keys: tuple[Key, ...] = Field(("mastery", "certainty", "benefit"), description="targets a training example needs")
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
     benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
+    benefit_greedy: float = Field(0.0, ge=0, description="weight of the greedy answers in benefit (samples have 1)")
     with_reference: bool = Field(False, description="also examples with the evidence, labelled from rag samples")
     folder: str = Field("examples", description="folder of the examples in the run folder")
     on_leak: Literal["fail", "drop"] = Field("fail", description="training questions in dev or test, dev in test")
@@ -80,7 +81,9 @@ def main(config: BuildConfig) -> None:
     inputs = [config.run / name for name in files]
     check_unchanged(*inputs)
     rule = read_meta(inputs[1]).get("label_rule", {})
-    benefit = BenefitTarget.of(jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail)
+    benefit = BenefitTarget.of(
+        jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail, config.benefit_greedy
+    )
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])

@@ -41,7 +41,9 @@ class TrainProbeConfig(FitConfig):
     keys: tuple[Key, ...] = Field(ALL_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
     method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
-    average: int = Field(4, ge=1, description="heads of so many layers are averaged, the best by cross-validation")
+    average: int | None = Field(
+        None, ge=1, description="average the heads of so many layers, the best; null: 1, 2, 4 or 8 by cross-validation"
+    )
     layers: tuple[int, ...] | None = Field(None, description="layers to try, from 0; null: all")
     dtype: str = Field("auto", description="the model runs in auto, bf16, fp32 or fp16: as it did when it answered")
 

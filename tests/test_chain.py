@@ -1,4 +1,4 @@
-"""The promise of the demo on a handful of questions: from the atlas to a report, in ten stages.
+"""The promise of the demo on a handful of questions: from the atlas to a report, in all its stages.
 
 The model is a small random one of SmolLM2's class with its tokenizer; the real weights are sampled and scored in
 ``tests/models/test_smollm2.py``, and go through the whole chain in ``make demo``.
@@ -29,6 +29,9 @@ GATES = [
     "kbm_mastery",
     "kbm_certainty",
     "kbm_benefit",
+    "probe_mastery",
+    "probe_certainty",
+    "probe_benefit",
 ]
 
 
@@ -54,6 +57,11 @@ def run(tmp_path_factory) -> Path:
     )  # fmt: skip
     stage("data_gen/label.py", "--config", "data_gen/configs/label_demo.yaml", *here)
     stage("data_gen/build.py", "--config", "data_gen/configs/build_demo.yaml", *here)
+    stage(
+        "recipes/train_probe.py", "--config", "recipes/configs/probe_smollm2.yaml", *model, "--output",
+        f"{folder}/probe", "--states", f"{folder}/states/llm", "--train", f"{folder}/examples/train.jsonl",
+        "--dev", f"{folder}/examples/dev.jsonl",
+    )  # fmt: skip
     stage(
         "recipes/train_kbm.py", "--config", "recipes/configs/kbm_smollm2.yaml", *model, "--epochs", "1",
         "--train", f"{folder}/examples/train.jsonl", "--dev", f"{folder}/examples/dev.jsonl",

@@ -22,23 +22,39 @@ class BenefitTarget:
 
     Most benefits lie in a narrow band of [-1, 1]. Unstretched, as (1 + benefit) / 2, their targets hardly differ and
     a gate learns little of their order.
+
+    ``greedy``: weight of what retrieval does to the greedy answer (1 mends, -1 breaks it, 0) beside the sampled
+    benefit, whose weight is 1. Samples at temperature 1 are wrong far more often than the greedy answer, which is the
+    one in use: what helps them is not always what helps it.
     """
 
     tau: float = 0.0
     low: float = -1.0
     high: float = 1.0
+    greedy: float = 0.0
 
     @classmethod
-    def of(cls, labels: Iterable[Label], tau: float, tail: float) -> BenefitTarget:
+    def of(cls, labels: Iterable[Label], tau: float, tail: float, greedy: float = 0.0) -> BenefitTarget:
         """``low`` and ``high`` are the quantiles ``tail`` and 1 - ``tail`` of the training questions' benefits.
 
         They stay -1 and 1 when ``tail`` is 0, no training question has a benefit, or the quantiles fall together.
         """
-        found = Counter(made.benefit for made in labels if made.split == "train" and made.benefit is not None)
+        plain = cls(tau, greedy=greedy)
+        gains = (plain.gain(made) for made in labels if made.split == "train")
+        found = Counter(gain for gain in gains if gain is not None)
         if not tail or not found:
-            return cls(tau)
+            return plain
         low, high = quantile(found, tail), quantile(found, 1 - tail)
-        return cls(tau, low, high) if low < high else cls(tau)
+        return replace(plain, low=low, high=high) if low < high else plain
+
+    def gain(self, label: Label) -> float | None:
+        """Weighted mean of the sampled benefit and of the greedy answers' difference, in [-1, 1]; None without both."""
+        if not self.greedy or label.benefit is None:
+            return label.benefit
+        before, after = label.llm.greedy_correct, label.rag.greedy_correct if label.rag else None
+        if before is None or after is None:
+            return None
+        return (label.benefit + self.greedy * (after - before)) / (1 + self.greedy)
 
     def hard(self, benefit: float) -> bool:
         return benefit > self.tau
@@ -105,7 +121,7 @@ def example(question: Question, label: Label | None, target: BenefitTarget = PLA
     plain = _unlabelled(question, question.id, None)
     if label is None:
         return plain
-    gain = label.benefit
+    gain = target.gain(label)
     return replace(
         plain,
         mastery=label.known,

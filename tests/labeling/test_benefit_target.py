@@ -38,5 +38,21 @@ def test_without_a_range_nothing_is_stretched(made: Callable[..., Label], values
     assert BenefitTarget.of([made(b) for b in values], 0.2, 0.05) == BenefitTarget(0.2)
 
 
+def test_the_greedy_answers_have_their_weight(made: Callable[..., Label]) -> None:
+    def with_greedy(benefit: float, before: bool, after: bool | None) -> Label:
+        plain = made(benefit)
+        llm = dataclasses.replace(plain.llm, greedy_correct=before)
+        return dataclasses.replace(plain, llm=llm, rag=dataclasses.replace(plain.llm, greedy_correct=after))
+
+    half = BenefitTarget(greedy=1.0)
+    assert half.gain(with_greedy(0.2, False, True)) == pytest.approx(0.6)  # mended: (0.2 + 1) / 2
+    assert half.gain(with_greedy(0.2, True, False)) == pytest.approx(-0.4)
+    assert half.gain(with_greedy(0.2, True, True)) == pytest.approx(0.1)
+    assert half.gain(with_greedy(0.2, True, None)) is None and half.gain(made(0.2)) is None
+    assert PLAIN.gain(with_greedy(0.2, True, False)) == 0.2
+    labels = [with_greedy(0.0, False, True), with_greedy(0.0, True, False), with_greedy(0.0, True, True)]
+    assert BenefitTarget.of(labels, 0.0, 0.01, 1.0) == BenefitTarget(0.0, -0.5, 0.5, 1.0)
+
+
 def test_without_tails_nothing_is_stretched(made: Callable[..., Label]) -> None:
     assert BenefitTarget.of([made(0.1), made(0.6)], 0.0, 0.0) == PLAIN

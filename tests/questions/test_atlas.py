@@ -7,9 +7,11 @@ from collections import Counter, defaultdict
 from itertools import combinations
 
 import pytest
+from support import scripts
 
 from kbtrain.answers.grading import contains, is_correct, normalise, option_letter
-from kbtrain.questions import atlas_passages, load_questions
+from kbtrain.errors import UserError
+from kbtrain.questions import Reading, atlas_passages, load_questions
 from kbtrain.records import Passage, Question
 
 
@@ -136,3 +138,27 @@ def test_every_entity_has_a_short_passage(questions: list[Question], passages: d
 )
 def test_well_known_facts(questions: list[Question], identity: str, answer: str) -> None:
     assert is_correct(next(q for q in questions if q.id == identity), answer)
+
+
+def test_the_second_set_asks_openly_about_the_same_things_in_the_same_splits(
+    questions: list[Question], passages: dict[str, Passage]
+) -> None:
+    known = list(load_questions("atlas_known"))
+    assert len(known) >= 1400 and Counter(q.split for q in known)["test"] >= 350
+    assert {q.form for q in known} == {"open"} and {q.dataset for q in known} == {"atlas_known"}
+    assert sum((q.popularity or 0) >= 0.5 for q in known) > 0.85 * len(known)
+    assert all(passage in passages for q in known for passage in q.gold_passages)
+    split_of = {q.id: q.split for q in questions}
+    assert all(split_of.get(q.id, q.split) == q.split for q in known)
+    by_entity = defaultdict(set)
+    for q in known:
+        by_entity[q.entities[0]].add(q.split)
+    assert all(len(splits) == 1 for splits in by_entity.values())
+
+
+def test_collecting_the_second_set_brings_the_passages(tmp_path) -> None:
+    done = scripts.run("data_gen/collect.py", "--dataset", "atlas_known", "--run", tmp_path, "--train", "5")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "passages.jsonl").read_text().splitlines()) == len(list(atlas_passages()))
+    with pytest.raises(UserError, match="data set 'atlas_known' has its own splits"):
+        next(load_questions("atlas_known", None, Reading(split="test")))

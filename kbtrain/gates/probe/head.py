@@ -23,6 +23,7 @@ LEAST = 20  # training questions; below it a cross-validation is noise
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of ridge, per question and feature of unit variance
 STRENGTHS = (1e-4, 1e-3, 1e-2)  # C of the logistic regression
 FOLDS = 5
+AVERAGES = (1, 2, 4, 8)  # numbers of layers that are tried together
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,19 @@ def fit_layers(method: Method, layers: Sequence[int], read: Callable[[int], Arra
 
 
 def fit_head(
-    method: Method, fits: Sequence[LayerFit], n_layers: int, read: Callable[[int], Array], labels: Array
+    method: Method, fits: Sequence[LayerFit], n_layers: int | None, read: Callable[[int], Array], labels: Array
 ) -> Head:
-    """The average of the ``n_layers`` heads whose cross-validated predictions follow the labels best."""
+    """The average of the ``n_layers`` heads whose cross-validated predictions follow the labels best.
+
+    None: as many of :data:`AVERAGES` as together follow them best, cross-validated.
+    """
     import numpy as np
 
-    chosen = sorted(sorted(fits, key=lambda fit: (-fit.held_out, fit.layer))[:n_layers], key=lambda fit: fit.layer)
+    ranked = sorted(fits, key=lambda fit: (-fit.held_out, fit.layer))
+    if n_layers is None:
+        together = {n: _correlation(_mean(ranked[:n]), labels) for n in AVERAGES if n <= len(ranked)}
+        n_layers = max(together, key=lambda n: together[n])
+    chosen = sorted(ranked[:n_layers], key=lambda fit: fit.layer)
     weights, intercept = [], 0.0
     for fit in chosen:
         features, mean, spread = scaled(read(fit.layer))
@@ -89,9 +97,13 @@ def fit_head(
 
 def left_out(fits: Sequence[LayerFit], head: Head) -> Array:
     """(n,) cross-validated predictions of a head's training questions: the mean over its layers."""
+    return _mean([fit for fit in fits if fit.layer in head.layers])
+
+
+def _mean(fits: Sequence[LayerFit]) -> Array:
     import numpy as np
 
-    found: Array = np.mean([fit.predicted for fit in fits if fit.layer in head.layers], axis=0)
+    found: Array = np.mean([fit.predicted for fit in fits], axis=0)
     return found
 
 

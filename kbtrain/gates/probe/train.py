@@ -51,7 +51,7 @@ def fit(
     keys: Sequence[Key],
     labels: Labels,
     method: Method,
-    n_layers: int,
+    n_layers: int | None,
     layers: Sequence[int] | None = None,
     done: Callable[[], object] = lambda: None,
 ) -> dict[Key, Fitted]:

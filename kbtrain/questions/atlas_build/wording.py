@@ -88,12 +88,8 @@ KNOWN_SHARES: dict[tuple[str, str, int], float] = {
     ("continent", "city", 2): 0.7,
     ("language", "country", 1): 1.0,
     ("language", "city", 2): 0.8,
-    ("currency", "country", 1): 0.5,
-    ("currency", "city", 2): 0.1,
     ("state", "city", 1): 0.6,
     ("symbol", "element", 1): 1.0,
-    ("element", "symbol", 1): 0.5,
-    ("atomic_number", "element", 1): 0.3,
     ("family", "element", 1): 1.0,
 }
 OBSCURE = 0.15  # share of these for subjects of the less popular half
