@@ -1,0 +1,242 @@
+"""kbtrain serve under load, beside LiteLLM's proxy and RouteLLM's server: the same stub upstream, one run.
+
+Rows: the stub alone, the proxy without its gate, with it, and the peers whose Python is given. For each the time to
+the first byte at a rate, what was added to the stub's own and the server's processor time a request; then requests a
+second with many clients at once, errors, answers that hold another request's words, and memory. At last the gate alone:
+questions a second, in batches and one by one.
+
+Examples:
+  python benchmarks/serving.py
+  python benchmarks/serving.py --gate runs/demo/kbm --clients 200 --seconds 180
+  python benchmarks/serving.py --litellm-python peers/bin/python --routellm-python peers/bin/python
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.text_table import aligned
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peers.http_load import Clients, Load, at_once, at_rate
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = Path(__file__).parent / "peers"
+LITELLM = """
+model_list:
+  - model_name: stub
+    litellm_params: {{model: openai/stub, api_base: "http://127.0.0.1:{port}/v1", api_key: unused}}
+"""
+ROUTELLM = """
+import sys
+from routellm import openai_server
+sys.argv = ["server", "--routers", "random", "--strong-model", "openai/stub", "--weak-model", "openai/stub",
+            "--base-url", "http://127.0.0.1:{port}/v1", "--api-key", "unused", "--port", "{own}"]
+exec(compile(open(openai_server.__file__).read(), "openai_server", "exec"), {{"__name__": "__main__"}})
+"""
+
+
+class ServingBenchmarkConfig(Config):
+    gate: Path | None = Field(None, description="a gate's folder; null: a probe on all-minilm-l6-v2, made for it")
+    rate: float = Field(50, gt=0, description="requests a second where latency is measured")
+    clients: int = Field(200, ge=1, description="clients at once where throughput is measured")
+    seconds: float = Field(20, gt=0, description="length of each measurement")
+    tokens: int = Field(50, ge=1, description="tokens of an answer")
+    pause: float = Field(0.0, ge=0, description="seconds between the stub's tokens")
+    litellm_python: Path | None = Field(None, description="Python with litellm[proxy]")
+    routellm_python: Path | None = Field(None, description="Python with routellm[serve]")
+
+
+QUESTIONS = [f"What is the capital of place number {i}?" for i in range(500)]
+
+
+def main(config: ServingBenchmarkConfig) -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        gate = config.gate or probe(Path(folder) / "probe")
+        stub = free_port()
+        rows = []
+        with running([sys.executable, str(PEERS / "serving_stub.py"), stub, config.tokens, config.pause], stub):
+            base = measured(config, stub, {}, "stub", None)
+            rows.append(row("stub alone", *base, None))
+            with kbtrain(gate, stub) as (port, process):
+                never = {"x-kbtrain-retrieve": "never"}
+                rows.append(row("kbtrain, gate off", *measured(config, port, never, "stub", process), base[0]))
+                rows.append(row("kbtrain, gate on", *measured(config, port, {}, "stub", process), base[0]))
+            for name, peer in peers(config, Path(folder), stub):
+                with peer as (port, process, model):
+                    key = {"authorization": "Bearer sk-1234"}
+                    rows.append(row(name, *measured(config, port, key, model, process), base[0]))
+        print(f"{config.tokens} tokens an answer; {config.rate:g} requests a second, then {config.clients} clients")
+        head = [
+            "",
+            "first byte p50 ms",
+            "p99 ms",
+            "added p50",
+            "added p99",
+            "CPU ms",
+            "requests/s",
+            "errors",
+            "mixed",
+            "MB",
+        ]
+        print(aligned(head, rows))
+        print(batching(config, gate))
+
+
+def probe(folder: Path) -> Path:
+    """A probe on the embedded encoder, for questions of the atlas; its labels are made up, its cost is any probe's."""
+    from kbtrain.gate_folder import ClassifierCard, Threshold
+    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
+    from kbtrain.models.encoders import open_body
+    from kbtrain.records import GateExample
+
+    model, tokenizer = open_body("all-minilm-l6-v2", "fp32", "cpu")
+    examples = [GateExample.ask(question) for question in QUESTIONS[:100]]
+    reader = ProbeInput(tokenizer, 64)
+    made = EncoderProbe.fit(model, reader, examples, [float(i % 2) for i in range(len(examples))])
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    made.save_beside(folder)
+    chosen = Threshold(threshold=0.5, rule="given", dev_file_sha256="", n_dev=0)
+    ClassifierCard(
+        kind="encoder_probe", base_model="all-minilm-l6-v2", reads=reader.settings, labels="hard", seed=0,
+        thresholds={"encoder_probe": chosen},
+    ).write(folder)  # fmt: skip
+    return folder
+
+
+def measured(
+    config: ServingBenchmarkConfig, port: int, headers: dict[str, str], model: str, process: psutil.Process | None
+) -> tuple[Load, Load, float, float]:
+    """At a rate, then with all clients at once; the server's processor time for a request at that rate, in ms; its
+    memory afterwards, in MB."""
+    path = "/v1/chat/completions"
+    asyncio.run(at_rate(Clients(port, path, headers, model), QUESTIONS, config.rate, 2))  # warm
+    before = processor(process)
+    even = asyncio.run(at_rate(Clients(port, path, headers, model), QUESTIONS, config.rate, config.seconds))
+    spent = 1000 * (processor(process) - before) / max(1, len(even.whole))
+    full = asyncio.run(at_once(Clients(port, path, headers, model), QUESTIONS, config.clients, config.seconds))
+    return even, full, spent, memory(process)
+
+
+def row(name: str, even: Load, full: Load, spent: float, megabytes: float, base: Load | None) -> list[str]:
+    """One line of the table."""
+    p50, p99 = even.quantile(0.5), even.quantile(0.99)
+    added = ["", ""] if base is None else [f"{p50 - base.quantile(0.5):.2f}", f"{p99 - base.quantile(0.99):.2f}"]
+    rate, faults = len(full.whole) / full.seconds, [str(even.errors + full.errors), str(even.mixed + full.mixed)]
+    return [name, f"{p50:.2f}", f"{p99:.2f}", *added, f"{spent:.2f}", f"{rate:.0f}", *faults, f"{megabytes:.0f}"]
+
+
+def batching(config: ServingBenchmarkConfig, gate: Path) -> str:
+    """Questions a second of the gate alone: 32 clients at once in batches, and one after the other."""
+    rates = []
+    for n, batch in ((32, 32), (32, 1)):
+        with kbtrain(gate, None, f"--batch={batch}") as (port, _):
+            clients = Clients(port, "/v1/gate", {}, "", stream=False)
+            asyncio.run(at_once(clients, QUESTIONS, n, 2))
+            load = asyncio.run(at_once(clients, QUESTIONS, n, config.seconds))
+            rates.append(len(load.whole) / load.seconds)
+    return f"gate alone, 32 clients: {rates[0]:.0f} questions/s in batches of 32, {rates[1]:.0f} one at a time"
+
+
+@contextmanager
+def kbtrain(gate: Path, stub: int | None, *more: str) -> Iterator[tuple[int, psutil.Process]]:
+    """The server; without ``stub`` the gate alone."""
+    port = free_port()
+    upstream = [] if stub is None else [f"--upstream=http://127.0.0.1:{stub}/v1"]
+    command = [sys.executable, "-m", "kbtrain.cli", "serve", str(gate), f"--port={port}", "--search=none", *upstream]
+    with running([*command, *more], port) as process:
+        yield port, process
+
+
+def peers(config: ServingBenchmarkConfig, folder: Path, stub: int) -> Iterator[tuple[str, object]]:
+    """Name and context of each peer whose Python is given; a context gives port, process and model."""
+    if config.litellm_python:
+        (folder / "litellm.yaml").write_text(LITELLM.format(port=stub))
+        port = free_port()
+        command = [config.litellm_python.parent / "litellm", "--config", folder / "litellm.yaml", "--port", port]
+        yield "litellm proxy", peer([*command, "--host", "127.0.0.1"], port, "stub")
+    if config.routellm_python:
+        port = free_port()
+        (folder / "routellm_server.py").write_text(ROUTELLM.format(port=stub, own=port))
+        command = [config.routellm_python, folder / "routellm_server.py"]
+        yield "routellm server", peer(command, port, "router-random-0.5")
+
+
+@contextmanager
+def peer(command: list[object], port: int, model: str) -> Iterator[tuple[int, psutil.Process, str]]:
+    """A peer's server while it runs."""
+    with running(command, port) as process:
+        yield port, process, model
+
+
+@contextmanager
+def running(command: list[object], port: int) -> Iterator[psutil.Process]:
+    """A process that listens on a port; ended on the way out."""
+    with tempfile.TemporaryFile() as said:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "unused"}
+        process = subprocess.Popen([str(part) for part in command], stdout=said, stderr=said, env=environment)
+        try:
+            until = time.monotonic() + 120
+            while not listening(port):
+                if process.poll() is not None or time.monotonic() > until:
+                    said.seek(0)
+                    end = said.read().decode(errors="replace")[-300:]
+                    raise UserError(f"{command[0]} ... does not answer on port {port}: {end}")
+                time.sleep(0.1)
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def listening(port: int) -> bool:
+    """True once something answers HTTP on the port."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+def memory(process: psutil.Process | None) -> float:
+    """Resident memory of a process and its children, in MB; nan without one."""
+    if process is None:
+        return float("nan")
+    return sum(one.memory_info().rss for one in [process, *process.children(recursive=True)]) / 1e6
+
+
+def processor(process: psutil.Process | None) -> float:
+    """Processor seconds of a process and its children so far; nan without one."""
+    if process is None:
+        return float("nan")
+    return sum(sum(one.cpu_times()[:2]) for one in [process, *process.children(recursive=True)])
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+if __name__ == "__main__":
+    run_script(main, ServingBenchmarkConfig, __doc__)
