@@ -12,6 +12,7 @@ Examples:
   kbtrain check-server http://127.0.0.1:8000/v1
   kbtrain decide runs/demo/kbm "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
+  kbtrain calibrate runs/demo/kbm --log decisions.jsonl --ratio 0.3
   kbtrain env                                  versions and devices, for a report of a fault
 """
 
@@ -160,6 +161,13 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("-h", "--help", action=_ServeHelp, nargs=0, help="all keys")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
     serve.set_defaults(run=_serve)
+    calibrate = commands.add_parser("calibrate", help="a gate's threshold from the decision log of kbtrain serve")
+    calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
+    calibrate.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
+    calibrate.add_argument("--ratio", type=float, metavar="SHARE", help="share of questions to search for")
+    calibrate.add_argument("--key", help="of a KBM, where the log holds several")
+    calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
+    calibrate.set_defaults(run=_calibrate)
 
 
 class _ServeHelp(argparse.Action):
@@ -273,6 +281,17 @@ def _serve(args: argparse.Namespace) -> None:
     from kbtrain.serve.server import serve_command
 
     serve_command(args.arguments, _step)
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+    from kbtrain.serve.traffic import calibrate_traffic
+
+    if args.check == (args.ratio is not None):
+        raise UserError("command line: give --ratio SHARE, or --check")
+    if args.ratio is not None and not 0 <= args.ratio <= 1:
+        raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
+    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio or 0.0, args.key, args.check)
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _compare(args: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import hashlib
 import logging
 import math
 import threading
@@ -15,9 +14,10 @@ from pathlib import Path
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
-from kbtrain.gates.registry import handle, load_gate
+from kbtrain.gates.registry import load_gate
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
+from kbtrain.serve.traffic import fingerprint
 from kbtrain.serve.worker import GateWorker, Input
 
 logger = logging.getLogger("kbtrain.serve")
@@ -42,7 +42,8 @@ class Decision:
 class LoadedGate:
     """An open gate with its fingerprint: 12 hex digits of all that its scores depend on.
 
-    ``dev_scores``: rising scores of the dev questions that its threshold was chosen on; empty where none are noted.
+    ``dev_scores``: rising scores of the dev questions, or of the traffic, that its threshold was chosen on; empty where
+    none are noted.
     """
 
     def __init__(self, gate: Gate, fingerprint: str) -> None:
@@ -50,15 +51,17 @@ class LoadedGate:
         self.fingerprint = fingerprint
         self.name = f"{gate.name}@{fingerprint}"
         chosen = gate.card.thresholds.get(gate.name) if gate.card else None
-        self.dev_scores: list[float] = sorted(chosen.evidence.get("dev_scores") or ()) if chosen else []
+        evidence = chosen.evidence if chosen else {}
+        seen = evidence.get("traffic", {}).get("scores") or evidence.get("dev_scores") or ()
+        self.dev_scores: list[float] = sorted(seen)
 
     @classmethod
     def open(cls, folder: Path, key: str | None, dtype: str, device: str) -> LoadedGate:
         """Raises :class:`UserError` for no gate, and for one that needs more than a question or a dialogue."""
         gate = load_gate(folder, key, dtype, device)
-        if gate.needs_samples or gate.needs_evidence:
+        if gate.needs_samples or gate.needs_evidence or gate.stage == "search":
             raise UserError(f"gate '{gate.name}': needs samples or retrieved text; it cannot decide before a search")
-        return cls(gate, hashlib.sha256(handle(folder, dtype).depends.encode()).hexdigest()[:12])
+        return cls(gate, fingerprint(folder, dtype))
 
     def check(self, threshold: float, where: str) -> float:
         """The threshold. Raises :class:`Refused` for one that the gate's scores cannot be compared with."""

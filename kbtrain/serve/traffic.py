@@ -1,0 +1,121 @@
+"""A threshold from real traffic: the decision log of ``kbtrain serve`` to the score above which a share is searched.
+
+Traffic has no labels, so the only goal is a share of searches; what it costs in accuracy stays that of the dev
+questions. Scores of another gate, or of another version of it, are counted and left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
+from kbtrain.gates.registry import handle, kind_of, read_card
+from kbtrain.metrics.calibration import kept_scores, shift
+from kbtrain.metrics.thresholds import Dev, choose
+from kbtrain.provenance import file_sha256
+from kbtrain.serve.decision_log import read_log
+
+LEAST = 50  # scores: fewer say little about a share
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Scores of one gate in a log, in their order; ``others``: rows of other gates, ``ungated``: rows without one."""
+
+    gate: str
+    scores: tuple[float, ...]
+    first: float
+    last: float
+    others: int
+    ungated: int
+
+
+def fingerprint(folder: Path, dtype: str = "auto") -> str:
+    """12 hex digits of all that a gate's scores depend on; thresholds are not among it."""
+    return hashlib.sha256(handle(folder, dtype).depends.encode()).hexdigest()[:12]
+
+
+def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
+    """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
+    mark = f"@{fingerprint(folder)}"
+    own = kind_of(folder)[1].names(read_card(folder))
+    names = {f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}")}
+    scores: dict[str, list[tuple[float, float]]] = {}
+    others = ungated = 0
+    for row in read_log(log):
+        score, name = row.get("score"), row.get("gate")
+        if score is None:
+            ungated += 1
+        elif name not in names or not math.isfinite(score):
+            others += 1
+        else:
+            scores.setdefault(name, []).append((float(score), float(row.get("time") or 0)))
+    if len(scores) > 1:
+        raise UserError(f"{log}: scores of {', '.join(sorted(scores))}; choose one: --key")
+    found = next(iter(scores.values()), [])
+    if len(found) < LEAST:
+        raise UserError(
+            f"{log}: {len(found)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
+            f"least {LEAST} are needed"
+        )
+    times = [moment for _, moment in found]
+    gate = next(iter(scores)).removesuffix(mark)
+    return Traffic(gate, tuple(score for score, _ in found), min(times), max(times), others, ungated)
+
+
+def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = None, check: bool = False) -> list[str]:
+    """Choose the threshold and note it in the folder, unless ``check``; lines that say what was found.
+
+    Raises :class:`UserError`.
+    """
+    traffic = read_traffic(folder, log, key)
+    noted = read_gate_json(folder).get("thresholds", {}).get(traffic.gate, {})
+    days = max(0.0, traffic.last - traffic.first) / 86_400
+    lines = [
+        f"{traffic.gate}: {len(traffic.scores)} scores of {days:.1f} days; left out: {traffic.others} of other gates, "
+        f"{traffic.ungated} ungated"
+    ]
+    before = noted.get("evidence", {}).get("dev_scores")
+    if before:
+        lines.append(shift(before, traffic.scores).line(traffic.gate))
+    if noted:
+        share = float(np.mean(np.array(traffic.scores) > noted["threshold"]))
+        lines.append(
+            f"the threshold so far, {noted['threshold']:.4f} ({noted['rule']}), searches for {share:.1%} of them"
+        )
+    if not check:
+        chosen = threshold_of(traffic.scores, ratio)
+        share = float(np.mean(np.array(traffic.scores) > chosen))
+        _note(folder, log, traffic, chosen, ratio, noted)
+        lines.append(f"retrieve if score > {chosen:.4f}: {share:.1%} of them -> {folder}; reload the server (SIGHUP)")
+    return lines
+
+
+def threshold_of(scores: Sequence[float], ratio: float) -> float:
+    """The threshold whose share of searches is nearest to ``ratio``."""
+    values = np.array(scores, dtype=np.float64)
+    nothing = np.zeros(len(values))
+    return choose("ratio", Dev(values, nothing, nothing, nothing), ratio).value
+
+
+def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, noted: dict[str, Any]) -> None:
+    """Beside what dev said, which stays: accuracies there belong to the threshold that was chosen there."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
+    seen = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
+    entry = Threshold(
+        threshold=chosen,
+        rule=f"ratio {ratio:g} of logged traffic",
+        dev_file_sha256=file_sha256(log),
+        n_dev=len(traffic.scores),
+        evidence={**noted.get("evidence", {}), "traffic": seen},
+    )
+    set_threshold(folder, traffic.gate, entry)

@@ -1,0 +1,111 @@
+"""A threshold from the decision log, by hand and end to end; and the log itself: rotation, torn lines."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from serve_support import KNOWN, NEEDS, serving
+
+from kbtrain.cli import main
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import read_gate_json
+from kbtrain.serve.decision_log import DecisionLog, read_log
+from kbtrain.serve.traffic import calibrate_traffic, fingerprint, threshold_of
+
+
+@pytest.fixture
+def folder(gate, tmp_path):
+    return shutil.copytree(gate, tmp_path / "probe")
+
+
+def write(path, scores, gate):
+    rows = ({"time": 1e9 + i, "gate": gate, "score": score} for i, score in enumerate(scores))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
+    name = f"encoder_probe@{fingerprint(folder)}"
+    log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], name)
+    with open(log, "a") as file:
+        file.write('{"gate": "other@0", "score": 0.5}\n' + json.dumps({"gate": name, "score": None}) + "\n")
+    lines = calibrate_traffic(folder, log, 0.3)
+    noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
+    assert noted["threshold"] == pytest.approx(0.695) == threshold_of([i / 100 for i in range(100)], 0.3)
+    assert (noted["rule"], noted["n_dev"]) == ("ratio 0.3 of logged traffic", 100)
+    assert noted["evidence"]["dev_scores"][0] == 0.01  # what dev said stays
+    assert "100 scores" in lines[0] and "1 of other gates, 1 ungated" in lines[0]
+    assert "distributed as on dev" in lines[1] and "49.0% of them" in lines[2] and "30.0% of them" in lines[3]
+    assert fingerprint(folder) == name.partition("@")[2]  # a threshold is no part of it
+
+
+def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path):
+    log = write(tmp_path / "log.jsonl", np.linspace(0.8, 0.9, 80).tolist(), f"encoder_probe@{fingerprint(folder)}")
+    before = (folder / "gate.json").read_text()
+    assert any(line.startswith("warning: scores") for line in calibrate_traffic(folder, log, 0.0, check=True))
+    assert (folder / "gate.json").read_text() == before
+
+
+def test_too_few_scores_of_this_gate_are_an_error(folder, tmp_path):
+    log = write(tmp_path / "log.jsonl", [0.5] * 60, "encoder_probe@0123456789ab")
+    with pytest.raises(UserError, match="0 scores of this gate \\(60 of other gates or versions"):
+        calibrate_traffic(folder, log, 0.3)
+    with pytest.raises(UserError, match="cannot be read"):
+        calibrate_traffic(folder, tmp_path / "none.jsonl", 0.3)
+    log.write_text("{")
+    with pytest.raises(UserError, match=r"log\.jsonl:1: broken JSON"):
+        calibrate_traffic(folder, log, 0.3)
+
+
+def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    with serving(folder, log=log) as server:
+        for _ in range(2):
+            assert server.post("/v1/gate", {"questions": [NEEDS, KNOWN] * 20}).status == 200
+    assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0"]) == 0
+    assert "retrieve if score > " in capsys.readouterr().out
+    with serving(folder) as server:
+        assert not server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"][0]["retrieve"]
+        budget = server.post("/v1/gate", {"questions": [KNOWN], "budget": 1}).json["decisions"][0]
+        assert budget["retrieve"]
+    for wrong in ([], ["--ratio", "2"], ["--ratio", "0.5", "--check"]):
+        assert main(["calibrate", str(folder), "--log", str(log), *wrong]) == 2
+
+
+def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
+    log = DecisionLog(tmp_path / "log.jsonl", 0.001, 2)
+    for i in range(60):
+        assert log.write({"i": i, "pad": "x" * 60}, None, False)
+    log.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1", "log.jsonl.2"]
+    assert all(path.stat().st_size <= 0.001 * 2**20 for path in tmp_path.iterdir())
+    numbers = [row["i"] for row in read_log(tmp_path / "log.jsonl")]
+    assert numbers == list(range(numbers[0], 60)) and numbers[0] > 0
+
+
+@pytest.mark.parametrize("torn", ['{"i": 1, "pa', "x" * 100_000, ""])
+def test_a_torn_last_line_is_cut_off(tmp_path, torn):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"i": 0}\n' + torn)
+    log = DecisionLog(path, 1, 2)
+    log.write({"i": 1}, None, False)
+    log.close()
+    assert path.read_text() == '{"i": 0}\n{"i": 1}\n'
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        DecisionLog(tmp_path / "file" / "log.jsonl", 1, 1)
+
+
+def test_scores_that_shift_away_from_dev_are_said_and_measured(gate, caplog):
+    from kbtrain.serve import service
+
+    with serving(gate) as server:
+        for _ in range(service.RECENT // 250):
+            server.post("/v1/gate", {"questions": [NEEDS] * 250})
+        while server.metric("kbtrain_score_shift_p") == 0 and "warning: scores" not in caplog.text:
+            pass
+    assert "distributed otherwise than on the" in caplog.text
