@@ -11,6 +11,36 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 ANSWER = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
+class GatheredWrites:
+    """A transport that sends what is written within one turn of the event loop at once: a system call for an answer's
+    head and first piece, and for pieces that came together, instead of one each.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """As of a transport."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        """As of a transport: what was written is sent before."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class GuardedProtocol(H11Protocol):
     """Closes connections whose next request's head is not whole after ``seconds``: uvicorn itself waits for ever.
 
@@ -26,7 +56,7 @@ class GuardedProtocol(H11Protocol):
         return type("GuardedProtocol", (cls,), {"seconds": seconds})
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(GatheredWrites(transport, self.loop))  # type: ignore[arg-type]
         self._arm()
 
     def data_received(self, data: bytes) -> None:
