@@ -145,8 +145,12 @@ GATES: dict[str, Kind] = {
 }
 # Folders of version 0.1 whose name was not their kind's.
 OLD_NAMES = {"mha": "ragate_mha"}
-# Rows of every table: what needs no gate's folder, then the KBM; further gates follow by name.
-TABLE_ORDER = ("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", *reversed(GATES["kbm"].headline))
+# Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
+TABLE_ORDER = (
+    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only"),
+    *reversed(GATES["kbm"].headline),
+    *reversed(GATES["probe"].headline),
+)
 
 
 def kinds() -> dict[str, Kind]:
