@@ -21,7 +21,7 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.dialogue import load_turns
+from kbtrain.dialogue import History, load_turns
 from kbtrain.errors import UserError
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_meta
@@ -34,6 +34,9 @@ class CollectTurnsConfig(Config):
     path: Path = Field(description="the data set's folder, or one of its files")
     split: Split | None = Field(None, description="take this split only; for a single file: what it is")
     sgd: Path | None = Field(None, description="folder of SGD (train/, dev/, test/), for ketod_released")
+    history: History = Field(
+        "plain", description="earlier enriched turns: plain, or enriched as KETOD's generator has them"
+    )
     source: str | None = Field(None, description="where the knowledge comes from, e.g. Wikipedia; the feature 'source'")
 
     def writes(self) -> tuple[Path, ...]:
@@ -56,12 +59,15 @@ def main(config: CollectTurnsConfig) -> None:
     write_meta(target, stage="collect_turns", config=options, inputs=inputs, extra=dict(counts), started=started)
     parts = [f"{s} {counts[s]} ({counts[f'{s} enriched']} enriched)" for s in ("train", "dev", "test") if counts[s]]
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
-    print(f"{n} turns: {', '.join(parts)}{unlabelled}; {len(snippets)} snippets -> {target}")
+    opening = counts["opening system turns"]
+    dropped = f"; left out: {opening} SYSTEM turns that open a dialogue" if opening else ""
+    print(f"{n} turns: {', '.join(parts)}{unlabelled}{dropped}; {len(snippets)} snippets -> {target}")
 
 
 def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[str]) -> Iterator[TurnExample]:
     """Snippets are set aside on the way."""
-    for record in load_turns(config.dataset, config.path, config.split, config.sgd, config.source):
+    given = (config.dataset, config.path, config.split, config.sgd, config.source, config.history)
+    for record in load_turns(*given, left_out=counts):
         if isinstance(record, Snippet):
             snippets.append(record)
         else:

@@ -282,7 +282,8 @@ class TurnExample:
 
     What a gate may read: ``context``, ``turn`` (0 = the dialogue's first utterance), ``services`` (named so far, the
     latest last) and the features ``synthetic_response``, ``entities``, ``knowledge``, ``source``. What lies in the
-    future: ``response`` and ``response_acts`` (what the turn says and does), ``position`` (``turn`` / all turns of
+    future: ``response``, ``response_acts`` and ``response_actions`` (what the turn says and does; actions are acts with
+    their slots and values, "OFFER name = Sino"), ``position`` (``turn`` / all turns of
     the dialogue, for analysis) and ``gold_snippets``.
     """
 
@@ -302,6 +303,7 @@ class TurnExample:
     entities: tuple[Entity, ...] | None = None
     knowledge: tuple[Hit, ...] | None = None
     source: str | None = None
+    response_actions: tuple[str, ...] = field(default=(), metadata=_RARE)
 
 
 Example = GateExample | TurnExample  # what gates score

@@ -37,6 +37,9 @@ class TrainDialogueConfig(TrainingConfig):
     know: Literal["none", "enriched", "all"] = Field("enriched", description="turns that read knowledge in training")
     k: int = Field(3, ge=1, description="snippets of a turn that reads knowledge")
     acts: bool = Field(False, description="also read what the turn does (gold acts, as in the paper's comparison)")
+    act_values: bool = Field(
+        False, description="with acts: their slots and values too, as KETOD's generator reads them"
+    )
     max_length: int = Field(512, ge=32, description="tokens of prompt and response; the oldest turns are left out")
     knowledge_tokens: int = Field(160, ge=8, description="tokens of all snippets together, shared out")
     response_tokens: int = Field(80, ge=4, description="longest response, end token counted")
@@ -50,8 +53,14 @@ class TrainDialogueConfig(TrainingConfig):
             raise ValueError("max_length must be above knowledge_tokens + response_tokens + 16: the rest is context")
         return self
 
+    @model_validator(mode="after")
+    def _values_of_acts(self) -> TrainDialogueConfig:
+        if self.act_values and not self.acts:
+            raise ValueError("act_values needs acts: true")
+        return self
+
     def reads(self) -> Reads:
-        names = ("max_length", "response_tokens", "knowledge_tokens", "acts")
+        names = ("max_length", "response_tokens", "knowledge_tokens", "acts", "act_values")
         return Reads(**{name: getattr(self, name) for name in names})
 
 
@@ -59,7 +68,7 @@ def main(config: TrainDialogueConfig) -> None:
     from kbtrain.dialogue.train_responder import read_dialogue_data
 
     recipe = Recipe("train_dialogue", config)
-    data = read_dialogue_data(config.train, config.dev, config.snippets, config.know, config.k)
+    data = read_dialogue_data(config.train, config.dev, config.snippets, config.know, config.k, config.act_values)
     for lack, count in data.lacking.items():
         recipe.say(f"{lack}: {count}")
     if config.dry_run:

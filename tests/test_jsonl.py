@@ -59,7 +59,18 @@ EVERY = [
     ENTITY,
     SAID,
     Snippet("s1", None, "t", "x"),
-    TurnExample("d1-3", "d1", "test", 3, (SAID,), ("Hotels_1",), True, position=0.25, entities=(ENTITY,)),
+    TurnExample(
+        "d1-3",
+        "d1",
+        "test",
+        3,
+        (SAID,),
+        ("Hotels_1",),
+        True,
+        position=0.25,
+        entities=(ENTITY,),
+        response_actions=("OFFER name = Sino",),
+    ),
 ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kbtrain.dialogue.base import Dialogue, checked, domain_of, turn_examples
+from kbtrain.dialogue.base import Dialogue, History, checked, domain_of, turn_examples
 from kbtrain.dialogue.dstc import dstc_dialogues
 from kbtrain.dialogue.ketod import ketod_joined, ketod_lines, ketod_released
 from kbtrain.dialogue.sgd import sgd_dialogues
@@ -14,7 +15,7 @@ from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.records import Snippet, Split, TurnExample
 
-__all__ = ["DATASETS", "domain_of", "load_turns"]
+__all__ = ["DATASETS", "History", "domain_of", "load_turns"]
 
 _DIALOGUES: dict[str, Callable[[Path, Split | None], Iterator[Dialogue]]] = {
     "sgd": sgd_dialogues,  # no labels
@@ -26,12 +27,20 @@ DATASETS = (*_DIALOGUES, "ketod_released", "jsonl")
 
 
 def load_turns(
-    name: str, path: Path, split: Split | None = None, sgd: Path | None = None, source: str | None = None
+    name: str,
+    path: Path,
+    split: Split | None = None,
+    sgd: Path | None = None,
+    source: str | None = None,
+    history: History = "plain",
+    left_out: Counter[str] | None = None,
 ) -> Iterator[TurnExample | Snippet]:
     """Stream a data set's turns, each dialogue's snippets before its turns.
 
     ``split`` takes one split only, or names that of a single file; ``sgd`` is the folder that ``ketod_released`` is
-    joined with; ``source`` says where the knowledge comes from. Raises :class:`UserError` naming file and dialogue.
+    joined with; ``source`` says where the knowledge comes from. ``history``: see
+    :func:`~kbtrain.dialogue.base.turn_examples`. ``left_out`` counts the SYSTEM turns that open a dialogue: nothing
+    precedes them, so there is no example. Raises :class:`UserError` naming file and dialogue.
     """
     if name not in DATASETS:
         raise UserError(f"unknown data set '{name}'; {did_you_mean(name, DATASETS)}")
@@ -43,7 +52,9 @@ def load_turns(
     dialogues = ketod_released(path, sgd, split) if sgd else _DIALOGUES[name](path, split)
     for dialogue in checked(dialogues):
         yield from dialogue.snippets
-        yield from (replace(example, source=source) for example in turn_examples(dialogue))
+        if left_out is not None and dialogue.turns[0].said.speaker == "SYSTEM":
+            left_out["opening system turns"] += 1
+        yield from (replace(example, source=source) for example in turn_examples(dialogue, history))
 
 
 def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:

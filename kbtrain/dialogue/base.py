@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,12 +18,21 @@ from kbtrain.records import Snippet, Split, TurnExample, Utterance
 
 @dataclass(frozen=True)
 class Turn:
-    """An utterance with the data set's verdict on it: ``label`` None where nothing is said about it."""
+    """An utterance with the data set's verdict on it: ``label`` None where nothing is said about it. ``actions``: acts
+    with their slots and values."""
 
     said: Utterance
     label: bool | None = None
     enriched: str | None = None
     gold_snippets: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+
+    def heard(self) -> Utterance:
+        """The utterance as later turns find it where the system says its enriched text."""
+        return replace(self.said, text=self.enriched) if self.label and self.enriched else self.said
+
+
+History = Literal["plain", "enriched"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +47,16 @@ class Dialogue:
     only_last: bool = False
 
 
-def turn_examples(dialogue: Dialogue) -> Iterator[TurnExample]:
-    """One example per SYSTEM turn that something precedes, with what was said before it."""
+def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[TurnExample]:
+    """One example per SYSTEM turn that something precedes, with what was said before it.
+
+    ``history`` enriched: earlier turns that people enriched stand there with their enriched text, as in KETOD.
+    """
     n = len(dialogue.turns)
     for i, turn in enumerate(dialogue.turns):
         if turn.said.speaker == "SYSTEM" and i > 0 and (i == n - 1 or not dialogue.only_last):
-            context = tuple(earlier.said for earlier in dialogue.turns[:i])
+            before = dialogue.turns[:i]
+            context = tuple(earlier.said if history == "plain" else earlier.heard() for earlier in before)
             yield TurnExample(
                 id=f"{dialogue.id}:{i}",
                 dialogue_id=dialogue.id,
@@ -57,6 +70,7 @@ def turn_examples(dialogue: Dialogue) -> Iterator[TurnExample]:
                 enriched_response=turn.enriched,
                 gold_snippets=turn.gold_snippets,
                 position=i / n,
+                response_actions=turn.actions,
             )
 
 

@@ -15,7 +15,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.dialogue.base import Dialogue, Turn, load_list, named, parsed, split_files
-from kbtrain.dialogue.sgd import NativeDialogue, NativeTurn, alternating, native_dialogues, sgd_files, utterance_of
+from kbtrain.dialogue.sgd import (
+    NativeDialogue,
+    NativeTurn,
+    actions_of,
+    alternating,
+    native_dialogues,
+    sgd_files,
+    utterance_of,
+)
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import lines
 from kbtrain.records import Snippet, Split
@@ -105,7 +113,7 @@ def _turn(native: NativeTurn, i: int, dialogue: str, snippets: Mapping[str, Snip
     if unknown is not None:
         number = unknown.rpartition("/")[2]
         raise UserError(f"{where}: turn {i} names snippet {number}, which entity_passages_sents does not have")
-    return Turn(utterance_of(native, where), native.enrich, native.enriched_utter, gold)
+    return Turn(utterance_of(native, where), native.enrich, native.enriched_utter, gold, actions_of(native))
 
 
 def _snippets(native: NativeDialogue, where: str) -> Iterator[Snippet]:

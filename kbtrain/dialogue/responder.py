@@ -35,13 +35,15 @@ CARD = "dialogue.json"
 
 
 class Reads(BaseModel):
-    """The parts of a prompt and their lengths. ``max_length``: tokens of prompt and response together."""
+    """The parts of a prompt and their lengths. ``max_length``: tokens of prompt and response together. ``act_values``:
+    acts are read with their slots and values, as KETOD's are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     max_length: int
     response_tokens: int
     knowledge_tokens: int
     acts: bool
+    act_values: bool = False
 
 
 class ResponderCard(BaseModel):
@@ -72,6 +74,28 @@ def read_responder_card(folder: Path | str) -> ResponderCard:
     if card.prompt_fingerprint != dialogue_fingerprint():
         raise UserError(f"{at(path)}: trained with another version's prompt; train it again")
     return card
+
+
+def deviations(card: ResponderCard | None, history: str | None) -> list[str]:
+    """Differences of a generator from KETOD's, in words; None: not known."""
+    found = ["markers are plain text, where KETOD adds them as new tokens", "no belief state is written"]
+    if card is None:
+        found.append("what the generator reads is not known: its folder is not there")
+    else:
+        if "gpt2" not in card.base_model.lower():
+            found.append(f"the generator is {card.base_model}, where KETOD has GPT-2")
+        if not card.reads.acts:
+            found.append("acts are not read, where KETOD's generator has them with slots and values")
+        elif not card.reads.act_values:
+            found.append("acts are read by name, where KETOD's have slots and values (act_values)")
+        else:
+            found.append("acts are the annotated ones, where KETOD's generator writes its own")
+    if history != "enriched":
+        known = "plain" if history == "plain" else "not known to be enriched"
+        found.append(
+            f"the history is {known}, where KETOD's has the enriched turns (collect_turns.py --history enriched)"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -105,14 +129,15 @@ class ResponsePrompts:
     def prompt(self, turn: TurnExample, hits: Sequence[Hit] = ()) -> ResponsePrompt:
         """``<|context|> USER: ... <|knowledge|> ... <|response|>``; what does not fit loses its oldest turns.
 
-        Nothing of the turn itself is read but, with ``acts``, the names of its acts. Raises :class:`UserError` if not
+        Nothing of the turn itself is read but, with ``acts``, what it does. Raises :class:`UserError` if not
         even the newest turn fits.
         """
         reads = self.reads
         snippets = [self._ids(snippet_text(hit.title, hit.text)) for hit in hits]
         kept = fair_shares([len(ids) for ids in snippets], reads.knowledge_tokens)
         known = [i for ids, n in zip(snippets, kept, strict=True) for i in ids[:n]]
-        acts = self._ids(act_text(turn.response_acts)) if reads.acts else ()
+        done = turn.response_actions if reads.act_values else turn.response_acts
+        acts = self._ids(act_text(done)) if reads.acts else ()
         tail = (*acts, *known, *self._ids(f" {RESPONSE}"))
         head = (*self._begin, *self._ids(CONTEXT))
         turns = [self._ids(f" {turn_text(utterance)}") for utterance in turn.context]

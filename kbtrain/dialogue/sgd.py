@@ -17,9 +17,11 @@ SOURCE = "sgd"
 
 
 class Action(BaseModel):
-    """A dialogue act of a turn, e.g. OFFER."""
+    """A dialogue act of a turn, e.g. OFFER, of a slot and its values where it has them."""
 
     act: str
+    slot: str = ""
+    values: list[str] = []
 
 
 class Slot(BaseModel):
@@ -71,6 +73,17 @@ def utterance_of(turn: NativeTurn, where: str) -> Utterance:
     return Utterance(turn.speaker, turn.utterance, tuple(services), tuple(acts), tuple(dict.fromkeys(entities)))
 
 
+def actions_of(turn: NativeTurn) -> tuple[str, ...]:
+    """The turn's actions with slots and values, each once: "OFFER restaurant_name = Sino"."""
+    found = (action for frame in turn.frames for action in frame.actions)
+    return tuple(dict.fromkeys(_action_text(action) for action in found))
+
+
+def _action_text(action: Action) -> str:
+    values = f" = {' / '.join(action.values)}" if action.values else ""
+    return f"{action.act} {action.slot}{values}".strip()
+
+
 def alternating(turns: list[NativeTurn], where: str) -> None:
     """Check that speakers alternate as in SGD; two in a row mean that a turn is missing or repeated."""
     for i, (one, other) in enumerate(itertools.pairwise(turns)):
@@ -92,7 +105,7 @@ def sgd_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """A folder with the folders train, dev and test; or one file (or folder of files), whose split must be given."""
     for name, files in sgd_files(path, split):
         for where, native in native_dialogues(files):
-            turns = tuple(Turn(utterance_of(turn, where)) for turn in native.turns)
+            turns = tuple(Turn(utterance_of(turn, where), actions=actions_of(turn)) for turn in native.turns)
             yield Dialogue(native.dialogue_id, name, turns, where)
 
 

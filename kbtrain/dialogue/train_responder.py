@@ -52,10 +52,17 @@ class DialogueData:
     lacking: dict[str, int]
 
 
-def read_dialogue_data(path: Path, dev: Path | None, snippets: Path | None, know: Know, k: int) -> DialogueData:
-    """Raises :class:`UserError` for a file without turns of its split, or a dialogue in both splits."""
+def read_dialogue_data(
+    path: Path, dev: Path | None, snippets: Path | None, know: Know, k: int, act_values: bool = False
+) -> DialogueData:
+    """Raises :class:`UserError` for a file without turns of its split, a dialogue in both splits, or turns whose acts
+    have no slots and values where they are to be read."""
     text = {s.id: Hit(s.id, s.title, s.text, 1.0) for s in read(Snippet, snippets)} if snippets else {}
     turns: dict[Split, list[TurnExample]] = {"train": _of(path, "train"), "dev": _of(dev, "dev") if dev else []}
+    if act_values and not any(turn.response_actions for turn in turns["train"]):
+        raise UserError(
+            f"{at(path)}: no turn has 'response_actions'; collect the turns again (data_gen/collect_turns.py)"
+        )
     held_out = {turn.dialogue_id for turn in turns["dev"]}
     both = next((turn.dialogue_id for turn in turns["train"] if turn.dialogue_id in held_out), None)
     if both is not None:
@@ -237,7 +244,7 @@ def finish_dialogue(
 
 def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_shown: int) -> ModelCard:
     reads, loss = card.reads, facts["dev_loss"]
-    acts = "<|action|> ... " if reads.acts else ""
+    acts = ("<|action|> acts with slots and values " if reads.act_values else "<|action|> ... ") if reads.acts else ""
     return ModelCard(
         title=f"Response generator on {card.base_model}",
         what="Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after "

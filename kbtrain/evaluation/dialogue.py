@@ -6,7 +6,7 @@ Reads turns, responses and rankers' hits of a run folder; missing ones are count
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
+from kbtrain.dialogue.responder import ResponderCard, deviations, read_responder_card
 from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, reference, responses_path
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.metrics.text_generation import scores_of, text_parts
-from kbtrain.provenance import file_sha256
+from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
 from kbtrain.retrieval.ranker import Candidates, recall
 
@@ -39,7 +40,8 @@ class Recall:
 @dataclass(frozen=True)
 class DialogueInputs:
     """``turns``: test turns that have a reference; responses by augmentation, in their order; ``lacking``: what the
-    data does not have, in words, with counts."""
+    data does not have, in words, with counts; ``deviations``: of the generator from KETOD's; ``relevance``: by ranker,
+    its score of (turn, snippet)."""
 
     turns: list[TurnExample]
     references: list[str]
@@ -47,6 +49,8 @@ class DialogueInputs:
     recalls: list[Recall]
     lacking: list[str]
     files: list[Path]
+    deviations: list[str] = field(default_factory=list)
+    relevance: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
 
 def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> DialogueInputs:
@@ -67,7 +71,37 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     recalls = [recall_of(ranker, kept, hits) for ranker, hits in found.items()]
     notes = [*lacking(turns), *(note for name, made in responses.items() for note in _notes(name, made))]
     files += [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
-    return DialogueInputs(kept, [reference(turn) for turn in kept], responses, recalls, notes, files)
+    relevance = {
+        ranker: {(turn, hit.passage_id): hit.score for turn, one in hits.items() for hit in one}
+        for ranker, hits in found.items()
+    }
+    return DialogueInputs(
+        kept,
+        [reference(turn) for turn in kept],
+        responses,
+        recalls,
+        notes,
+        files,
+        deviations(_card(responses_path(folder, NONE)), _noted(source, "history")),
+        relevance,
+    )
+
+
+def _card(path: Path) -> ResponderCard | None:
+    """The generator that made these responses, if its folder is still there."""
+    model = _noted(path, "model")
+    try:
+        return None if model is None else read_responder_card(model)
+    except UserError:
+        return None
+
+
+def _noted(path: Path, key: str) -> str | None:
+    """A setting that a file's meta data note."""
+    if not meta_path(path).exists():
+        return None
+    value = read_meta(path).get("config", {}).get(key)
+    return None if value is None else str(value)
 
 
 def _in_order(path: Path, turns: Sequence[TurnExample]) -> list[AugmentedResponse]:

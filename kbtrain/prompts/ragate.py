@@ -5,7 +5,7 @@ paper prints no prompt for its fine-tuned variants and only states that the inpu
 
 A response generator reads, after KETOD's SimpleTOD-plus: context, acts, knowledge, response. The markers are plain
 text: any tokenizer has them, and no embedding must be added and learnt. KETOD adds them as new tokens, and its actions
-carry slots and values; here they are the names of the acts.
+carry slots and values; here they do so as an option, and are the names of the acts else.
 
 A context that is too long loses its oldest turns, never half a turn.
 """

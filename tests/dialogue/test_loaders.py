@@ -271,3 +271,34 @@ def test_real_ketod_dialogues_load_with_the_known_counts():
     assert (len(native), len(snippets), sum(bool(t.label) for t in native)) == (50, 290, 6)
     plain, _ = load("sgd", root / "sgd" / "train_dialogues_001.json", split="train")
     assert len({t.dialogue_id for t in plain}) == 128
+
+
+def test_actions_carry_slots_and_values(tmp_path):
+    dialogue = copy.deepcopy(SGD)
+    actions = [
+        {"act": "OFFER", "slot": "hotel_name", "values": ["Hotel Roma", "Roma"]},
+        {"act": "REQUEST", "slot": "day"},
+    ]
+    dialogue["turns"][1]["frames"][0]["actions"] = actions
+    first = load("sgd", sgd_folder(tmp_path, dialogue))[0][0]
+    assert first.response_actions == ("OFFER hotel_name = Hotel Roma / Roma", "REQUEST day")
+    assert first.response_acts == ("OFFER", "REQUEST")
+
+
+def test_the_history_may_be_the_enriched_one(tmp_path):
+    path = put(tmp_path / "train.json", [joined()])
+    plain, enriched = load("ketod", path)[0], load("ketod", path, history="enriched")[0]
+    assert plain[1].context[1].text == "How about Hotel Roma?"
+    assert enriched[1].context[1].text == "Hotel Roma? Rome is old." == enriched[0].enriched_response
+    assert plain[0] == enriched[0] and plain[1].response == enriched[1].response  # what is learnt is the same
+
+
+def test_a_system_turn_that_opens_a_dialogue_is_counted(tmp_path):
+    from collections import Counter
+
+    dialogue = copy.deepcopy(SGD)
+    dialogue["turns"] = dialogue["turns"][1:]
+    for left_out, native in ((1, dialogue), (0, SGD)):
+        counts: Counter[str] = Counter()
+        list(load_turns("sgd", sgd_folder(tmp_path / str(left_out), native), left_out=counts))
+        assert counts["opening system turns"] == left_out

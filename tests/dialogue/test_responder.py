@@ -36,6 +36,13 @@ def test_a_prompt_is_context_then_knowledge_then_the_mark_of_the_response(tokeni
     assert read_text(tokenizer, turn(3, response_acts=()), acts=True).endswith("<|action|> none <|response|>")
 
 
+def test_acts_may_be_read_with_their_slots_and_values(tokenizer):
+    one = turn(3, response_acts=("OFFER",), response_actions=("OFFER name = Sino / Roma", "REQUEST city"))
+    assert read_text(tokenizer, one, acts=True).endswith("<|action|> OFFER <|response|>")
+    told = read_text(tokenizer, one, acts=True, act_values=True)
+    assert told.endswith("<|action|> OFFER name = Sino / Roma, REQUEST city <|response|>")
+
+
 def test_a_prompt_tells_nothing_of_label_response_or_gold_snippets(tokenizer):
     told = {"label": None, "response": "SECRET", "enriched_response": "SECRET", "gold_snippets": ("SECRET",)}
     told |= {"synthetic_response": "SECRET", "response_acts": ("SECRET",)}

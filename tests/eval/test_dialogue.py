@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tiny_kbm import make_folder
 from tiny_turns import bert_folder, turn
 
 from kbtrain.config import parse_args
+from kbtrain.dialogue.responder import Reads, ResponderCard, deviations
 from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
@@ -116,13 +118,46 @@ def test_tables_1_2_and_the_figures(folder):
     assert "3 of 3 enriched test turns have no enriched text" in " ".join(document["lacking"])
 
 
+def test_of_augmented_turns_it_is_said_how_often_their_snippets_are_useful(folder):
+    test = [one for one in read(TurnExample, folder / "turns.jsonl") if one.split == "test"]
+    path = folder / "responses" / "tfidf_top3.jsonl"
+    # turns 0, 4 and 8 name a gold snippet; 0 and 8 read theirs, with the more confidence the more
+    gold = {one.id: one.gold_snippets[0] for one in test if one.gold_snippets}
+    made = [replace(r, minimum_probability=0.9 if r.turn_id in list(gold)[::2] else 0.1 + i / 100,
+                    snippets=(gold[r.turn_id],) if r.turn_id in list(gold)[::2] else (f"{r.turn_id}/0",))
+            for i, r in enumerate(read(AugmentedResponse, path))]  # fmt: skip
+    write(path, made)
+    tables, _ = evaluated(folder)
+    rule = by_name(tables["appendix_b"], gate="rule", snippets="tfidf_top3")
+    assert (rule["# augs"], rule["judged"], rule["useful"], rule["share"]) == (3, 3, 2, pytest.approx(2 / 3))
+    assert 0.2 < rule["low"] < 0.22 and 0.93 < rule["high"] < 0.95  # Wilson of 2 in 3
+    every = by_name(tables["appendix_b"], gate="Aug-All", snippets="tfidf_top3")
+    assert (every["# augs"], every["judged"]) == (12, 3)
+    rho = by_name(tables["confidence"], augmentation="tfidf_top3", relevance="a gold snippet is read")
+    assert rho["responses"] == 3 and rho["rho"] == pytest.approx(1.0)
+    assert by_name(tables["confidence"], augmentation="tfidf_rank1", relevance="ranker's score")["rho"] is None
+
+
+def test_deviations_from_the_paper_stand_where_the_tables_are_printed(folder):
+    _, document = evaluated(folder)
+    (table,) = [table for table in document["tables"] if table["name"] == "table3"]
+    assert "what the generator reads is not known" in table["note"] and "no belief state" in table["note"]
+    reads = Reads(max_length=9, response_tokens=3, knowledge_tokens=3, acts=True)
+    card = ResponderCard(base_model="x", reads=reads, prompt_fingerprint="", seed=0)
+    told = " ".join(deviations(card, "plain"))
+    assert "acts are read by name" in told and "the history is plain" in told and "x, where KETOD has GPT-2" in told
+    whole = card.model_copy(update={"base_model": "gpt2", "reads": reads.model_copy(update={"act_values": True})})
+    told = " ".join(deviations(whole, "enriched"))
+    assert "history" not in told and "by name" not in told and "GPT-2" not in told
+
+
 def test_the_page_is_whole_loads_nothing_and_escapes(folder):
     write(folder / "gates" / "<b>x" / "scores.jsonl", list(read(GateScore, folder / "gates" / "rule" / "scores.jsonl")))
     script("eval/dialogue.py", "--run", folder, "--gates", '{"<b>x": ["gates/<b>x"]}', "--draws", 100)
     text = (folder / "dialogue.html").read_text()
     page = Page(text)
     allowed_script(text)
-    assert page.loaded == [] and page.tags.count("table") == 6 and page.tags.count("svg") == 2
+    assert page.loaded == [] and page.tags.count("table") == 8 and page.tags.count("svg") == 2
     assert "<b>x" in page.text and "b" not in page.tags and len(page.ids) == len(set(page.ids))
     assert "## Table 4" in (folder / "dialogue.md").read_text()
 

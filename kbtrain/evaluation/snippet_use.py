@@ -1,0 +1,117 @@
+"""Augmented turns and their snippets: how often they are useful (RAGate, appendix B), and if confidence goes with them.
+
+The paper asks people about 50 augmented turns (useful: 54 %). Here a turn's snippets are useful if a gold snippet is
+among them, which is known where people named one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from kbtrain.arrays import Bools, Floats
+from kbtrain.dialogue.responses import AugmentedResponse
+from kbtrain.metrics.significance import Delta, cluster_counts, delta, wilson
+from kbtrain.records import TurnExample
+
+_LEAST = 3  # responses from which on a correlation is more than a line through two points
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Of one gate's augmented turns: ``judged`` name a gold snippet, ``useful`` of them read one (with Wilson's
+    interval; None: nothing is judged)."""
+
+    gate: str
+    augmentation: str
+    augmented: int
+    judged: int
+    useful: int
+    share: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rho of a response's confidence (least probability of its tokens) and its snippets' relevance.
+
+    ``n`` responses; the 95 % interval draws dialogues. ``rho`` None: one of the two does not vary.
+    """
+
+    augmentation: str
+    relevance: str
+    n: int
+    rho: Delta | None
+
+
+def useful(
+    gate: str, augmentation: str, turns: Sequence[TurnExample], made: Sequence[AugmentedResponse], chosen: Bools
+) -> Usefulness:
+    """``chosen``: the turns that the gate augments; ``made``: their augmented responses."""
+    picked = [(t, r) for t, r, c in zip(turns, made, chosen, strict=True) if c]
+    judged = [(t, r) for t, r in picked if t.gold_snippets]
+    n = sum(bool(set(t.gold_snippets) & set(r.snippets)) for t, r in judged)
+    if not judged:
+        return Usefulness(gate, augmentation, len(picked), 0, 0, None, None, None)
+    low, high = wilson(n, len(judged))
+    return Usefulness(gate, augmentation, len(picked), len(judged), n, n / len(judged), low, high)
+
+
+def correlations(
+    turns: Sequence[TurnExample],
+    responses: Mapping[str, Sequence[AugmentedResponse]],
+    scores: Mapping[str, Mapping[tuple[str, str], float]],
+    draws: int,
+    seed: int,
+) -> list[Correlation]:
+    """Of each augmentation: with its ranker's score of the best snippet read, and with a gold snippet being read.
+
+    ``scores``: by ranker, of (turn, snippet).
+    """
+    found = []
+    for name, made in responses.items():
+        of = scores.get(name.rpartition("_")[0], {})
+        by_score = [max((of[t.id, s] for s in r.snippets if (t.id, s) in of), default=None)
+                    for t, r in zip(turns, made, strict=True)]  # fmt: skip
+        gold = [float(bool(set(t.gold_snippets) & set(r.snippets))) if t.gold_snippets and r.snippets else None
+                for t, r in zip(turns, made, strict=True)]  # fmt: skip
+        for relevance, values in (("ranker's score", by_score), ("a gold snippet is read", gold)):
+            found.append(_correlation(name, relevance, turns, made, values, draws, seed))
+    return found
+
+
+def _correlation(
+    name: str,
+    relevance: str,
+    turns: Sequence[TurnExample],
+    made: Sequence[AugmentedResponse],
+    values: Sequence[float | None],
+    draws: int,
+    seed: int,
+) -> Correlation:
+    rows = [
+        (turn.dialogue_id, response.minimum_probability, value)
+        for turn, response, value in zip(turns, made, values, strict=True)
+        if value is not None and response.minimum_probability is not None
+    ]
+    if len(rows) < _LEAST or len({row[1] for row in rows}) < 2 or len({row[2] for row in rows}) < 2:
+        return Correlation(name, relevance, len(rows), None)
+    confidence, relevant = (rankdata([row[i] for row in rows]) for i in (1, 2))
+    weights = cluster_counts([row[0] for row in rows], draws, seed)
+    rho = _weighted(np.asarray(confidence, dtype=np.float64), np.asarray(relevant, dtype=np.float64), weights)
+    return Correlation(name, relevance, len(rows), delta(float(rho[0]), rho[1:][np.isfinite(rho[1:])]))
+
+
+def _weighted(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Pearson's correlation of ranks under each row of ``weights``: (rows,); NaN where one of them does not vary."""
+    total = weights.sum(axis=1)
+    means = [weights @ values / total for values in (x, y)]
+    covariance = weights @ (x * y) / total - means[0] * means[1]
+    variances = [weights @ values**2 / total - mean**2 for values, mean in zip((x, y), means, strict=True)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = covariance / np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
+    return found
