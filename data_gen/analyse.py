@@ -1,7 +1,8 @@
 """Analyse stored answers as the KBM paper does (figures 1-3, section 3.2): analysis.html, analysis.md, analysis.json.
 
 Everything is computed from what the runs hold: questions.jsonl and samples.db, and where it is there evidence.jsonl
-(mask leaks). A store may hold several sampling runs (models); several run folders are shown side by side.
+(mask leaks). A store may hold several sampling runs (models); several run folders are shown side by side, and figures
+1-3 of a run with several data sets for each of them, too.
 
 Examples:
   python data_gen/analyse.py --runs "[runs/demo]"
@@ -64,24 +65,25 @@ def main(config: AnalyseConfig) -> None:
         write_atomically(out / name, text)
         options = config.model_dump(mode="json")
         write_meta(out / name, stage="analyse", config=options, inputs=inputs, started=started)
-    n, seconds = sum(run.counts["questions"] for run in found), time.time() - started
-    print(f"{len(found)} sampling runs, {n} questions, {seconds:.0f} s -> {out}/analysis.html, .md, .json")
+    whole = [run for run in found if not run.dataset]
+    n, seconds = sum(run.counts["questions"] for run in whole), time.time() - started
+    print(f"{len(whole)} sampling runs, {n} questions, {seconds:.0f} s -> {out}/analysis.html, .md, .json")
 
 
 def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
-    """One analysis for each sampling run of a folder."""
+    """One analysis for each sampling run of a folder, then for each of its data sets, if there are several."""
     questions, evidence, judged = (folder / name for name in ("questions.jsonl", "evidence.jsonl", "verdicts.jsonl"))
     total, found = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
         for name in config.sampling_runs or store.runs():
             made = RunAnalysis.begin(store, folder, name, config.split, taus(config, folder), config.examples)
             rows = (question for _, question in read_questions(questions))
-            made.read(
+            parts = made.read(
                 store, progress_bar(rows, total=total, desc=f"analyse {folder}/{name}", unit="questions"),
                 Aligned(Evidence, evidence) if evidence.exists() else None,
                 Aligned(QuestionVerdicts, judged) if config.verdicts else None,
             )  # fmt: skip
-            found.append(made)
+            found += [made, *parts]
     return found
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import read_labels, stored_scores
@@ -61,7 +61,9 @@ def main(config: ReportConfig) -> None:
     scores = stored.by_gate
     own = [g for g in results.gates if g.gate in scores and g.threshold is not None]
     kind: AccuracyKind = results.meta["accuracy_kind"]
-    found = savings(dev, outcomes, {g.gate: scores[g.gate] for g in own}, kind, seed=results.meta["seed"])
+    clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
+    scored = {g.gate: scores[g.gate] for g in own}
+    found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters)
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
     counted = statistics(read_labels(files[2])[1])
@@ -72,7 +74,7 @@ def main(config: ReportConfig) -> None:
         if (config.run / name).exists():
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
-    shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind)
+    shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
     svgs = draw(results, counted, found, gate.gate if gate else None, shaded)
     report = Report(config.title, results, counted, kinds, gate, svgs, chosen, pages, bills, first)
     texts = {"report.html": render_html(report), "report.md": render_markdown(report)}

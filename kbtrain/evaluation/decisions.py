@@ -151,7 +151,7 @@ def loss_rows(
         value = max(fewest_searches(table, limit), -np.inf if gate.floor is None else gate.floor)
         on_dev, retrieve = chosen(value, "ratio", table), gate.test > value
         lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
-        drawn = resampled_means(lost[:, None], draws, seed)[:, 0]
+        drawn = resampled_means(lost[:, None], draws, seed, answers.clusters)[:, 0]
         rows.append(
             LossRow(
                 limit=limit,
@@ -199,7 +199,7 @@ def measure(
     for p in retrieve:
         columns += [(1 - p) * answers.llm + p * answers.rag, p]
     table = np.stack(columns, axis=1)
-    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed)])
+    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed, answers.clusters)])
     searches = [round(float(p.sum())) for p in retrieve]
     random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
     return [
@@ -233,7 +233,7 @@ def areas(answers: Correctness, decisions: Sequence[GateDecisions], *, draws: in
     """Each decision's oracle-normalised area: as observed first, then in each resample; None if undefined."""
     orders = [decision.scores(answers) for decision in decisions]
     observed = [normalised_area(scores, answers.llm, answers.rag) for scores in orders]
-    drawn = resampled_areas(orders, answers.llm, answers.rag, draws, seed)
+    drawn = resampled_areas(orders, answers.llm, answers.rag, draws, seed, answers.clusters)
     if np.isnan(drawn).all():
         return [None] * len(orders)
     return [None if area is None else np.concatenate([[area], drawn[:, i]]) for i, area in enumerate(observed)]

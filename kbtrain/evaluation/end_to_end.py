@@ -58,9 +58,14 @@ class Settings:
 
 
 def evaluate(
-    dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], settings: Settings
+    dev: Sequence[Outcome],
+    test: Sequence[Outcome],
+    gates: Sequence[GateInput],
+    settings: Settings,
+    clusters: tuple[str, ...] | None = None,
 ) -> tuple[list[GateResult], list[Comparison]]:
-    """All gates on the ``test`` outcomes, thresholds chosen on ``dev``. Raises :class:`UserError` (see ``choose``)."""
+    """All gates on the ``test`` outcomes, thresholds chosen on ``dev``; intervals draw the test questions, or whole
+    ``clusters`` of them. Raises :class:`UserError` (see ``choose``)."""
     if not test:
         raise UserError("no question with stored answers to evaluate")
     s = settings
@@ -69,7 +74,7 @@ def evaluate(
     flat = chosen + [decision for group in others for decision in group]
     kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
     kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first
-    tables = [oc.answers(test, kind) for kind in kinds]
+    tables = [replace(oc.answers(test, kind), clusters=clusters) for kind in kinds]
     measured = [
         measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
     ]

@@ -142,6 +142,20 @@ def _cell(plain: Floats, retrieve: Floats, ratio: float, accuracy: float, gain: 
     )
 
 
+def ranked_within(values: Sequence[float | None], sets: Sequence[str]) -> list[float | None]:
+    """Rank shares in (0, 1) within each data set, equal values alike: popularities of several sets have different units
+    (page views, rank shares), and only their order can be compared."""
+    found: list[float | None] = [None] * len(values)
+    for name in set(sets):
+        at = [i for i, value in enumerate(values) if value is not None and sets[i] == name]
+        column = np.array([values[i] for i in at], dtype=np.float64)
+        order = np.sort(column)
+        below, upto = np.searchsorted(order, column, "left"), np.searchsorted(order, column, "right")
+        for i, share in zip(at, (below + upto) / 2 / max(1, len(at)), strict=True):
+            found[i] = float(share)
+    return found
+
+
 def quantile_groups(values: Sequence[float | None], parts: int) -> list[str | None]:
     """Groups of about equal size from low to high, named "1 (low)" ... "5 (high)"; equal values stay together."""
     known = np.array([value for value in values if value is not None], dtype=np.float64)

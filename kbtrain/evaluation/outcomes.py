@@ -22,11 +22,22 @@ class Correctness:
     """Correctness of each question without (``llm``) and with retrieval (``rag``), in [0, 1].
 
     ``greedy``: 1 if the greedy answer is right; ``expected``: share of the sampled answers that are right.
+    ``clusters``: names of groups of questions that intervals draw as a whole; None: questions are drawn.
     """
 
     kind: AccuracyKind
     llm: Floats
     rag: Floats
+    clusters: tuple[str, ...] | None = None
+
+
+def entities_of(questions: Sequence[Question]) -> tuple[str, ...]:
+    """The entity that each question asks about, its first; the question itself where it names none.
+
+    The others (an answer, the other options of a choice) link nearly all questions of the atlas with each other, so
+    that groups by any common entity would be one.
+    """
+    return tuple(question.entities[0] if question.entities else question.id for question in questions)
 
 
 @dataclass(frozen=True)

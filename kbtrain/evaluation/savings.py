@@ -62,8 +62,10 @@ def savings(
     limit: float = LIMIT,
     draws: int = 2_000,
     seed: int = 0,
+    clusters: Sequence[str] | None = None,
 ) -> list[Saving]:
-    """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first.
+    """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first; intervals draw the test
+    questions, or whole ``clusters`` of them.
 
     Empty without dev questions. Where dev was not sampled, its greedy answers stand for ``expected``.
     """
@@ -80,7 +82,7 @@ def savings(
     searched = {gate: (columns[gate] > chosen[gate][0]).astype(np.float64) for gate in scores}
     right = {gate: np.where(one > 0.5, known.rag, known.llm) for gate, one in searched.items()}
     table = np.stack([known.llm, known.rag, *searched.values(), *right.values()], axis=1)
-    drawn, seen = resampled_means(table, draws, seed), table.mean(axis=0)
+    drawn, seen = resampled_means(table, draws, seed, clusters), table.mean(axis=0)
     found = []
     for i, gate in enumerate(scores):
         ratio, accuracy = 2 + i, 2 + len(scores) + i
@@ -134,11 +136,11 @@ def band(
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
     gain, n = (answers.rag - answers.llm)[order], len(order)
     rows = []
-    for counts in question_counts(n, draws, seed):
-        taken = counts[:, order]
-        sizes = np.cumsum(np.add.reduceat(taken, starts, axis=1), axis=1) / n
-        gains = np.cumsum(np.add.reduceat(taken * gain, starts, axis=1), axis=1) / n
-        plain = counts @ answers.llm / n
+    for counts in question_counts(n, draws, seed, answers.clusters):
+        taken, size = counts[:, order], counts.sum(axis=1)
+        sizes = np.cumsum(np.add.reduceat(taken, starts, axis=1), axis=1) / size[:, None]
+        gains = np.cumsum(np.add.reduceat(taken * gain, starts, axis=1), axis=1) / size[:, None]
+        plain = counts @ answers.llm / size
         rows += [np.interp(ratios, [0, *x], [0, *y]) + base for x, y, base in zip(sizes, gains, plain, strict=True)]
     low, high = np.quantile(np.stack(rows), [0.025, 0.975], axis=0)
     return low, high

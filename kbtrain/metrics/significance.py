@@ -38,22 +38,26 @@ def delta(observed: float, draws: Floats) -> Delta:
     return Delta(float(observed), float(low), float(high))
 
 
-def resampled_means(columns: Floats, draws: int, seed: int) -> Floats:
+def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Floats:
     """Means of each column over questions drawn with replacement: (n, k) -> (draws, k).
 
-    All columns see the same questions in each draw, so differences between columns are paired.
+    All columns see the same questions in each draw, so differences between columns are paired. ``clusters``: of each
+    question; whole clusters are drawn then.
     """
-    return np.concatenate([counts @ columns / len(columns) for counts in question_counts(len(columns), draws, seed)])
+    parts = question_counts(len(columns), draws, seed, clusters)
+    return np.concatenate([counts @ columns / counts.sum(axis=1)[:, None] for counts in parts])
 
 
-def resampled_areas(orders: Sequence[Floats], llm: Floats, rag: Floats, draws: int, seed: int) -> Floats:
+def resampled_areas(
+    orders: Sequence[Floats], llm: Floats, rag: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None
+) -> Floats:
     """Oracle-normalised areas (``ranking.normalised_area``) of several gates' scores in each resample: (draws, gates).
 
     NaN where the resample leaves the oracle nothing to gain.
     """
     gain = rag - llm
     parts = []
-    for counts in question_counts(len(gain), draws, seed):
+    for counts in question_counts(len(gain), draws, seed, clusters):
         best = _excess_area(gain, gain, counts)
         best[best <= 1e-12] = np.nan
         parts.append(np.stack([_excess_area(scores, gain, counts) / best for scores in orders], axis=1))
@@ -62,21 +66,31 @@ def resampled_areas(orders: Sequence[Floats], llm: Floats, rag: Floats, draws: i
 
 def _excess_area(scores: Floats, gain: Floats, counts: Floats) -> Floats:
     """Area between a gate's curve and the random line, per resample (rows of ``counts``: copies of each question)."""
-    n = len(gain)
+    n = counts.sum(axis=1)
     order = np.argsort(-scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))  # of the blocks of equal scores
     size = counts.take(order, axis=1)
     gained = size * gain[order]
-    if len(starts) < n:
+    if len(starts) < len(gain):
         size, gained = (np.add.reduceat(part, starts, axis=1) for part in (size, gained))
     total = np.cumsum(gained, axis=1)
     # trapezoids, above the accuracy without retrieval
     under: Floats = np.einsum("ij,ij->i", size, total) - np.einsum("ij,ij->i", size, gained) / 2
-    return under / n**2 - total[:, -1] / (2 * n)
+    area: Floats = under / n**2 - total[:, -1] / (2 * n)
+    return area
 
 
-def question_counts(n: int, draws: int, seed: int) -> Iterator[Floats]:
-    """Counts of n questions drawn with replacement, in blocks of rows: the same for the same n, draws and seed."""
+def question_counts(n: int, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Iterator[Floats]:
+    """Counts of n questions drawn with replacement, in blocks of rows: the same for the same n, draws and seed.
+
+    With ``clusters`` (a name for each question) whole clusters are drawn, as many as there are: questions about one
+    entity are right or wrong together, and an interval that takes them for independent is too narrow.
+    """
+    if clusters is not None:
+        names, of_question = np.unique(np.asarray(clusters), return_inverse=True)
+        for counts in question_counts(len(names), draws, seed):
+            yield counts[:, of_question]
+        return
     rng = np.random.default_rng(seed)
     step = max(1, _CELLS // n)
     for start in range(0, draws, step):

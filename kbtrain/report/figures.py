@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -95,10 +95,16 @@ class Band:
     high: Sequence[float]
 
 
-def curve_band(gate: GateResult, outcomes: Sequence[Outcome], scores: Mapping[str, float], kind: AccuracyKind) -> Band:
-    """The band of a gate's curve, from the graded questions."""
+def curve_band(
+    gate: GateResult,
+    outcomes: Sequence[Outcome],
+    scores: Mapping[str, float],
+    kind: AccuracyKind,
+    clusters: tuple[str, ...] | None = None,
+) -> Band:
+    """The band of a gate's curve, from the graded questions, or from whole ``clusters`` of them."""
     values = np.array([scores[o.question_id] for o in outcomes])
-    low, high = band(values, answers(outcomes, kind), np.asarray(gate.curve.ratio))
+    low, high = band(values, replace(answers(outcomes, kind), clusters=clusters), np.asarray(gate.curve.ratio))
     return Band(gate.curve.ratio, low.tolist(), high.tolist())
 
 

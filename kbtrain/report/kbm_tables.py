@@ -22,6 +22,7 @@ from kbtrain.evaluation.groups import (
     judge_double,
     quantile_groups,
     questions_of,
+    ranked_within,
     rows,
 )
 from kbtrain.evaluation.run_folder import RunFolder, read_scores
@@ -209,7 +210,7 @@ def _groups(options: Options, runs: Sequence[RunFolder]) -> list[str | None]:
 
 def _frequencies(options: Options, questions: Sequence[Question]) -> Sequence[float | None]:
     if options.corpus is None:
-        return [question.popularity for question in questions]
+        return ranked_within([question.popularity for question in questions], [q.dataset for q in questions])
     return answer_counts(questions, jsonl.read(Passage, options.corpus))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.groups import quantile_groups
+from kbtrain.evaluation.groups import quantile_groups, ranked_within
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.records import Outcome, Question
@@ -83,7 +83,9 @@ def dimensions(questions: Sequence[Question]) -> list[Dimension]:
         "change": [q.fact_type for q in questions],
         "hops": [None if q.hops is None else str(q.hops) for q in questions],
         "form": [q.form for q in questions],
-        "popularity": quantile_groups([q.popularity for q in questions], POPULARITY_GROUPS),
+        "popularity": quantile_groups(
+            ranked_within([q.popularity for q in questions], [q.dataset for q in questions]), POPULARITY_GROUPS
+        ),
     }
     found = [_dimension(name, column) for name, column in values.items()]
     return [dimension for dimension in found if len(dimension.labels) > 1]

@@ -57,6 +57,7 @@ def caption(results: Results) -> str:
         f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
         + (f" {meta['max_loss']}" if meta["threshold_rule"] == "max_loss" else "")
+        + ("; intervals draw entities with all their questions" if meta.get("resample") == "entities" else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -76,6 +77,32 @@ def test_the_page_is_whole_and_nothing_in_it_runs(two_models: Path, script: Scri
         assert section in html and section in markdown
     widths = {line.count("|") for line in markdown.splitlines() if line.startswith("| tiny | mastery")}
     assert len(widths) == 1
+
+
+def test_figures_1_to_3_of_a_run_are_shown_for_each_of_its_data_sets_too(run_folder: Path, script: Script) -> None:
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    named = [replace(q, dataset="even" if i % 2 == 0 else "odd") for i, q in enumerate(questions)]
+    jsonl.write(run_folder / "questions.jsonl", named)
+    done = script("analyse", "--runs", f"[{run_folder}]")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("1 sampling runs, 30 questions, ")
+    whole, even, odd = json.loads((run_folder / "analysis.json").read_text())["runs"]
+    assert [(run["name"], run["dataset"]) for run in (whole, even, odd)] == [
+        ("tiny", None), ("tiny, even", "even"), ("tiny, odd", "odd")
+    ]  # fmt: skip
+    # question i of train is right in i % 11 of 10 answers
+    for run, first in ((even, 0), (odd, 1)):
+        rows = run["figure_1"]["conditions"]["llm"]["sampled"]
+        assert rows["mean"] == pytest.approx(sum(i % 11 for i in range(first, 20, 2)) / 100)
+        assert run["figure_1"]["n"] == 15
+    for figure in ("figure_1", "figure_2"):
+        key = "n" if figure == "figure_1" else "n_questions"
+        assert whole[figure][key] == even[figure][key] + odd[figure][key]
+    panels = [{(p["indicator"], p["condition"], p["interval"], p["effect"]): p["n"] for p in run["figure_3"]}
+              for run in (whole, even, odd)]  # fmt: skip
+    assert all(n == panels[1].get(cell, 0) + panels[2].get(cell, 0) for cell, n in panels[0].items())
+    page = (run_folder / "analysis.md").read_text()
+    assert "tiny, even" in page and "tiny, odd" in page
 
 
 def test_a_run_without_answers_is_one_line(run_folder: Path, script: Script) -> None:

@@ -358,3 +358,29 @@ def test_rows_of_at_most_so_much_lost_are_chosen_on_dev_and_counted_on_test(
         assert row["lost"]["low"] <= row["lost"]["mean"] <= row["lost"]["high"]
     said = capsys.readouterr().out
     assert "at most lost" in said and "nothing is promised" in said
+
+
+def test_intervals_may_draw_entities_with_all_their_questions(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every question four times, as about one entity: the intervals of a quarter as many questions, twice as wide."""
+    plain = {gate["gate"]: gate for gate in evaluate(script, run_folder)["gates"]}
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    outcomes = {o.question_id: o for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl")}
+    fates: dict[object, int] = {}
+    named = []
+    for q in questions:  # four questions of one fate are one entity's
+        o = outcomes.get(q.id)
+        fate = None if o is None else (q.split, o.llm_correct, o.rag_correct)
+        fates[fate] = fates.get(fate, -1) + 1
+        named.append(dataclasses.replace(q, entities=(f"{fate}/{fates[fate] // 4}", "common to all")))
+    jsonl.write(run_folder / "questions.jsonl", named)
+    (run_folder / "questions.jsonl.meta.json").unlink()
+    document = evaluate(script, run_folder, resample="entities")
+    assert document["meta"]["resample"] == "entities" and "intervals draw entities" in capsys.readouterr().out
+    found = {gate["gate"]: gate for gate in document["gates"]}
+    for before, after in ((plain["llm_only"], found["llm_only"]), (plain["all_rag"], found["all_rag"])):
+        assert before["accuracy"] == after["accuracy"]
+    widths = [gate["delta_vs_llm_only"]["high"] - gate["delta_vs_llm_only"]["low"] for gate in
+              (plain["all_rag"], found["all_rag"])]  # fmt: skip
+    assert 1.7 < widths[1] / widths[0] < 2.3

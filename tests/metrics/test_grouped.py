@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.groups import Judged, quantile_groups, rows
+from kbtrain.evaluation.groups import Judged, quantile_groups, ranked_within, rows
 
 LLM = np.array([1.0, 0, 0, 1, 1, 0])
 RAG = np.array([1.0, 1, 0, 0, 1, 1])
@@ -58,3 +58,8 @@ def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
     assert quantile_groups([None, None], 3) == [None, None]
     groups = quantile_groups(np.random.default_rng(0).random(1000).tolist(), 5)
     assert {groups.count(name) for name in set(groups)} == {200}
+
+
+def test_ranks_within_a_data_set_know_no_units_and_leave_ties_alike() -> None:
+    found = ranked_within([5.0, 0.1, None, 9000.0, 0.1, 7000.0], ["a", "b", "a", "a", "b", "a"])
+    assert found == [pytest.approx(1 / 6), 0.5, None, pytest.approx(5 / 6), 0.5, 0.5]

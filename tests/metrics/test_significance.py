@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from kbtrain.metrics import significance
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import delta, random_gates, resampled_areas, resampled_means
+from kbtrain.metrics.significance import delta, question_counts, random_gates, resampled_areas, resampled_means
 
 
 def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
@@ -87,3 +89,33 @@ def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_sim
             found = delta(columns[:, i].mean(), drawn[:, i])
             hits[i] += found.low <= expected[i] <= found.high
     assert (abs(hits / 500 - 0.95) <= 0.02).all(), hits / 500
+
+
+def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -> None:
+    column = np.array([1.0, 1.0, 0.0, 0.5, 1.0])
+    clusters = ["a", "a", "b", "c", "c"]
+    drawn = resampled_means(np.stack([column, np.ones(5)], axis=1), 200, 3, clusters)
+    assert drawn[:, 1] == pytest.approx(1.0)  # a share, whatever the number of questions drawn
+    groups = {"a": [1.0, 1.0], "b": [0.0], "c": [0.5, 1.0]}
+    possible = {
+        round(sum(map(sum, picked)) / sum(map(len, picked)), 9)
+        for picked in itertools.product(groups.values(), repeat=3)
+    }
+    assert {round(float(value), 9) for value in drawn[:, 0]} <= possible
+    orders, llm, rag = [np.arange(5.0)], np.array([0.0, 0, 1, 0, 1]), np.array([1.0, 1, 0, 0, 1])
+    areas = resampled_areas(orders, llm, rag, 60, 4, clusters)[:, 0]
+    for counts, area in zip(np.concatenate(list(question_counts(5, 60, 4, clusters))), areas, strict=True):
+        rows = np.repeat(np.arange(5), counts.astype(int))
+        expected = normalised_area(orders[0][rows], llm[rows], rag[rows])
+        assert np.isnan(area) if expected is None else area == pytest.approx(expected)
+
+
+def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_by_clusters() -> None:
+    rng, hits = np.random.default_rng(8), np.zeros(2)
+    clusters = [f"entity{i // 4}" for i in range(240)]
+    for trial in range(400):
+        gains = np.repeat(rng.choice([-1.0, 0.0, 1.0], p=[0.2, 0.4, 0.4], size=60), 4)  # four questions, one fate
+        for i, names in enumerate((None, clusters)):
+            found = delta(gains.mean(), resampled_means(gains[:, None], 500, trial, names)[:, 0])
+            hits[i] += found.low <= 0.2 <= found.high
+    assert hits[0] / 400 < 0.75 and abs(hits[1] / 400 - 0.95) <= 0.03, hits / 400

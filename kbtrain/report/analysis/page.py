@@ -41,17 +41,23 @@ class Section:
 
 
 def names_of(runs: Sequence[RunAnalysis]) -> list[str]:
-    """Short names of the models, made different by run and folder where they are equal."""
+    """Short names of the models, made different by run and folder where they are equal; of a part: and its data set."""
     short = [Path(run.model).name or run.model for run in runs]
-    parts = [(name, run.sampling_run, run.folder.name) for name, run in zip(short, runs, strict=True)]
-    return [name if short.count(name) == 1 else f"{name} ({folder}/{sampled})" for name, sampled, folder in parts]
+    whole = [name for name, run in zip(short, runs, strict=True) if not run.dataset]
+    names = [
+        name if whole.count(name) <= 1 else f"{name} ({run.folder.name}/{run.sampling_run})"
+        for name, run in zip(short, runs, strict=True)
+    ]
+    return [f"{name}, {run.dataset}" if run.dataset else name for name, run in zip(names, runs, strict=True)]
 
 
 def sections(runs: Sequence[RunAnalysis]) -> list[Section]:
-    """All sections that have data."""
+    """All sections that have data. The last three are of whole runs, not of their data sets."""
     names = names_of(runs)
+    whole = [run for run in runs if not run.dataset]
+    short = names_of(whole)
     made = [_accuracy(runs, names), _copying(runs, names), *_effects(runs, names), _correlation(runs, names),
-            _sweep(runs, names), _stability(runs, names), *_least_certain(runs, names)]  # fmt: skip
+            _sweep(whole, short), _stability(whole, short), *_least_certain(whole, short)]  # fmt: skip
     return [section for section in made if section.tables or section.figures]
 
 
@@ -263,6 +269,7 @@ def _run(run: RunAnalysis, name: str) -> dict[str, Any]:
         "model": run.model,
         "folder": str(run.folder),
         "sampling_run": run.sampling_run,
+        "dataset": run.dataset or None,
         "split": run.split,
         "counts": dict(sorted(run.counts.items())),
         "figure_1": {

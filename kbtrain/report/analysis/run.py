@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from kbtrain.store import SampleStore
 
 @dataclass
 class RunAnalysis:
-    """Analyses of one sampling run; ``model`` and ``meta`` come from the run's own meta data."""
+    """Analyses of one sampling run, or of its questions from one ``dataset``; ``model`` and ``meta`` come from the
+    run's own meta data."""
 
     model: str
     folder: Path
@@ -40,6 +41,7 @@ class RunAnalysis:
     sweeps: dict[Indicator, TauSweep] = field(default_factory=new_sweeps)
     counts: Counter[str] = field(default_factory=Counter)
     rule: LabelRule = DEFAULT_RULE
+    dataset: str = ""
 
     @classmethod
     def begin(
@@ -63,29 +65,52 @@ class RunAnalysis:
             rule=LabelRule(certainty_answers=common_answers(store, run)),
         )
 
+    def part(self, dataset: str) -> RunAnalysis:
+        """The same analysis of one data set's questions, nothing counted yet."""
+        tau = self.statistics.tau_mastery, self.statistics.tau_certainty
+        return replace(
+            self,
+            accuracies=Accuracies(frozenset(self.accuracies.conditions)),
+            stability=Stability(self.stability.largest, *tau),
+            least_certain=LeastCertain(0),
+            statistics=LabelStatistics(self.split, tau_mastery=tau[0], tau_certainty=tau[1]),
+            copying=Copying(),
+            sweeps=new_sweeps(),
+            counts=Counter(),
+            dataset=dataset,
+        )
+
     def read(
         self,
         store: SampleStore,
         questions: Iterable[Question],
         evidence: Aligned[Evidence] | None,
         verdicts: Aligned[QuestionVerdicts] | None,
-    ) -> None:
-        """Go through all questions of the split. Raises :class:`UserError` for evidence of another order."""
+    ) -> list[RunAnalysis]:
+        """Go through all questions of the split; returns the same for each data set, where there are several.
+
+        Raises :class:`UserError` for evidence of another order.
+        """
+        parts: dict[str, RunAnalysis] = {}
         for question in questions:
             found = None if evidence is None else evidence.of(question)
             right = right_of(verdicts, question)
             if self.split not in ("all", question.split):
                 continue
-            self.counts["questions"] += 1
             sets = {c: made for c in CONDITIONS if (made := store.get(self.sampling_run, question.id, c)) is not None}
-            if not sets:
-                self.counts["questions_without_answers"] += 1
-                continue
-            self._add(question, sets, found, right)
+            if question.dataset not in parts:
+                parts[question.dataset] = self.part(question.dataset)
+            for analysis in (self, parts[question.dataset]):
+                analysis.counts["questions"] += 1
+                if sets:
+                    analysis._add(question, sets, found, right)
+                else:
+                    analysis.counts["questions_without_answers"] += 1
         if evidence is not None:
             evidence.finish()
         if verdicts is not None:
             verdicts.finish()
+        return [parts[name] for name in sorted(parts)] if len(parts) > 1 else []
 
     def _add(
         self,
