@@ -1,0 +1,64 @@
+"""docs/serving.md: its commands are read, its requests answered, by a tiny gate and a tiny model."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from serve_support import serving
+from tiny_kbm import make_folder
+
+from kbtrain.cli import _parser
+from kbtrain.config import parse_args
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.metrics import Metrics
+from kbtrain.serve.service import Course
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+BLOCKS = [block.partition("\n")[::2] for block in PAGE.replace("\\\n", " ").split("```")[1::2]]
+COMMANDS = [shlex.split(line) for language, block in BLOCKS if not language for line in block.splitlines()]
+REQUESTS = [shlex.split(block) for language, block in BLOCKS if language == "sh"]
+
+
+@pytest.fixture(scope="module")
+def running(gate, tmp_path_factory):
+    with serving(gate, model=str(make_folder(tmp_path_factory.mktemp("m") / "tiny")), search="atlas") as server:
+        yield server
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_command_takes_its_arguments(command):
+    assert command[0] == "kbtrain"
+    args = _parser().parse_args(command[1:])
+    if command[1] == "serve":
+        config = parse_args(ServeConfig, [f"gate={args.arguments[0]}", *args.arguments[1:]])
+        assert str(config.gate) == "runs/demo/kbm"
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda words: words[-1][:40])
+def test_a_request_is_answered(running, request_):
+    url = next(word for word in request_ if word.startswith("http://"))
+    headers = dict(request_[i + 1].split(": ") for i, word in enumerate(request_) if word == "-H")
+    body = request_[request_.index("-d") + 1].encode()
+    reply = running.ask("POST", url.removeprefix("http://127.0.0.1:8000"), body, headers)
+    assert reply.status == 200, reply.body
+    assert len(REQUESTS) == 4
+
+
+def test_the_client_s_code_runs(running, capsys):
+    pytest.importorskip("openai")
+    (code,) = (block for language, block in BLOCKS if language == "py")
+    code = code.replace("http://127.0.0.1:8000", running.url).replace('"smollm2-135m-instruct"', "NAME")
+    exec(compile(code, "serving.md", "exec"), {"NAME": running.service.config.model})
+    assert capsys.readouterr().out[:2] in {"0 ", "1 "}
+
+
+def test_every_header_setting_and_metric_that_is_named_exists():
+    headers = {f"x-kbtrain-{name}" for name in ("retrieve", "threshold", "budget", "debug")}
+    course = Course("x", "forced", gate_seconds=1.0, search_seconds=1.0)
+    headers |= set(course.headers("g", True)) | {"x-kbtrain-score"}
+    assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
+    settings = {name.replace("_", "-") for name in ServeConfig.model_fields} | {"check", "ratio"}
+    assert set(re.findall(r"--([a-z][\w-]+)", PAGE)) <= settings
+    known = {metric.name for metric in Metrics().registry.collect()}
+    assert {re.sub("_total$", "", name) for name in re.findall(r"kbtrain_\w+", PAGE)} <= known
