@@ -1,8 +1,8 @@
 """The chain of stages on the atlas, from questions to the report: ``kbtrain demo`` and ``make demo``.
 
 questions -> evidence -> answers -> labels -> examples -> gates -> scores -> figures -> report. Each stage is a process
-of its own and goes on where it was, so the whole chain does when it is started again. The gate that is fitted in
-seconds comes first: its table stands before the KBM's training begins.
+of its own and goes on where it was, so the whole chain does when it is started again. Gates that are fitted in
+seconds come first: their table stands before the KBM's training begins.
 """
 
 from __future__ import annotations
@@ -89,6 +89,12 @@ def chain(size: Size = "demo") -> list[Step]:
         Step("build", "training examples", 0.1, ("--config", "build_demo", *here)),
         Step("train_probe", "a gate that reads the model's states", scale.scoring,
              ("--config", "probe_smollm2", "--states", f"{run}/states/llm", *data, "--output", f"{run}/probe")),
+        Step("train_features", "a gate that reads how it is asked", 0.1,
+             ("--config", "features_demo", *data, "--index", f"{run}/bm25", "--output", f"{run}/features")),
+        Step("score", "both gates' scores of every question", scale.scoring,
+             ("--config", "score_demo", "--splits", "[train, dev, test]", "--only", "[probe, features]", *here)),
+        Step("train_stack", "both of them as one", 0.1,
+             ("--config", "stack_demo", *here, *data, "--output", f"{run}/stack")),
         *measured,
         Step("train_kbm", "a gate of its own weights", scale.training,
              ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *data, "--output", f"{run}/kbm"), launch="cpu"),

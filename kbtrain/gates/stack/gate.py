@@ -77,6 +77,11 @@ class Stack(KeyedGate):
         """Requests, samples and tokens of all members so far; a member that counts none makes one request each."""
         return self._spent
 
+    def use_run(self, run: Path) -> None:
+        """Every member takes what the run folder holds for it."""
+        for gate in self.gates:
+            gate.use_run(run)
+
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return combined(self.card, self._columns(examples), (self.key,))[self.name]
