@@ -43,6 +43,9 @@ class MakeUntrainedConfig(Config):
     dtype: str = Field("auto", description="auto (measured), fp32, bf16 or fp16; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
 
 def main(config: MakeUntrainedConfig) -> None:
     """Check the signals, look at the model, write the cards."""

@@ -21,6 +21,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.server_requests import Retry, message, post
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
+from kbtrain.servers import whole_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,9 +38,24 @@ def samples(
     logprobs: bool,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[Sample]:
-    """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without text or
-    probabilities.
+    """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without probabilities, or
+    that does not follow OpenAI's protocol.
     """
+    try:
+        return _samples(reply, first, n, stop, logprobs, tokenizer)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:100]
+        raise UserError(f"server: a reply that does not follow OpenAI's protocol ({why}); is it one?") from None
+
+
+def _samples(
+    reply: Mapping[str, Any],
+    first: int,
+    n: int,
+    stop: Sequence[str],
+    logprobs: bool,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> list[Sample]:
     choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))[:n]
     alone = (reply.get("usage") or {}).get("completion_tokens") if len(reply["choices"]) == 1 else None
     made = []
@@ -61,7 +77,10 @@ def samples(
         else:
             raise UserError("server: does not say how long its answers are; set server_n: false")
         index = GREEDY if first == GREEDY else first + i
-        made.append(Sample(index, text, count, finish, math.fsum(found or ())))
+        total = math.fsum(found or ())
+        if not math.isfinite(total) or count < 0:
+            raise ValueError(f"log-probability {total}, {count} tokens")
+        made.append(Sample(index, whole_text(text)[0], count, finish, total))
     return made
 
 
@@ -79,7 +98,9 @@ def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
 
 def _text(choice: Mapping[str, Any], stop: Sequence[str]) -> str:
     """The answer up to the first stop string, should a server leave it in."""
-    text = str((choice.get("message") or {}).get("content") or choice.get("text") or "")
+    text = (choice.get("message") or {}).get("content") or choice.get("text") or ""
+    if not isinstance(text, str):
+        raise TypeError(f"text {text!r:.40}")
     for string in stop:
         text = text.split(string, 1)[0]
     return text

@@ -7,10 +7,9 @@ Repeated: no connection, a connection that breaks, a time-out, the statuses of :
 from __future__ import annotations
 
 import asyncio
-import email.utils
+import contextlib
 import json
 import random
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,9 @@ from typing import Any
 import httpx2
 
 from kbtrain.errors import UserError, strike
+from kbtrain.servers import LARGEST, retry_after
 
+LONGEST_ASKED = 600.0  # seconds that a server may ask to wait
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 HINTS = {
     401: "; set the key (see server_key_env)",
@@ -41,7 +42,7 @@ class Retry:
     tries: int = 8
     first: float = 1.0
     longest: float = 60.0
-    patience: float = 600.0
+    patience: float = LONGEST_ASKED
 
     def seconds(self, failed: int, asked: float | None) -> float:
         """Seconds to wait after ``failed`` tries; ``asked`` is the server's own request."""
@@ -75,7 +76,10 @@ async def post(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], r
 
 async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        response = await client.post(path, json=body)
+        async with asyncio.timeout(_deadline(client)), client.stream("POST", path, json=body) as response:
+            text = await _text_of(response)
+    except TimeoutError:  # of the whole request: a reply may come a byte at a time
+        raise NoReply("no whole answer in time") from None
     except httpx2.UnsupportedProtocol as error:
         raise UserError(f"key 'server_url': {error}") from None
     except httpx2.TimeoutException as error:
@@ -83,42 +87,43 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) 
     except (httpx2.TransportError, httpx2.DecodingError) as error:
         raise NoReply(f"connection failed ({type(error).__name__}: {str(error)[:100]})") from None
     if response.status_code in PASSING:
-        why = f"status {response.status_code} ({message(response)})"
-        raise NoReply(why, retry_after(response.headers.get("retry-after")))
+        why = f"status {response.status_code} ({message(response, text)})"
+        raise NoReply(why, retry_after(response.headers.get("retry-after"), LONGEST_ASKED))
     if response.status_code != 200:
-        status = f"status {response.status_code} ({message(response)})"
+        status = f"status {response.status_code} ({message(response, text)})"
         hint = NOT_FOUND["chat" in path] if response.status_code == 404 else HINTS.get(response.status_code, "")
         raise UserError(f"server {client.base_url}: {status}{hint}")
     try:
-        reply = json.loads(strike(response.text))  # a server may echo its caller's headers
-    except ValueError:
-        raise NoReply(f"a reply that is not JSON ({response.text[:60]!r})") from None
+        reply = json.loads(strike(text))  # a server may echo its caller's headers
+    except (ValueError, RecursionError):
+        raise NoReply(f"a reply that is not JSON ({text[:60]!r})") from None
     if not isinstance(reply, dict) or not reply.get("choices"):
-        raise NoReply(f"a reply without choices ({message(response)})")
+        raise NoReply(f"a reply without choices ({message(response, text)})")
     return reply
 
 
-def message(response: httpx2.Response) -> str:
-    """A server's error message in one short line."""
-    try:
-        said = json.loads(response.text)
-    except ValueError:
-        said = response.text
+def _deadline(client: httpx2.AsyncClient) -> float | None:
+    """Seconds for a request as a whole; None: none was set."""
+    return None if client.timeout.read is None else client.timeout.read + (client.timeout.connect or 0.0)
+
+
+async def _text_of(response: httpx2.Response) -> str:
+    """The body as text. Raises :class:`NoReply` for one without end."""
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > LARGEST:
+            raise NoReply(f"a reply of more than {LARGEST >> 20} MiB")
+    return body.decode("utf-8", "replace")
+
+
+def message(response: httpx2.Response, text: str | None = None) -> str:
+    """A server's error message in one short line; ``text``: the body, where it was streamed."""
+    text = response.text if text is None else text
+    said: Any = text
+    with contextlib.suppress(ValueError, RecursionError):
+        said = json.loads(text)
     for key in ("error", "message"):
         if isinstance(said, dict):
             said = said.get(key) or said
     return " ".join(str(said).split())[:200] or response.reason_phrase
-
-
-def retry_after(text: str | None) -> float | None:
-    """Seconds from a ``Retry-After`` header: a number of seconds or a date; None if it is neither."""
-    if text is None:
-        return None
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None

@@ -5,7 +5,6 @@ Only the public names of header variables are kept in a configuration; their val
 
 from __future__ import annotations
 
-import email.utils
 import http.client
 import json
 import os
@@ -23,9 +22,11 @@ from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, strike
 from kbtrain.records import Hit
+from kbtrain.servers import retry_after, whole_text
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 60.0  # seconds, whatever a server asks for
+_HIGHEST = 1e300  # a score above it, or none that is a number, is no score
 _LARGEST = 8 * 2**20  # bytes of a reply
 
 
@@ -77,19 +78,28 @@ class WebSearch:
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
                 with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:
-                    return json.loads(strike(reply.read(_LARGEST).decode()))
+                    return json.loads(strike(self._body(reply).decode()))
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
                 if error.code not in RETRY:
                     break
-                wait = asked_wait(error.headers.get("Retry-After")) or wait
+                wait = retry_after(error.headers.get("Retry-After"), _LONGEST_WAIT) or wait
             except (OSError, http.client.HTTPException) as error:
                 problem = str(getattr(error, "reason", error)) or type(error).__name__
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 problem = f"no JSON in the reply ({error})"
             if attempt + 1 < self.service.attempts:
                 self._sleep(wait)
         raise UserError(f"web search for {query!r:.60}: {problem}; what was found before is kept, run the same again")
+
+    def _body(self, reply: Any) -> bytes:
+        """The reply's bytes, :data:`_LARGEST` at most. Raises ``TimeoutError`` for one that comes a byte at a time."""
+        body, until = bytearray(), time.monotonic() + 2 * self.service.timeout_s
+        while len(body) < _LARGEST and (part := reply.read1(_LARGEST)):
+            body += part
+            if time.monotonic() > until:
+                raise TimeoutError("no whole reply in time")
+        return bytes(body)
 
     def hits(self, reply: Any, query: str, k: int) -> tuple[Hit, ...]:
         """The hits in a reply's JSON. Raises :class:`UserError` where it has no list of results."""
@@ -101,10 +111,11 @@ class WebSearch:
             text = at_path(row, service.text)
             name = str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
-            if not isinstance(text, str) or not text.strip() or name in found or not isinstance(score, int | float):
+            if not isinstance(text, str) or not text.strip() or name in found or not _is_score(score):
                 self.dropped += 1
                 continue
-            found[name] = Hit(name, str(at_path(row, service.title) or ""), text, float(score))
+            title = str(at_path(row, service.title) or "")
+            found[name] = Hit(whole_text(name)[0], whole_text(title)[0], whole_text(text)[0], float(score))
         return tuple(list(found.values())[:k])
 
 
@@ -120,15 +131,5 @@ def at_path(value: Any, path: str) -> Any:
     return value
 
 
-def asked_wait(header: str | None) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for (a number or a date), at most a minute; None if it has none."""
-    if header is None:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
-            return None
-    return min(_LONGEST_WAIT, max(0.0, seconds))
+def _is_score(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < _HIGHEST

@@ -33,6 +33,9 @@ class FitConfig(Config):
     device: str = Field("auto", description="auto, cpu or cuda")
     dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
 
 class TrainingConfig(FitConfig):
     """Settings of every training; a recipe adds its own.
@@ -57,9 +60,6 @@ class TrainingConfig(FitConfig):
     seed: int = Field(0, ge=0, description="order of the rows, dropout, initial adapters")
     report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="where else losses go")
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
-
-    def writes(self) -> tuple[Path, ...]:
-        return (self.output,)
 
 
 def training_arguments(config: TrainingConfig, compute: str, device: str, has_dev: bool) -> TrainingArguments:

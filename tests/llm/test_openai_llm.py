@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
+import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 from model_server import ModelServer
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
-from kbtrain.llm.openai_llm import OpenAILLM, Server
-from kbtrain.llm.server_requests import Retry, retry_after
+from kbtrain.llm.openai_llm import OpenAILLM, Server, samples
+from kbtrain.llm.server_requests import Retry
 from kbtrain.prompts.kbm import answer_prompt, encode
+from kbtrain.servers import retry_after
 
 QUICK = Retry(tries=4, first=0.01, longest=0.02)
 PATIENT = Retry(tries=40, first=0.01, longest=0.02)
@@ -233,6 +239,66 @@ def test_waits_double_up_to_the_longest_and_keep_to_the_servers_wish():
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, None), ("7", 7), ("-1", 0), ("soon", None),
-                                               ("Wed, 21 Oct 2015 07:28:00 GMT", 0)])  # fmt: skip
-def test_retry_after_is_seconds_or_a_date(text, seconds):
-    assert retry_after(text) == seconds
+                                               ("900", 60), ("inf", 60), ("1e999", 60), ("nan", None), ("-inf", 0),
+                                               ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+                                               ("Wed, 21 Oct 9999 07:28:00 GMT", 60)])  # fmt: skip
+def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
+    assert retry_after(text, 60.0) == seconds
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"choices": ["text"]},
+        {"choices": [{"text": 3, "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"text": "x", "logprobs": {"token_logprobs": [float("nan")]}}]},
+        {"choices": [{"text": "x", "logprobs": {"token_logprobs": ["-1", None]}}]},
+        {"choices": [{"text": "x", "logprobs": {"token_logprobs": [-1e308, -1e308]}}]},
+        {"choices": [{"text": "x", "logprobs": {"content": [{}]}}]},
+        {"choices": [{"index": "first", "text": "x"}]},
+        {"choices": {"text": "x"}},
+        {"choices": [{"message": "x", "logprobs": {"token_logprobs": [-1.0]}}]},
+    ],
+)
+def test_a_reply_of_wrong_types_is_one_line(change):
+    with pytest.raises(UserError, match=r"^server: a reply that does not follow OpenAI's protocol \(") as caught:
+        samples(change, 0, 1, (), True, None)
+    assert "\n" not in str(caught.value)
+
+
+def test_halves_of_surrogate_pairs_are_replaced():
+    reply = {"choices": [{"text": "a\ud800b", "logprobs": {"token_logprobs": [-1.0]}}]}
+    assert samples(reply, 0, 1, (), True, None)[0].text == "a\ufffdb"
+
+
+@contextlib.contextmanager
+def endless(part: bytes, pause: float) -> Iterator[str]:
+    """Address of a server that repeats ``part`` for ever as the body of its answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    caller, _ = server.accept()
+                    with caller, contextlib.suppress(OSError):
+                        caller.recv(65536)
+                        caller.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+                        while True:
+                            caller.sendall(part)
+                            time.sleep(pause)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize(
+    ("part", "pause", "message"),
+    [(b" ", 0.05, r"no whole answer in time, 2 times"), (b" " * 2**20, 0.0, r"a reply of more than 1 MiB, 2 times")],
+)
+def test_a_reply_without_end_is_given_up(part, pause, message, question, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("kbtrain.llm.server_requests.LARGEST", 2**20)
+    with endless(part, pause) as url:
+        server = Server(url, "tiny", chat=True, timeout=2.0, retry=Retry(tries=2, first=0.0))
+        with pytest.raises(UserError, match=message):
+            answered(OpenAILLM("m", None, Sampling(), server), [AnswerRequest(question("q"), "llm", None, n=1)])

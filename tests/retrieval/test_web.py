@@ -13,7 +13,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
-from kbtrain.retrieval.web import WebSearch, WebService, asked_wait, at_path
+from kbtrain.retrieval.web import WebSearch, WebService, at_path
 
 SEEN: Counter[str] = Counter()
 
@@ -109,9 +109,6 @@ def test_a_service_that_is_not_there_is_one_line() -> None:
             WebSearch(service(url))
 
 
-def test_paths_and_waits() -> None:
+def test_paths() -> None:
     assert at_path({"a": [{"b": 1}]}, "a.0.b") == 1
     assert at_path({"a": [1]}, "a.3") is None and at_path("x", "a") is None
-    assert asked_wait("7") == 7 and asked_wait("900") == 60 and asked_wait("-1") == 0
-    assert asked_wait(None) is None and asked_wait("soon") is None
-    assert asked_wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0

@@ -1,0 +1,29 @@
+"""Replies of servers: nobody promises their size, their time or their text."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+
+LARGEST = 64 * 2**20  # bytes of a reply that are read
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def retry_after(text: str | None, most: float) -> float | None:
+    """Seconds from a ``Retry-After`` header (a number or a date), at most ``most``; None if it is neither."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return None if seconds != seconds else min(most, max(0.0, seconds))
+
+
+def whole_text(text: str) -> tuple[str, int]:
+    """``text`` with halves of surrogate pairs replaced by U+FFFD, and their number: no file or store can hold them."""
+    return _HALVES.subn("�", text)
