@@ -205,7 +205,9 @@ def load_gate(
     name, kind = kind_of(folder)
     if key is not None and not issubclass(kind.card, KeyedCard):
         raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")
-    kind.card.read(folder, name).check_weights(folder, verify)
+    card = kind.card.read(folder, name)
+    check_parts(Path(folder), card)
+    card.check_weights(folder, verify)
     gate = kind.open(Path(folder), dtype, device)
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
 
@@ -259,6 +261,7 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
     """
     kind_name, kind = kind_of(folder)
     card = kind.card.read(folder, kind_name)
+    check_parts(folder, card)
     given = kind.names(card)
     own = name or OLD_NAMES.get(folder.resolve().name, folder.resolve().name)
     stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
@@ -280,6 +283,21 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
 def _renamed(name: str, kind: str, folder: str) -> str:
     """``kbm_mastery`` of the folder ``lora``: ``lora_mastery``; other names follow the folder's."""
     return folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}"
+
+
+def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> None:
+    """Raise :class:`UserError` for a gate made of others that is made of itself, or names folders far from its own.
+
+    Parts lie in its folder or beside it: a folder from elsewhere cannot make other files of this machine be opened.
+    """
+    own = folder.resolve()
+    for part in card.parts():
+        target = (own / part).resolve()
+        if Path(part).is_absolute() or not target.is_relative_to(own.parent) or target == own.parent:
+            raise UserError(f"{at(folder / CARD)}: part '{part}' lies neither in nor beside this folder; copy it there")
+        if target in (own, *above):
+            raise UserError(f"{at(folder / CARD)}: part '{part}' leads back to the gate itself; take it out")
+        check_parts(target, read_card(target), (own, *above))
 
 
 def _depends(folder: Path, card: GateCard) -> str:

@@ -1,5 +1,6 @@
 """Several gates as one: the mean of log odds, and a folder that finds its members."""
 
+import json
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.average import AverageGate, mean_log_odds
+from kbtrain.gates.registry import handle
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
 
@@ -48,3 +50,21 @@ def test_wrong_members_are_one_line(members, tmp_path):
     (members[0] / "gate.json").write_text('{"kind": "average"}')
     with pytest.raises(UserError, match=r"gate.json: field 'members': missing"):
         kbtrain.load_gate(members[0])
+
+
+def test_members_that_lead_back_or_out_are_one_line(members, tmp_path):
+    def of(folder, *parts):
+        folder.mkdir(exist_ok=True)
+        (folder / "gate.json").write_text(json.dumps({"kind": "average", "members": parts}))
+        return folder
+
+    run = tmp_path / "run"
+    for parts in ([str(members[0]), "../b"], ["../../run/../other", "../b"], ["..", "../b"], ["/", "../b"]):
+        with pytest.raises(UserError, match=r"part '.+' lies neither in nor beside this folder"):
+            kbtrain.load_gate(of(run / "average", *parts))
+    with pytest.raises(UserError, match=r"part '\.' leads back to the gate itself"):
+        kbtrain.load_gate(of(run / "average", ".", "../b"))
+    of(run / "other", "../average", "../b")
+    for opened in (kbtrain.load_gate, handle):
+        with pytest.raises(UserError, match=r"other/gate\.json: part '\.\./average' leads back"):
+            opened(of(run / "average", "../other", "../b"))
