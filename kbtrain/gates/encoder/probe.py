@@ -96,28 +96,8 @@ class EncoderProbe(Gate):
 
         Raises :class:`UserError` for questions where dialogue features shall be read.
         """
-        import numpy as np
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.preprocessing import StandardScaler
-
         vectors = embeddings(model, reader, examples)
-        names, table = feature_table(reader.state(examples), LEAST_TURNS)
-        n, scaler = vectors.shape[1], StandardScaler()
-        scaled = scaler.fit_transform(np.hstack([vectors, table]))
-        scaled[:, :n] *= SPREAD
-        # a soft label is both labels, each with its share; weights around 1, so that the penalty keeps its meaning
-        shares = np.concatenate([np.asarray(need) * weights[1], (1 - np.asarray(need)) * weights[0]])
-        labels = np.repeat([1, 0], len(need))
-        line = LogisticRegression(C=C, max_iter=2000)
-        line.fit(np.vstack([scaled, scaled]), labels, sample_weight=shares * len(need) / shares.sum())
-        slopes = line.coef_[0] / scaler.scale_
-        slopes[:n] *= SPREAD
-        head = ProbeHead(
-            intercept=float(line.intercept_[0] - slopes @ scaler.mean_),
-            embedding=tuple(slopes[:n].tolist()),
-            state=dict(zip(names, slopes[n:].tolist(), strict=True)),
-        )
-        return cls(model, reader, head)
+        return cls(model, reader, fit_head(vectors, reader.state(examples), need, weights))
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
@@ -144,6 +124,35 @@ class EncoderProbe(Gate):
     def save_beside(self, folder: Path) -> None:
         """Write what the folder needs beside weights and tokenizer."""
         write_atomically(folder / HEAD, self.head.model_dump_json(indent=1) + "\n")
+
+
+def fit_head(
+    vectors: np.ndarray,
+    states: Sequence[dict[str, float]],
+    need: Sequence[float],
+    weights: tuple[float, float] = (0.5, 0.5),
+) -> ProbeHead:
+    """The regression on embeddings (examples, size) and dialogue features; see :meth:`EncoderProbe.fit`."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    names, table = feature_table(states, LEAST_TURNS)
+    n, scaler = vectors.shape[1], StandardScaler()
+    scaled = scaler.fit_transform(np.hstack([vectors, table]))
+    scaled[:, :n] *= SPREAD
+    # a soft label is both labels, each with its share; weights around 1, so that the penalty keeps its meaning
+    shares = np.concatenate([np.asarray(need) * weights[1], (1 - np.asarray(need)) * weights[0]])
+    labels = np.repeat([1, 0], len(need))
+    line = LogisticRegression(C=C, max_iter=2000)
+    line.fit(np.vstack([scaled, scaled]), labels, sample_weight=shares * len(need) / shares.sum())
+    slopes = line.coef_[0] / scaler.scale_
+    slopes[:n] *= SPREAD
+    return ProbeHead(
+        intercept=float(line.intercept_[0] - slopes @ scaler.mean_),
+        embedding=tuple(slopes[:n].tolist()),
+        state=dict(zip(names, slopes[n:].tolist(), strict=True)),
+    )
 
 
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:

@@ -1,0 +1,189 @@
+"""Learning curves of gates that are fitted in seconds: how good they are by the number of labelled training questions.
+
+In each draw the training questions are shuffled, and every size takes the first of them, so that a draw's sizes are
+nested and gates see the same questions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from kbtrain.arrays import Bools, Floats
+from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import answers, needed
+from kbtrain.gate_folder import logistic, question_hash
+from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
+from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
+from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.gate import feature_rows
+from kbtrain.gates.probe.gate import Probe, Reader
+from kbtrain.gates.probe.states import StateStore
+from kbtrain.gates.probe.train import fit as fit_probe
+from kbtrain.gates.stack import linear
+from kbtrain.metrics.ranking import auroc, normalised_area
+from kbtrain.prompts.kbm import Key
+from kbtrain.records import GateExample, Outcome
+from kbtrain.training.data import need
+
+SIZES = (50, 100, 200, 400, 800, 1400)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of the test questions by a gate fitted to some training questions.
+
+    ``held_out``: those of the training questions by gates fitted without them, in their order; None: not known.
+    """
+
+    test: Floats
+    held_out: tuple[float, ...] | None = None
+
+
+class Learner(Protocol):
+    """A kind of gate that can be fitted again and again; whatever does not depend on the draw is computed once."""
+
+    name: str
+
+    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+        """Fit to these soft labels, score the test questions. Raises :class:`UserError` for too few questions."""
+        ...
+
+
+def needs(train: Sequence[GateExample], key: Key) -> list[float]:
+    """Soft labels as probabilities that retrieval is needed. Raises :class:`UserError` for one class, or too few."""
+    found = [need(example, key, "soft") for example in train]
+    values = [value for value in found if value is not None]
+    if len(values) < len(found):
+        raise UserError(f"key '{key}': {len(found) - len(values)} training questions have no soft label; label them")
+    check_need(values, f"key '{key}'")
+    return values
+
+
+class FeaturesLearner:
+    """The gate ``features``, from the corpus frequencies of an index."""
+
+    name = "features"
+
+    def __init__(self, frequencies: Frequencies, train: Sequence[GateExample], test: Sequence[GateExample]) -> None:
+        rows = feature_rows(frequencies, train, after_search=False)
+        self.rows = dict(zip([e.id for e in train], rows, strict=True))
+        self.test = feature_rows(frequencies, test, after_search=False)
+
+    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+        """See :class:`Learner`."""
+        rows, labels = [self.rows[example.id] for example in train], needs(train, key)
+        model = fit_additive(rows, labels)
+        left_out = tuple(logistic(value) for value in held_out_log_odds(rows, labels))
+        return Scored(np.array([logistic(value) for value in model.log_odds(self.test)]), left_out)
+
+
+class EncoderLearner:
+    """The gate ``encoder_probe``: a regression on a frozen encoder's embeddings."""
+
+    name = "encoder_probe"
+
+    def __init__(
+        self, body: object, reader: ProbeInput, train: Sequence[GateExample], test: Sequence[GateExample]
+    ) -> None:
+        vectors = embeddings(body, reader, train)  # type: ignore[arg-type]  # a model; torch is not imported here
+        self.vectors = dict(zip([e.id for e in train], vectors, strict=True))
+        self.test = embeddings(body, reader, test)  # type: ignore[arg-type]
+
+    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+        """See :class:`Learner`."""
+        vectors = np.stack([self.vectors[example.id] for example in train])
+        head = fit_head(vectors, [{} for _ in train], needs(train, key))
+        return Scored(head.intercept + self.test @ np.array(head.embedding))
+
+
+class ProbeLearner:
+    """The gate ``probe``: heads on the answering model's states, which are stored."""
+
+    name = "probe"
+
+    def __init__(self, reader: Reader, store: StateStore, test: Sequence[GateExample], average: int = 4) -> None:
+        self.reader, self.store, self.test, self.average = reader, store, test, average
+        reader.stored = store
+
+    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+        """See :class:`Learner`."""
+        needs(train, key)
+        fitted = fit_probe(self.reader, self.store, train, (key,), "soft", "ridge", self.average)
+        gate = Probe(self.reader, {key: fitted[key].head}, "ridge")
+        known = dict(fitted[key].left_out)
+        left_out = tuple(known[question_hash(example.question)] for example in train)
+        return Scored(np.array(gate.score_examples(self.test)), left_out)
+
+
+def stacked(parts: Mapping[str, Scored], train: Sequence[GateExample], key: Key) -> Scored:
+    """The gate ``stack`` of gates that have held-out scores of the training questions."""
+    columns = {name: part.held_out for name, part in parts.items() if part.held_out is not None}
+    model = linear.fit_linear(columns, needs(train, key))
+    return Scored(np.array(model.log_odds({name: parts[name].test.tolist() for name in columns})))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One gate fitted to ``n`` training questions of one draw: figures on the test questions.
+
+    ``auroc_wrong``: of "the answer without retrieval is wrong"; ``auroc_needed``: of "only retrieval makes it right".
+    ``area``: between random (0) and the oracle (1). None: one class alone, or nothing to gain.
+    """
+
+    gate: str
+    key: Key
+    n: int
+    draw: int
+    area: float | None
+    auroc_wrong: float | None
+    auroc_needed: float | None
+
+
+def sizes_of(available: int, wanted: Sequence[int]) -> list[int]:
+    """The sizes that there are questions for, and all of them. Raises :class:`UserError` for fewer than 20."""
+    if available < LEAST:
+        raise UserError(f"{available} labelled training questions; a learning curve needs {LEAST} at least")
+    return sorted({n for n in wanted if n < available} | {available})
+
+
+def learning_curve(
+    learners: Sequence[Learner],
+    train: Sequence[GateExample],
+    outcomes: Sequence[Outcome],
+    keys: Sequence[Key],
+    sizes: Sequence[int] = SIZES,
+    draws: int = 3,
+    seed: int = 0,
+    done: Callable[[], object] = lambda: None,
+) -> Iterator[Point]:
+    """Points by size, draw, key and gate; with all questions there is one draw. ``done`` is called after each fit.
+
+    With two gates or more that have held-out scores, ``stack`` of them stands beside. Raises :class:`UserError` for a
+    draw without both kinds of labels.
+    """
+    table = answers(outcomes, "greedy")
+    wrong, helped = table.llm < 0.5, needed(outcomes)
+    for n in sizes_of(len(train), sizes):
+        for draw in range(draws if n < len(train) else 1):
+            chosen = list(train)
+            random.Random(f"{seed}/{draw}").shuffle(chosen)
+            chosen = chosen[:n]
+            for key in keys:
+                parts = {}
+                for learner in learners:
+                    parts[learner.name] = learner.fit(chosen, key)
+                    done()
+                if sum(part.held_out is not None for part in parts.values()) > 1:
+                    parts["stack"] = stacked(parts, chosen, key)
+                for name, part in parts.items():
+                    area = normalised_area(part.test, table.llm, table.rag)
+                    yield Point(name, key, n, draw, area, _auroc(wrong, part.test), _auroc(helped, part.test))
+
+
+def _auroc(truth: Bools, scores: Floats) -> float | None:
+    return float(auroc(truth, scores)[0]) if truth.any() and not truth.all() else None
