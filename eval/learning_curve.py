@@ -95,7 +95,7 @@ def main(config: LearningCurveConfig) -> None:
 
 
 def made(config: LearningCurveConfig, name: Name, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
-    """What a kind of gate needs, opened. Raises :class:`UserError`."""
+    """A learner with what its kind of gate needs. Raises :class:`UserError`."""
     if name == "features":
         return FeaturesLearner(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
     if name == "encoder_probe":
