@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pydantic import Field
@@ -79,9 +80,12 @@ def main(config: ServingBenchmarkConfig) -> None:
                 rows.append(row("kbtrain, gate off", *measured(config, port, never, "stub", process), base[0]))
                 rows.append(row("kbtrain, gate on", *measured(config, port, {}, "stub", process), base[0]))
             for name, peer in peers(config, Path(folder), stub):
-                with peer as (port, process, model):
-                    key = {"authorization": "Bearer sk-1234"}
-                    rows.append(row(name, *measured(config, port, key, model, process), base[0]))
+                key = {"authorization": "Bearer sk-1234"}
+                try:
+                    with peer as (port, process, model):
+                        rows.append(row(name, *measured(config, port, key, model, process), base[0]))
+                except UserError as error:
+                    sys.stderr.write(f"{name}: left out ({error})\n")
         print(f"{config.tokens} tokens an answer; {config.rate:g} requests a second, then {config.clients} clients")
         head = [
             "",
@@ -165,7 +169,7 @@ def kbtrain(gate: Path, stub: int | None, *more: str) -> Iterator[tuple[int, psu
         yield port, process
 
 
-def peers(config: ServingBenchmarkConfig, folder: Path, stub: int) -> Iterator[tuple[str, object]]:
+def peers(config: ServingBenchmarkConfig, folder: Path, stub: int) -> Iterator[tuple[str, Any]]:
     """Name and context of each peer whose Python is given; a context gives port, process and model."""
     if config.litellm_python:
         (folder / "litellm.yaml").write_text(LITELLM.format(port=stub))

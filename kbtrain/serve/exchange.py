@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -187,13 +188,13 @@ class Endpoint:
             status = refused.status
             if not exchange.started:
                 await exchange.reply(refused.status, refused.body(), refused.headers)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever happens, the client is told
             if exchange.started:
-                status = 599  # the rest of the answer is lost: the connection is cut, so that the client sees it
+                status = 599  # returning now makes the HTTP server cut the connection: no answer that seems whole
                 logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
-                raise _Cut from None
+                return
             status = 500
-            logger.exception("%s", self.route)
+            logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
             await exchange.reply(500, Refused(500, "internal", "internal error").body())
         finally:
             Endpoint.inflight -= 1
@@ -215,8 +216,9 @@ class Endpoint:
             raise Busy(f"{Endpoint.inflight} requests are under way")
 
 
-class _Cut(Exception):
-    """Ends an answer whose rest is lost: the HTTP server closes the connection."""
+def place_of(error: BaseException) -> str:
+    """Lines of code that an error came through, without its message, which may repeat a client's words."""
+    return "".join(traceback.format_tb(error.__traceback__))
 
 
 def _host(header: bytes | None) -> str:

@@ -29,7 +29,7 @@ from kbtrain.models.load import load_model
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import text
-from kbtrain.serve.exchange import Header
+from kbtrain.serve.exchange import Header, place_of
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.serve.upstream import UpstreamReply
 
@@ -136,8 +136,8 @@ class LocalModel:
             job.say(self._draw(job))
         except _Stopped:
             pass
-        except Exception as error:
-            logger.exception("model")
+        except Exception as error:  # noqa: BLE001 - the request is told, the thread goes on
+            logger.error("model: %s\n%s", type(error).__name__, place_of(error))
             job.say(error)
 
     def _draw(self, job: _Job) -> Sample:
@@ -195,8 +195,8 @@ class LocalModel:
             rendered = self.tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
             )
-        except Exception as error:  # noqa: BLE001 - templates raise what they like
-            raise Refused(400, "messages", f"the model's chat template takes no such messages ({error})") from None
+        except Exception:  # noqa: BLE001 - templates raise what they like
+            raise Refused(400, "messages", "the model's chat template takes no such messages") from None
         ids: list[int] = self.tokenizer(str(rendered), add_special_tokens=False)["input_ids"]
         return ids
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import httpx2
 
 from kbtrain.credentials import key_from_environment
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.config import ServeConfig, is_loopback
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
@@ -23,7 +23,7 @@ HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
-NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-kbtrain", b"forwarded"}
+NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
 PAUSE = 0.1  # seconds before the second try, doubled each time
 
@@ -78,7 +78,7 @@ class HttpUpstream:
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(config.upstream_timeout_s, connect=min(5.0, config.upstream_timeout_s), pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env="KBTRAIN_UPSTREAM_PROXY" in os.environ,
+            trust_env=not is_loopback(urlsplit(self._url).hostname or ""),  # HTTPS_PROXY, for servers elsewhere
         )
 
     def _headers(self, headers: Iterable[Header]) -> list[Header]:

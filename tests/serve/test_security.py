@@ -237,3 +237,16 @@ def test_the_upstream_s_key_never_reaches_a_client(gate, monkeypatch):
         reply = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": KNOWN}]})
     assert reply.status == 502
     assert b"key-of" not in reply.body and "key-of" not in str(reply.headers)
+
+
+def test_an_unforeseen_error_is_a_500_that_repeats_nobody_s_words(gate, caplog, monkeypatch):
+    from kbtrain.serve import app
+
+    def fail(*_):
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(app, "_inputs", fail)
+    with serving(gate) as server:
+        reply = server.post("/v1/gate", {"questions": [NEEDS]})
+    assert (reply.status, reply.error) == (500, "internal error")
+    assert "RuntimeError" in caplog.text and SECRET not in caplog.text + reply.body.decode()

@@ -1,0 +1,30 @@
+"""benchmarks/serving.py loads the real server and prints a row for each way through it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from serve_support import probe_folder
+
+SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "serving.py"
+pytest.importorskip("uvicorn")
+
+
+def test_the_benchmark_prints_a_row_for_each_way_through(tmp_path: Path) -> None:
+    gate = probe_folder(tmp_path / "probe")
+    short = ["--seconds", "0.5", "--rate", "10", "--clients", "4", "--tokens", "3"]
+    command = [sys.executable, str(SCRIPT), "--gate", str(gate), *short]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    first, _, *rows, last = lines[next(i for i, line in enumerate(lines) if line.startswith("3 tokens")) :]
+    assert first.startswith("3 tokens an answer")
+    names = ["stub alone", "kbtrain, gate off", "kbtrain, gate on"]
+    assert [row[: len(name)] for row, name in zip(rows, names, strict=True)] == names
+    for row in rows:
+        *_, errors, mixed, _ = row.split()
+        assert (errors, mixed) == ("0", "0")
+    assert last.startswith("gate alone, 32 clients: ")
