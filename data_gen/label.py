@@ -37,8 +37,8 @@ from kbtrain.store import SampleStore
 class LabelConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
-    tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number or {quantile: SHARE}")
-    tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number or {quantile: SHARE}")
+    tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number, {quantile: SHARE}, or middle")
+    tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number, {quantile: SHARE}, or middle")
     max_empty: float = Field(MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
     by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
     cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
@@ -116,7 +116,9 @@ def main(config: LabelConfig) -> None:
           f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
 
 
-def _rule(setting: float | Quantile) -> str:
+def _rule(setting: Tau) -> str:
+    if setting == "middle":
+        return "the cut of train nearest to halves"
     return f"quantile {setting.quantile} of train" if isinstance(setting, Quantile) else "number"
 
 

@@ -16,12 +16,14 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
-from kbtrain.evaluation.run_folder import read_labels, stored_scores
+from kbtrain.evaluation.run_folder import StoredScores, read_labels, stored_scores
 from kbtrain.evaluation.savings import Saving, four_fold, savings
 from kbtrain.labeling.distribution import statistics
+from kbtrain.prompts.kbm import ALL_KEYS
 from kbtrain.provenance import check_unchanged, write_atomically, write_meta
 from kbtrain.records import Outcome
 from kbtrain.report.examples import collect, worst_errors
@@ -91,7 +93,19 @@ def main(config: ReportConfig) -> None:
         write_meta(config.run / name, stage="write_report", config=settings, inputs=files, started=started)
     seconds = time.time() - started
     print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
-    print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html")))
+    use = command(config.run, stored, found, gate)
+    print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html", use)))
+
+
+def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
+    """The command that decides by the gate at its threshold from dev; empty where no folder is behind the scores."""
+    saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
+    source = None if saving is None else sources(run, stored).get(saving.gate)
+    if saving is None or source is None or saving.dev_saved <= 0:
+        return ""
+    key = source.name.rpartition("_")[2]
+    keyed = f" --key {key}" if key in ALL_KEYS else ""
+    return f'kbtrain decide {source.folder} "a question"{keyed} --threshold {saving.threshold:.6g}; '
 
 
 def main_gate(own: list[GateResult], wanted: str | None, found: list[Saving]) -> GateResult | None:

@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_scripts(commands)
     _add_demo(commands)
+    _add_finish(commands)
     _add_models(commands)
     _add_server(commands)
     _add_decide(commands)
@@ -115,6 +116,18 @@ def _add_demo(commands: Any) -> None:
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: about an hour")
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="32 questions: does it run here?")
     demo.set_defaults(run=_demo, size="demo")
+
+
+def _add_finish(commands: Any) -> None:
+    finish = commands.add_parser("finish", help="from a run folder's answers to a gate and a report, without a model")
+    finish.add_argument("run_folder", metavar="RUN", help="run folder with questions, index and sampled answers")
+    finish.set_defaults(run=_finish)
+
+
+def _finish(args: argparse.Namespace) -> None:
+    from kbtrain.demo import finish_own
+
+    finish_own(Path(args.run_folder), _step)
 
 
 def _add_models(commands: Any) -> None:

@@ -129,6 +129,31 @@ def _figure_8(run: Path) -> list[Step]:
     ]
 
 
+def own_chain(run: Path) -> list[Step]:
+    """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine."""
+    here = ("--run", str(run))
+    keys = ("--keys", "[mastery]")  # the one that any model's answers have in both values
+    halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
+    data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
+    gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
+    return [
+        Step("label", "what the model masters", 0.1, (*here, *halves)),
+        Step("build", "training examples", 0.1, (*here, *keys)),
+        Step("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate, *keys)),
+        Step("score", "every gate's score of every question", 0.1, here),
+        Step("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
+        Step("write_report", "the report", 0.1, here),
+    ]
+
+
+def finish_own(run: Path, say: Say) -> None:
+    """Run :func:`own_chain`. Raises :class:`UserError` for a run folder without what it needs, with the command."""
+    for name, made_by in (("questions.jsonl", "collect"), ("bm25", "retrieve"), ("samples.db", "sample")):
+        if not (run / name).exists():
+            raise UserError(f"{run / name}: not there; run first: kbtrain run {made_by} --run {run}")
+    follow(own_chain(run), run, say)
+
+
 def run_demo(size: Size, say: Say) -> None:
     """Run the chain in the current folder. Raises :class:`UserError`, or SystemExit where a stage failed.
 

@@ -64,6 +64,7 @@ def test_a_script_takes_the_arguments_that_are_shown(command, monkeypatch):
 @pytest.mark.parametrize("command", [c[2:] for c in commands() if c[:2] == ["kbtrain", "run"]], ids=lambda c: c[0])
 def test_a_script_that_is_run_by_name_takes_the_arguments_that_are_shown(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.yaml").write_text("backend: openai\n")  # as check-server writes it
     launch, arguments = cli.launch_of(None, command[1:])
     assert launch is None or find(launch, "launch", what="launch file").is_file()
     parse_args(config_of(str(find(command[0], "stages", "recipes", what="script"))), arguments)

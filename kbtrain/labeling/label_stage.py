@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -177,7 +177,7 @@ class Quantile(BaseModel):
     quantile: Annotated[float, Field(gt=0, lt=1)]
 
 
-Tau = Annotated[float, Field(ge=0, le=1)] | Quantile
+Tau = Annotated[float, Field(ge=0, le=1)] | Quantile | Literal["middle"]  # middle: the cut nearest to halves
 
 
 def quantile(values: Counter[float], share: float) -> float:
@@ -190,16 +190,19 @@ def quantile(values: Counter[float], share: float) -> float:
     raise ValueError("no values")
 
 
-def choose_tau(key: str, setting: float | Quantile, values: Counter[float]) -> float:
+def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
     """tau from its setting and the training questions' values; both sides (> tau and not) must be filled.
 
     ``key`` names the setting in the error, e.g. ``tau_mastery``. Without training questions only a number will do.
     """
     if not values:
-        if isinstance(setting, Quantile):
+        if not isinstance(setting, float | int):
             raise UserError(f"{key}: a quantile needs labelled training questions, there are none; give a number")
         return setting
-    tau = quantile(values, setting.quantile) if isinstance(setting, Quantile) else setting
+    if setting == "middle":
+        tau = middle(values)[0] if len(values) > 1 else next(iter(values))
+    else:
+        tau = quantile(values, setting.quantile) if isinstance(setting, Quantile) else setting
     above, total = sum(n for value, n in values.items() if value > tau), values.total()
     if 0 < above < total:
         return tau
@@ -216,11 +219,17 @@ def _distribution(values: Counter[float]) -> str:
 
 def _advice(key: str, values: Counter[float]) -> str:
     """The cut that comes nearest to halves; every value but the largest leaves both sides filled."""
-    ordered = sorted(values)
-    if len(ordered) == 1:
+    if len(values) == 1:
         return "no tau can separate them"
+    lower, upper, share = middle(values)
+    rounded = (float(f"{lower:.{digits}g}") for digits in range(2, 18))
+    shown = next(tau for tau in rounded if lower <= tau < upper)
+    return f"{key}: {shown} would put {share:.0%} above"
+
+
+def middle(values: Counter[float]) -> tuple[float, float, float]:
+    """The value after which the cut comes nearest to halves, the next one, and the share above; two values or more."""
+    ordered = sorted(values)
     shares = [sum(values[value] for value in ordered[i + 1 :]) / values.total() for i in range(len(ordered) - 1)]
     best = min(range(len(shares)), key=lambda i: abs(shares[i] - 0.5))
-    rounded = (float(f"{ordered[best]:.{digits}g}") for digits in range(2, 18))
-    shown = next(tau for tau in rounded if ordered[best] <= tau < ordered[best + 1])
-    return f"{key}: {shown} would put {shares[best]:.0%} above"
+    return ordered[best], ordered[best + 1], shares[best]

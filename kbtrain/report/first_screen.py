@@ -139,9 +139,17 @@ def _note(saving: Saving | None, results: Results) -> str:
 
 
 def closing_block(
-    results: Results, found: Sequence[Saving], gate: GateResult | None, questions: Sequence[Question], report: Path
+    results: Results,
+    found: Sequence[Saving],
+    gate: GateResult | None,
+    questions: Sequence[Question],
+    report: Path,
+    use: str = "",
 ) -> list[str]:
-    """Six lines for a terminal: tested, without search, always searching, the gate, whether it is real, what next."""
+    """Six lines for a terminal: tested, without search, always searching, the gate, whether it is real, what next.
+
+    ``use``: the command that decides by this gate, with a word after it.
+    """
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
     saves = saving is not None and saving.dev_saved > 0
@@ -161,7 +169,7 @@ def closing_block(
         "always searching": f"{percent(named['all_rag'].accuracy)} % right",
         "with the gate": gate_line,
         "is that real?": real,
-        "next": f"open {report.resolve()}",
+        "next": f"{use}open {report.resolve()}",
     }
     width = max(map(len, lines))
     return [f"{name.ljust(width)}  {text}" for name, text in lines.items()]

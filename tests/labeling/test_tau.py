@@ -63,3 +63,14 @@ def test_an_empty_class_is_one_line_with_the_distribution_and_a_tau_that_works(
 def test_equal_values_cannot_be_separated_and_it_says_so() -> None:
     with pytest.raises(UserError, match=r"no tau can separate them$"):
         choose_tau("tau_certainty", 0.5, Counter({0.0: 9}))
+
+
+def test_the_middle_is_the_cut_nearest_to_halves_whatever_the_ties() -> None:
+    for values, tau in (
+        (Counter({0.0: 10, 0.859: 39, 1.0: 51}), 0.859),
+        (Counter({0.0: 90, 0.5: 5, 1.0: 5}), 0.0),
+        (Counter({0.2: 49, 0.4: 2, 0.6: 49}), 0.2),
+    ):
+        assert choose_tau("tau_mastery", "middle", values) == tau
+    with pytest.raises(UserError, match="no tau can separate them"):
+        choose_tau("tau_mastery", "middle", Counter({1.0: 9}))

@@ -22,6 +22,7 @@ SLOW = (
     "benchmarks/test_sampling_benchmark.py",
     "plan/test_plan.py",
     "test_chain.py",
+    "test_own_data.py",
     "test_packaging.py",
     "test_wheel.py",
     "test_cli.py",

@@ -1,0 +1,99 @@
+"""The page docs/own-data.md, followed to the letter against a chat server without log-probabilities."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import ModelServer
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+N = 96
+
+
+def commands() -> list[list[str]]:
+    text = "\n".join(re.findall(r"```\n(.*?)```", PAGE, flags=re.DOTALL))
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("kbtrain ")]
+
+
+def write_files(folder: Path) -> dict[str, str]:
+    """Questions of two kinds, every second of which the model knows, and a passage about each. Question -> answer."""
+    answers = {}
+    for i in range(N):
+        known = i % 2 == 0
+        thing = f"{'famous city' if known else 'internal form'} {hashlib.sha256(str(i).encode()).hexdigest()[:6]}"
+        answers[f"What is the {'capital' if known else 'code'} of the {thing}?"] = f"ans{i}"
+    questions = [{"prompt": text, "gold": answer} for text, answer in answers.items()]
+    passages = [{"body": f"{text[12:-1]} is {answer}"} for text, answer in answers.items()]
+    for name, rows in (("questions", questions), ("passages", passages)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return answers
+
+
+def replies(answers: dict[str, str]) -> Any:
+    """A model that knows the famous things in nine of ten draws, and reads the rest in its passages."""
+
+    def say(body: dict[str, Any], place: int) -> str:
+        prompt = body["messages"][0]["content"]
+        asked = re.search(r"question: (.*)\n", prompt)
+        if asked is None:
+            return f"town {body.get('seed')}"
+        gold, known = answers[asked[1]], "famous" in asked[1]
+        reads = gold in prompt.split("question: ")[0].split()
+        return gold if reads or (known and (body.get("seed", 1) + place) % 10) else "no idea"
+
+    return say
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.CompletedProcess[str]]]:
+    """The commands of the page in their order, run in a folder with the two files."""
+    folder = tmp_path_factory.mktemp("own")
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = []
+    with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(folder))) as server:
+        for command in commands():
+            words = [word.replace("http://127.0.0.1:8000/v1", server.url) for word in command[1:]]
+            one = subprocess.run(
+                [sys.executable, "-m", "kbtrain.cli", *words], cwd=folder, env=environment, capture_output=True,
+                text=True, check=False,
+            )  # fmt: skip
+            assert one.returncode == 0, (command, one.stdout, one.stderr)
+            done.append(one)
+    return folder, done
+
+
+def test_six_commands_lead_from_two_files_to_a_decision(followed: Any) -> None:
+    folder, done = followed
+    assert 1 <= len(done) <= 8
+    assert (folder / "runs" / "mine" / "report.html").is_file()
+    decided = json.loads(done[-1].stdout.splitlines()[-1])
+    assert isinstance(decided["retrieve"], bool) and 0 <= decided["score"] <= 1
+
+
+def test_every_step_says_what_matters(followed: Any) -> None:
+    folder, (server, collected, retrieved, _, finished, _) = followed
+    assert "logprobs  no" in server.stdout and "server_endpoint: chat" in server.stdout
+    assert f"{N} questions (train " in collected.stdout and "dev 0" not in collected.stdout
+    assert f"{N} questions, nothing found for 0, an answer stands in what was found for {N} of {N}" in retrieved.stdout
+    shown = finished.stderr.splitlines()
+    assert sum(bool(re.match(r"\[\d/6\] ", line)) for line in shown) == 6
+    block = dict(re.split(r"  +", line, maxsplit=1) for line in finished.stdout.splitlines())
+    assert list(block) == ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
+    assert block["is that real?"].startswith("This is certain")
+    assert f"open {folder / 'runs' / 'mine' / 'report.html'}" in block["next"]
+    assert block["next"].startswith('kbtrain decide runs/mine/features "a question" --key ')
+
+
+def test_the_gate_saves_what_the_model_knows(followed: Any) -> None:
+    saved = re.search(r"([\d.]+) % of the searches saved", followed[1][4].stdout)
+    assert saved is not None and float(saved[1]) > 20  # half of the questions are known
