@@ -158,6 +158,35 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
 
 
+PLAIN = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}
+ABLATED = {
+    "full": {}, "token_entropy": {"signal": "token_entropy"}, "state_variance": {"signal": "state_variance"},
+    "eigen_score": {"signal": "eigen_score"}, "perplexity": {"signal": "perplexity"},
+    **{f"documents_{n}": {"documents": n} for n in (1, 2, 5, 10)},
+    "no_rerank": {"no_rerank": True}, "no_reason": {"no_reason": True},
+    "no_rerank_no_reason": {"no_rerank": True, "no_reason": True},
+}  # fmt: skip
+
+
+def test_every_ablation_changes_what_its_name_says_and_nothing_else(script, run_folder, monkeypatch):
+    module, seen = script("ablate_seakr"), {}
+
+    class Noted(module.SeakrRun):
+        def __init__(self, config, name):
+            seen[name.removeprefix("multi_hop_")] = {key: getattr(config, key) for key in PLAIN}
+            super().__init__(config, name)
+
+    monkeypatch.setattr(module, "SeakrRun", Noted)
+    module.main(module.AblateSeakrConfig(
+        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2,
+    ))  # fmt: skip
+    assert {name: {**PLAIN, **changes} for name, changes in ABLATED.items()}.items() <= seen.items()
+    traces = {name: jsonl.read(Trace, run_folder / "methods" / f"multi_hop_{name}.jsonl") for name in seen}
+    read = {name: [trace.spent.passages for trace in found] for name, found in traces.items()}
+    searched = [(few, many) for few, many in zip(read["documents_1"], read["documents_10"], strict=True) if many]
+    assert all(few < many for few, many in searched)
+
+
 def test_one_threshold_for_signals_of_different_units_is_refused(script, run_folder):
     module = script("ablate_seakr")
     with pytest.raises(ValidationError, match="one number cannot serve the signals of ablation 'measure'"):

@@ -102,6 +102,29 @@ def test_a_turn_without_knowledge_reads_a_token_that_says_so():
     assert one.needs_evidence
 
 
+def test_knowledge_that_is_crossed_changes_the_score_and_what_is_not_read_does_not():
+    bare, crossed = gate("contx"), gate("contx*know")
+    one, other = (turn(4, knowledge=(Hit("s", "museum", text, 1.0),)) for text in ("It opens at 8.", "It is lovely."))
+    assert abs(crossed.score([one])[0] - crossed.score([other])[0]) > 1e-4
+    assert bare.score([one]) == bare.score([other])
+
+
+def test_keys_and_values_of_a_cross_are_the_knowledge_s():
+    """Second implementation: torch's attention from the first layer's own weights."""
+    model = gate("contx*know", n_layers=1).model
+    ids, known = torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8, 9, 10]])
+    layer, x, other = model.layers[0], model._embedded(ids), model._embedded(known)
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    attention.in_proj_weight, attention.in_proj_bias = layer.qkv.weight, layer.qkv.bias
+    attention.out_proj.weight, attention.out_proj.bias = layer.out.weight, layer.out.bias
+    with torch.no_grad():
+        seen = layer.norm_attention(x + attention(x, other, other, need_weights=False)[0])
+        fed = layer.norm_feed(seen + layer.down(torch.relu(layer.up(seen))))
+        expected = model.classifier(fed.mean(1))
+        found = model(ids, torch.ones_like(ids), known, torch.ones_like(known)).logits
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
 def test_older_turns_are_cut_away_and_counted():
     one = gate(max_length=20)
     read = one.reader.encode(EXAMPLES[2])

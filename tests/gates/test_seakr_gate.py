@@ -191,3 +191,12 @@ def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
     for rows in fed.values():  # no answer goes on behind the token that shows that more begins
         for tokens in rows[:5]:
             assert len(three_characters(tokenizer.decode(tokens[:-1]))) == len(tokenizer.decode(tokens[:-1]).strip())
+
+
+@pytest.mark.parametrize("room", [1, 3, 9])
+def test_no_answer_has_more_tokens_than_max_new_tokens_and_the_longest_has_as_many(parts, room):
+    gate = SeaKR(*parts, SETTINGS.model_copy(update={"max_new_tokens": room, "stop": ()}))
+    thoughts = gate.think([example(i) for i in range(4)])
+    answers = 4 + 1  # samples and the greedy one
+    assert all(answers <= thought.generated_tokens <= answers * room for thought in thoughts)
+    assert max(thought.generated_tokens for thought in thoughts) > answers * (room - 1)

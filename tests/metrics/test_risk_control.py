@@ -70,6 +70,18 @@ def test_answers_saved_make_room_for_answers_lost() -> None:
     assert found.ratio < 0.2
 
 
+def test_either_side_of_the_loss_s_bound_has_half_of_delta() -> None:
+    """400 questions: retrieval mends the 300 highest scores and breaks the 100 lowest; scipy's intervals, one-sided."""
+    scores = np.arange(400.0)
+    rag, llm = np.where(scores < 100, 0.0, 1.0), np.where(scores < 300, 1.0, 0.0)
+    found = control("accuracy_lost", dev(scores, llm, rag), 0.02, 0.1)
+    skipped = scores <= found.threshold
+    lost, saved = (int(((rag - llm)[skipped] == sign).sum()) for sign in (1, -1))
+    upper = binomtest(lost, 400).proportion_ci(0.9, "exact").high  # two-sided 0.9: 0.05 on either side
+    lower = binomtest(saved, 400).proportion_ci(0.9, "exact").low
+    assert found.bound == pytest.approx(upper - lower, abs=1e-9) and found.observed == (lost - saved) / 400
+
+
 def test_equal_scores_are_not_parted_and_a_useless_gate_retrieves_almost_everything() -> None:
     rng = np.random.default_rng(0)
     llm = (rng.random(300) < 0.3).astype(float)

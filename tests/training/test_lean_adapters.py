@@ -9,6 +9,7 @@ from tiny_kbm import make_model
 from torch import nn
 
 from kbtrain.kernels.lean_training import DroppedProduct, kept_places, lean_adapters
+from kbtrain.models.adapters import Adapter
 
 
 def adapted(dropout, seed=0):
@@ -99,3 +100,16 @@ def test_afterwards_all_is_as_before_and_what_others_changed_is_left_alone():
         assert any("forward" in vars(module) for module in model.modules())
         raise ZeroDivisionError
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
+
+
+def test_the_built_adapter_scales_by_alpha_over_rank():
+    """What the adapters add to a layer's output, by hand from their two matrices: x A' B' alpha / rank."""
+    for rank, alpha in ((4, 8), (4, 32), (2, 3)):
+        model = Adapter(rank, alpha, 0.0, seed=1)(make_model(vocabulary=50)).eval()
+        layer = next(module for name, module in model.named_modules() if name.endswith("q_proj"))
+        down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+        torch.nn.init.normal_(up)
+        x = torch.randn(3, down.shape[1])
+        added = layer(x) - layer.base_layer(x)
+        torch.testing.assert_close(added, x @ down.T @ up.T * alpha / rank, rtol=1e-4, atol=1e-4)
+        assert down.shape[0] == rank

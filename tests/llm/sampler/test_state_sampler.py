@@ -46,6 +46,24 @@ def test_states_are_those_of_a_plain_pass_over_prompt_answer_and_end_token(kind,
             np.testing.assert_allclose(answer.residual, residual, atol=2e-4)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gemma"])
+def test_the_tap_reads_the_mlp_s_own_output_and_the_stream_behind_the_layer(kind, make_model, tokenizer):
+    """Without the tap: the layer's states as transformers gives them, and the MLP computed again from its own input."""
+    model, ids = make_model(kind), torch.tensor([tokenizer("the question, the answer")["input_ids"]])
+    tap = StateTap(model)
+    block, taken = decoder_layers(model)[tap.layer], {}
+    original = block.post_attention_layernorm.forward
+    block.post_attention_layernorm.forward = lambda states: taken.setdefault("normed", original(states))
+    with torch.inference_mode():
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states[tap.layer + 1]
+        expected = block.mlp(taken["normed"])
+    block.post_attention_layernorm.forward = original
+    mlp, residual = plain_states(model, tap, ids[0].tolist())
+    np.testing.assert_allclose(residual, states[0, -1].numpy(), atol=1e-5)
+    np.testing.assert_allclose(mlp, expected[0, -1].numpy(), atol=1e-5)
+    assert np.abs(mlp - residual).max() > 1e-3
+
+
 def recorded(sampler):
     """The tokens that each row was fed behind its prompt, noted when it is closed."""
     found, original = {}, sampler._finished
