@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate_folder import (
     CARD,
+    HELD_OUT,
     ClassifierCard,
     Gate,
     GateCard,
@@ -301,12 +302,14 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
 
 
 def _depends(folder: Path, card: GateCard) -> str:
-    """Hashes of card and weights; of a gate made of others: theirs."""
+    """Hashes of card, weights and held-out scores; of a gate made of others: theirs."""
+    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path.exists()]
     if card.parts():
         of_parts = (_depends(folder / part, read_card(folder / part)) for part in card.parts())
-        return ":".join([*of_parts, *([card.depends()] if isinstance(card, StackCard) else [])])
+        own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
+        return ":".join([*of_parts, *own])
     weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
-    return ":".join([card.depends(), *weights])
+    return ":".join([card.depends(), *weights, *held_out])
 
 
 @dataclass(frozen=True)
