@@ -37,19 +37,22 @@ TABLES = (
     " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
 )
 # CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
-ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, samples.idx, samples.text,
-    samples.n_tokens, samples.finish, samples.logprob
-    FROM questions {scan} CROSS JOIN sets USING (question) CROSS JOIN samples USING (question, condition)
+# (a LEFT JOIN does so too, and shows the sets whose answers are gone)
+ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, sets.n_samples, samples.idx,
+    samples.text, samples.n_tokens, samples.finish, samples.logprob
+    FROM questions {scan} CROSS JOIN sets USING (question) LEFT JOIN samples USING (question, condition)
     WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
     ORDER BY questions.question, sets.condition, samples.idx"""
+_DAMAGED = "damaged database; restore a copy, or delete it and sample again"
 PROBLEMS = {
+    sqlite3.SQLITE_ERROR: f"tables or columns are missing: {_DAMAGED}",
     sqlite3.SQLITE_FULL: "disk is full; what was finished is kept, free some space and run the same command again",
     sqlite3.SQLITE_IOERR: "disk error; what was finished is kept, check the disk and run the same command again",
     sqlite3.SQLITE_BUSY: "another process is writing to this store; wait for it to finish",
     sqlite3.SQLITE_READONLY: "no permission to write",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; does its folder exist, with permission to write?",
     sqlite3.SQLITE_NOTADB: "not a sample store; name another file",
-    sqlite3.SQLITE_CORRUPT: "damaged database; restore a copy, or delete it and sample again",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
 }
 
 
@@ -94,6 +97,8 @@ def user_errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", None)
         problem = None if code is None else PROBLEMS.get(code & 0xFF)  # the low byte is the primary code
+        if code is None and "decode" in str(error):  # text that is no UTF-8
+            problem = _DAMAGED
         if problem is None:
             raise
         raise UserError(f"{at(path)}: {problem}") from None
@@ -219,7 +224,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         """One question-condition, or None if it is not stored."""
         query = ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
         rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
-        return _sample_set(rows) if rows else None
+        return self._sample_set(rows) if rows else None
 
     def iterate(self, run: str, condition: Condition | None = None) -> Iterator[SampleSet]:
         """Stream a run in the order (question as first put, condition by name); memory holds one set at a time.
@@ -231,7 +236,22 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with user_errors(self.path), contextlib.closing(self._connect(read_only=True)) as db:
             rows = db.execute(ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
             for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
-                yield _sample_set(list(group))
+                yield self._sample_set(list(group))
+
+    def _sample_set(self, rows: Sequence[tuple[Any, ...]]) -> SampleSet:
+        """Raises :class:`UserError` unless all answers are there that were stored, of the types they had."""
+        question_id, condition, prompt_tokens, evidence_cut, n_samples = rows[0][:5]
+        samples = [Sample(*row[5:]) for row in rows if row[5] is not None]
+        greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
+        typed = all(
+            isinstance(s.text, str) and isinstance(s.logprob, float) for s in (*samples, *([greedy] if greedy else []))
+        )
+        if [sample.index for sample in samples] != list(range(n_samples)) or not typed or not (samples or greedy):
+            raise UserError(
+                f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
+                f"'{condition}' can be read: {_DAMAGED}"
+            )
+        return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
 
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it."""
@@ -291,13 +311,6 @@ def _check(made: SampleSet) -> None:
         raise ValueError(f"greedy answer of {place} has index {made.greedy.index}, not {GREEDY}")
     if made.greedy is None and not made.samples:
         raise ValueError(f"{place} has neither samples nor a greedy answer")
-
-
-def _sample_set(rows: Sequence[tuple[Any, ...]]) -> SampleSet:
-    question_id, condition, prompt_tokens, evidence_cut = rows[0][:4]
-    samples = [Sample(*row[4:]) for row in rows]
-    greedy = samples.pop(0) if samples[0].index == GREEDY else None
-    return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
 
 
 ROW_GROUP = 50_000  # answers held in memory at a time

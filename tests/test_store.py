@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -291,3 +292,29 @@ def test_a_first_attempt_without_an_answer_binds_nothing(tmp_path: Path) -> None
         store.put("main", [made("q1")])
         with pytest.raises(UserError, match="begun with questions = "):
             store.begin("main", {"questions": "of another"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("DELETE FROM samples WHERE idx = 1", r"[0-9] of the [0-9] answers to question 'q1' under 'llm' can be read"),
+        ("DELETE FROM samples", r"0 of the [0-9] answers to question 'q1' under 'llm' can be read"),
+        ("UPDATE samples SET text = x'00ff' WHERE idx = 0", r"answers to question 'q1' .* damaged database"),
+        ("DROP TABLE samples", r"tables or columns are missing: damaged database"),
+        ("ALTER TABLE samples RENAME COLUMN text TO answer", r"tables or columns are missing: damaged database"),
+        ("DROP TABLE questions", r"tables or columns are missing: damaged database"),
+    ],
+)
+def test_answers_that_are_gone_are_noticed_in_one_line(tmp_path: Path, damage: str, message: str) -> None:
+    path = tmp_path / "s.db"
+    with SampleStore(path) as store:
+        store.begin("main", {})
+        store.put("main", [made("q1")])
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(damage)
+        db.commit()
+    with SampleStore(path, read_only=True) as store:
+        for read in (lambda: store.get("main", "q1", "llm"), lambda: list(store.iterate("main"))):
+            with pytest.raises(UserError, match=message) as caught:
+                read()
+            assert "\n" not in str(caught.value)

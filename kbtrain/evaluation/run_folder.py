@@ -6,6 +6,7 @@ Missing answers and scores are counted and named.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,12 +110,25 @@ def first_ids(ids: Sequence[str], shown: int = 3) -> str:
     return f"{len(ids)} question{'s' * (len(ids) != 1)} ({', '.join(ids[:shown])}{more})"
 
 
+BASELINES = frozenset({"llm_only", "all_rag", "random", "oracle", "relation_only"})  # made by every evaluation
+_NAME = re.compile(r"[^\W_][\w .:@+-]*")
+
+
 def read_scores(path: Path) -> dict[str, dict[str, float]]:
     """Scores by gate and question id. Raises :class:`UserError` for a score that is no number or is repeated."""
     scores: dict[str, dict[str, float]] = defaultdict(dict)
     for number, record in jsonl.read_numbered(GateScore, path):
         if record.score - record.score != 0:  # infinite or not a number
             raise UserError(f"{at(path, number, 'score')}: expected a finite number, found {record.score}")
+        if record.gate in BASELINES or not _NAME.fullmatch(record.gate):
+            raise UserError(
+                f"{at(path, number, 'gate')}: '{record.gate}' is no name for a gate that was scored (taken: "
+                f"{', '.join(sorted(BASELINES))}); rename it"
+            )
+        if not record.question_id.isprintable():
+            raise UserError(
+                f"{at(path, number, 'question_id')}: line ends or control characters in '{record.question_id}'"
+            )
         if record.question_id in scores[record.gate]:
             raise UserError(
                 f"{at(path, number)}: second score of gate '{record.gate}' for question '{record.question_id}'"

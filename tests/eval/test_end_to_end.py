@@ -19,6 +19,7 @@ from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import check, load
+from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import sources_of
 from kbtrain.gates.registry import handle
@@ -203,6 +204,14 @@ def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
     keep_change(run_folder / "labels.jsonl")
     with pytest.raises(UserError, match="no label in it"):
         evaluate(script, run_folder)
+
+
+@pytest.mark.parametrize("name", ["oracle", "random", "a\\nb", "", "../kbm"])
+def test_a_name_that_no_gate_can_have_is_told_where_the_scores_are_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"question_id": "q", "gate": "%s", "score": 0.5}\n' % name)  # noqa: UP031 - braces
+    with pytest.raises(UserError, match=r"s\.jsonl:1: field 'gate': .* is no name for a gate that was scored"):
+        read_scores(path)
 
 
 def test_the_store_is_only_read(script: Script, run_folder: Path) -> None:
