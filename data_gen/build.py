@@ -26,7 +26,7 @@ from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key, evidence_text
-from kbtrain.provenance import check_unchanged, read_meta, write_meta
+from kbtrain.provenance import check_unchanged, meta_path, read_meta, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import GateExample, Label, Split
 
@@ -80,7 +80,7 @@ def main(config: BuildConfig) -> None:
     files = ["questions.jsonl", "labels.jsonl", *(["evidence.jsonl"] if config.with_reference else [])]
     inputs = [config.run / name for name in files]
     check_unchanged(*inputs)
-    rule = read_meta(inputs[1]).get("label_rule", {})
+    rule = read_meta(inputs[1]).get("label_rule", {}) if meta_path(inputs[1]).exists() else {}
     benefit = BenefitTarget.of(
         jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail, config.benefit_greedy
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -115,6 +116,7 @@ def test_training_examples_without_all_targets_are_left_out_and_counted(labelled
     labels = list(jsonl.read(Label, labelled / "labels.jsonl"))
     lost = {"rag": None, "known_rag": None, "certain_rag": None, "benefit": None}
     jsonl.write(labelled / "labels.jsonl", [dataclasses.replace(labels[0], **lost), *labels[1:]])
+    keep_change(labelled / "labels.jsonl")
     assert len(build(labelled)["train"]) == 19
     left_out = read_meta(labelled / "examples" / "train.jsonl")["left_out"]
     assert left_out["train examples without all targets"] == 1
@@ -125,6 +127,7 @@ def test_a_run_to_be_scored_needs_no_training_question(labelled: Path, build: Ru
     for name, kind in (("questions.jsonl", Question), ("labels.jsonl", Label)):
         kept = [item for item in jsonl.read(kind, labelled / name) if item.split != "train"]
         jsonl.write(labelled / name, kept)
+    keep_change(labelled / "labels.jsonl")
     made = build(labelled)
     assert [len(made[split]) for split in ("train", "dev", "test")] == [0, 5, 5]
 
@@ -133,6 +136,7 @@ def test_labels_of_other_questions_order_or_split_are_one_line(labelled: Path, b
     path = labelled / "labels.jsonl"
     labels = list(jsonl.read(Label, path))
     jsonl.write(path, [labels[1], labels[0], *labels[2:]])
+    keep_change(path)
     with pytest.raises(
         UserError, match=r"labels\.jsonl:2: field 'question_id': question 'train-0' is missing, repeated"
     ):
@@ -155,7 +159,7 @@ def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
         (["--keys", "[]"], "keys must name one target or more, each once"),
         (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
         (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
-        (["--run", "gone"], "gone/labels.jsonl.meta.json: no such file"),
+        (["--run", "gone"], "gone/labels.jsonl: no such file"),
     ],
 )
 def test_a_wrong_setting_is_one_line(labelled: Path, script: Script, arguments: list[str], message: str) -> None:
