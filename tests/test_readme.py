@@ -21,7 +21,8 @@ PAGES = [README, *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "
 
 
 def blocks(language: str = "") -> list[str]:
-    return [found for page in PAGES for found in re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)]
+    fences = (re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE) for page in PAGES)
+    return [text for found in fences for kind, text in found if kind == language]
 
 
 def commands() -> list[list[str]]:
