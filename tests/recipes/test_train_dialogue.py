@@ -118,7 +118,7 @@ def test_a_step_s_loss_is_the_mean_over_its_response_tokens(recipe, data, tmp_pa
     reads = Reads(max_length=600, response_tokens=24, knowledge_tokens=160, acts=False)
     total = count = 0
     for row in lesson_rows(ResponsePrompts(tokenizer, reads), made.train)[0]:
-        n = len(row.labels) - 1
+        n = len(row.labels)
         with torch.no_grad():
             logs = model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
         total -= sum(float(logs[len(row.ids) - n + i - 1, row.ids[len(row.ids) - n + i]]) for i in range(n))
