@@ -86,6 +86,11 @@ class TransformersLLM:
         works = [functools.partial(self._answers, sampler) for sampler in self._ready_samplers()]
         yield from parallel_batches(works, self._batches(requests, done))
 
+    def answer_by(self, sampler: BatchSampler, requests: Iterable[AnswerRequest]) -> Iterator[list[SampleSet]]:
+        """As :meth:`answer`, by another sampler of the same model, one batch after the other."""
+        for batch in self._batches(requests, frozenset()):
+            yield self._answers(sampler, batch)
+
     def _ready_samplers(self) -> list[BatchSampler]:
         """As many as work at once: one, where the prompts of two batches would take much of the machine's memory."""
         room = self.limits.prompt_tokens * _token_bytes(self.model)

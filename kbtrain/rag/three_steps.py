@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
+from kbtrain.gates.probe.gate import Probe
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher
+
+if TYPE_CHECKING:
+    from kbtrain.llm.transformers_llm import TransformersLLM
 
 
 @dataclass(frozen=True)
@@ -74,25 +79,39 @@ def answer(
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; a question is searched for iff its score > ``threshold``.
 
-    All known and all unknown questions go to the model in one stream. ``second``: passages are passed on iff the score
-    with them is not above its threshold. Raises :class:`UserError` for a gate that needs samples or evidence, which are
-    not there before the search.
+    All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
+    between their prefill and their first token, so that known questions pass through the model once. ``second``:
+    passages are passed on iff the score with them is not above its threshold. Raises :class:`UserError` for a gate that
+    needs samples or evidence, which are not there before the search.
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
-    scores = gate.score([example(question, None) for question in questions])
+    scores, plain = _first_judgement(questions, gate, threshold, llm)
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
     texts = {i: text for i in unknown if (text := evidence_text(hits[i], titles)) is not None}
     again = {} if second is None else second.scores({i: (questions[i], text) for i, text in texts.items()})
     passed = {i: text for i, text in texts.items() if second is None or again[i] <= second.threshold}
-    requests = [_ask(question, passed.get(i)) for i, question in enumerate(questions)]
-    said = {s.question_id: s for group in llm.answer(requests) for s in group}
+    left = [(i, question) for i, question in enumerate(questions) if question.id not in plain]
+    requests = [_ask(question, passed.get(i)) for i, question in left]
+    said = plain | {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
         _record(question, said[question.id], scores[i], hits.get(i), i in passed, again.get(i))
         for i, question in enumerate(questions)
     ]
+
+
+def _first_judgement(
+    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM
+) -> tuple[list[float], dict[str, SampleSet]]:
+    """Scores, and the answers (by id) that came with them: a probe of the answering model reads their own prefill."""
+    if isinstance(gate, Probe):
+        from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
+
+        if reads_its_model(gate, llm):
+            return plain_answers(questions, gate, threshold, cast("TransformersLLM", llm))
+    return gate.score([example(question, None) for question in questions]), {}
 
 
 def _ask(question: Question, evidence: str | None) -> AnswerRequest:

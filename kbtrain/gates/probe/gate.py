@@ -135,7 +135,7 @@ class Probe(KeyedGate):
         self.card: ProbeCard | None = card
         self.needs_evidence = reader.condition == "rag"
         self.unit = "probability" if method == "logistic" else None
-        self._layers = sorted({layer for head in self.heads.values() for layer in head.layers})
+        self.layers = sorted({layer for head in self.heads.values() for layer in head.layers})
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Probe:
@@ -174,13 +174,13 @@ class Probe(KeyedGate):
     def _scores(self, examples: Sequence[GateExample], keys: Sequence[Key]) -> dict[str, list[float]]:
         if not examples:
             return {f"{self.prefix}_{key}": [] for key in keys}
-        states = self.reader.states(examples, self._layers)
+        states = self.reader.states(examples, self.layers)
         return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in keys}
 
     def scores_of(self, states: NDArray[np.float32], key: Key) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""
         head = self.heads[key]
-        found = head.predict(states[:, [self._layers.index(layer) for layer in head.layers]])
+        found = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
         return as_scores(found.tolist(), key, self.method)
 
 

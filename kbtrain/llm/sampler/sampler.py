@@ -236,6 +236,9 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         cache, logits = self._prefill([prompt.ids for prompt in prompts], room_behind(lengths, room))
         for row in rows:
             row.sequence = row.prompt - rows[0].prompt
+        rows = self.wanted(rows)
+        if not rows:
+            return
         self._draw(rows, logits)
         going = [row for row in rows if row.feed]
         if not going:
@@ -295,6 +298,10 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """Cache of a prefix common to all these prompts; None: they are prefilled whole."""
         return None
+
+    def wanted(self, rows: list[RowT]) -> list[RowT]:
+        """Rows that are drawn, now that their prompts are prefilled; the others stay empty."""
+        return rows
 
     def after_step(self, rows: Sequence[RowT]) -> None:
         """Called when each of ``rows`` was fed a token; those with nothing left in ``feed`` are drawn or done next."""

@@ -43,7 +43,7 @@ def test_greedy_answers_equal_generate_token_for_token(kind, length, make_model,
     sampling = Sampling(max_new_tokens=12, stop=(), max_prompt_tokens=room)
     llm = TransformersLLM(kind, model, tokenizer, sampling)
     assert llm.shared_prefix and not [w for w in recwarn if "copied" in str(w.message)]
-    evidence = "the river is long and the town is old " * (20 if length == "long" else 0)
+    evidence = "the river is long and the town is old " * (20 if length == "long" else 1)
     asks = [AnswerRequest(question(f"q{i}", text=f"{'very ' * i}where?"), "rag", evidence, n=3) for i in range(4)]
     llm.answer(asks)
     prompts = [llm._prompt(ask)[0] for ask in asks]

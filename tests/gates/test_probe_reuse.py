@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import torch
+from tiny_kbm import make_folder
+
+from kbtrain.gates.probe.gate import Probe, ProbeCard, Reader
+from kbtrain.gates.probe.head import Head
+from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
+from kbtrain.llm.base import AnswerRequest, Sampling
+from kbtrain.llm.transformers_llm import TransformersLLM
+from kbtrain.models.adapters import base_fingerprint
+from kbtrain.models.batching import BatchLimits
+from kbtrain.rag.three_steps import answer
+from kbtrain.records import Hit, Question
+
+QUESTIONS = [
+    Question(f"q{i}", f"Where is place {i}?" + " It is far away, they say." * (i % 4), ("here",), "test", "x")
+    for i in range(12)
+]
+
+
+class Finder:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def search(self, queries, k):
+        self.asked += queries
+        return [(Hit("p", "Place", f"It is near {query[-9:]}", 1.0),) for query in queries]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def llm(request, tmp_path_factory):
+    folder = make_folder(tmp_path_factory.mktemp("model") / "model", request.param, num_hidden_layers=3)
+    sampling = Sampling(max_new_tokens=6)
+    return TransformersLLM.load(str(folder), sampling, "fp32", "cpu", BatchLimits(rows=5, prompt_tokens=2000))
+
+
+@pytest.fixture
+def gate(llm):
+    rng = np.random.default_rng(0)
+    head = Head((0, 2), rng.normal(size=(2, 32)).astype(np.float32), 0.1)
+    card = ProbeCard(
+        base_model=llm.name, base_fingerprint=base_fingerprint(llm.name), dtype="fp32", prompt_fingerprint="",
+        condition="llm", method="ridge", labels="soft", keys=("mastery",), heads={"mastery": ()},
+    )  # fmt: skip
+    return Probe(Reader(llm.model, llm.tokenizer), {"mastery": head}, "ridge", card)
+
+
+def test_the_answers_own_prefill_gives_the_scores_and_the_answers_of_known_questions_go_on_from_it(llm, gate):
+    from kbtrain.labeling.examples import example
+
+    expected = gate.score([example(question, None) for question in QUESTIONS])
+    threshold = float(np.median(expected))
+    scores, said = plain_answers(QUESTIONS, gate, threshold, llm)
+    assert scores == pytest.approx(expected, abs=1e-4)
+    known = [question for question, score in zip(QUESTIONS, expected, strict=True) if score <= threshold]
+    assert set(said) == {question.id for question in known} and len(known) == 6
+    plain = {
+        one.question_id: one for group in llm.answer(AnswerRequest(q, "llm", None, 0) for q in known) for one in group
+    }
+    for name, one in said.items():
+        assert (one.greedy.text, one.greedy.n_tokens) == (plain[name].greedy.text, plain[name].greedy.n_tokens)
+        assert one.greedy.logprob == pytest.approx(plain[name].greedy.logprob, abs=1e-4)
+
+
+def test_prompts_that_are_prefilled_one_by_one_give_the_same(llm, gate, monkeypatch):
+    together, _ = plain_answers(QUESTIONS, gate, 0.0, llm)
+    if not llm.shared_prefix:
+        pytest.skip("this model's prompts are prefilled together")
+    monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
+    monkeypatch.setattr("kbtrain.llm.sampler.prefill._ALONE", 1)
+    alone, _ = plain_answers(QUESTIONS, gate, 0.0, llm)
+    assert alone == pytest.approx(together, abs=1e-4)
+
+
+def test_three_steps_ask_the_probe_within_the_answer(llm, gate, monkeypatch):
+    finder = Finder()
+    scores = gate.score([question.text for question in QUESTIONS])
+    threshold = float(np.median(scores))
+    monkeypatch.setattr(gate.reader, "states", lambda *given: pytest.fail("a pass of its own"))
+    assert reads_its_model(gate, llm)
+    found = answer(QUESTIONS, gate, threshold, llm, finder, k=1)
+    assert [one.question_id for one in found] == [question.id for question in QUESTIONS]
+    assert [one.score for one in found] == pytest.approx(scores, abs=1e-4)
+    assert [one.retrieved for one in found] == [score > threshold for score in scores]
+    assert len(finder.asked) == 6 and all(one.hits for one in found if one.retrieved)
+
+
+def test_a_probe_of_another_model_passes_its_own(llm, gate):
+    other = gate.card.model_copy(update={"base_fingerprint": "00000000-00000000"})
+    gate.card = other
+    assert not reads_its_model(gate, llm)
+    assert len(answer(QUESTIONS, gate, 0.0, llm, Finder(), k=1)) == 12
+
+
+def test_all_searched_and_none_searched(llm, gate):
+    scores, said = plain_answers(QUESTIONS, gate, -1e9, llm)
+    assert said == {} and len(scores) == 12
+    assert len(plain_answers(QUESTIONS, gate, 1e9, llm)[1]) == 12
