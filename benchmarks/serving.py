@@ -43,6 +43,7 @@ model_list:
   - model_name: stub
     litellm_params: {{model: openai/stub, api_base: "http://127.0.0.1:{port}/v1", api_key: unused}}
 """
+WEAK_KEY = "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"  # LiteLLM's proxy starts without a key of its own
 ROUTELLM = """
 import sys
 from routellm import openai_server
@@ -194,7 +195,7 @@ def peer(command: list[object], port: int, model: str) -> Iterator[tuple[int, ps
 def running(command: list[object], port: int) -> Iterator[psutil.Process]:
     """A process that listens on a port; ended on the way out."""
     with tempfile.TemporaryFile() as said:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "unused"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "unused", WEAK_KEY: "true"}
         process = subprocess.Popen([str(part) for part in command], stdout=said, stderr=said, env=environment)
         try:
             until = time.monotonic() + 120
