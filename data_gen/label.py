@@ -107,6 +107,8 @@ def main(config: LabelConfig) -> None:
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
+    if made_by.get("own_prompts"):
+        rule["own_prompts"] = made_by["own_prompts"]
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
     inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")
     write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)

@@ -31,6 +31,7 @@ from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
 from kbtrain.progress import progress_bar
+from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Condition, Split
 
@@ -43,6 +44,9 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     )
     samples: dict[Split, int] = Field({"train": 30, "dev": 30, "test": 30}, description="answers sampled per question")
     mask_questions: dict[Split, int] | None = Field(None, description="first questions asked under mask; null: all")
+    prompts: dict[Part, Path] = Field(
+        {}, description="own templates in files: {llm: FILE, rag: FILE, system: FILE}, with {question} and {evidence}"
+    )
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
 
 
@@ -51,7 +55,8 @@ def main(config: SampleConfig) -> None:
     questions, evidence = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     check_unchanged(questions, evidence)
     counts = check_files(questions, evidence)
-    plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions)
+    own = read_prompts(config.prompts)
+    plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)
     total = plan.total(counts)
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if not shard.whole:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError
-from kbtrain.prompts.kbm import answer_prompt, encode
+from kbtrain.prompts.kbm import Judgement, answer_prompt, encode
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Question, SampleSet
 
 if TYPE_CHECKING:
@@ -31,6 +32,18 @@ class AnswerRequest:
     evidence: str | None
     n: int
     greedy: bool = True
+    prompts: OwnPrompts | None = None  # None: the KBM paper's
+
+    def text(self, evidence: str | None) -> str:
+        """The user's message with this evidence in place of the request's own."""
+        if self.prompts is None or isinstance(self.question, Judgement):
+            return answer_prompt(self.question, self.condition, evidence)
+        return self.prompts.render(self.question, evidence)
+
+    @property
+    def system(self) -> str | None:
+        """The system message, if there is one."""
+        return None if self.prompts is None else self.prompts.system
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room:
 
     Raises :class:`UserError` for a question that does not fit without any evidence.
     """
-    ids = encode(tokenizer, answer_prompt(request.question, request.condition, request.evidence))
+    ids = encode(tokenizer, request.text(request.evidence), request.system)
     cut, evidence = 0, request.evidence
     while len(ids) > room:
         tokens = tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
@@ -95,5 +108,5 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room:
         drop = min(len(ids) - room, len(tokens))
         cut += drop
         evidence = str(tokenizer.decode(tokens[:-drop]))
-        ids = encode(tokenizer, answer_prompt(request.question, request.condition, evidence))
+        ids = encode(tokenizer, request.text(evidence), request.system)
     return ids, cut

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.prices import Price
-from kbtrain.prompts.kbm import answer_prompt
 
 _BYTES_A_TOKEN = 4.0  # of English; other languages need more tokens, and chat templates some dozens a prompt
 _SECONDS_AN_HOUR = 3600.0
@@ -103,7 +102,7 @@ def forecast(
         answers += request.n + request.greedy
         each = (1 if config.server_n and request.n else request.n) + request.greedy if server else 1
         sent += each
-        read += each * tokens_of(answer_prompt(request.question, request.condition, request.evidence))
+        read += each * tokens_of((request.system or "") + request.text(request.evidence))
     found = Forecast(prompts, sent, answers, round(read), answers * config.max_new_tokens, server)
     if not measure or not prompts:
         return found

@@ -19,7 +19,7 @@ from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.server_requests import Retry, message, post
-from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
+from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
 from kbtrain.servers import whole_text
 
@@ -250,8 +250,10 @@ class OpenAILLM:
         if self.tokenizer is None:
             if self.server.logprobs:
                 body["logprobs"] = True
-            text = answer_prompt(request.question, request.condition, request.evidence)
-            return {**body, "messages": [{"role": "user", "content": text}]}, 0, 0
+            messages = [{"role": "user", "content": request.text(request.evidence)}]
+            if request.system is not None:
+                messages.insert(0, {"role": "system", "content": request.system})
+            return {**body, "messages": messages}, 0, 0
         from kbtrain.llm.base import prompt_ids
 
         ids, cut = prompt_ids(self.tokenizer, request, s.max_prompt_tokens)

@@ -22,6 +22,7 @@ from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.models.batching import windows
 from kbtrain.prompts.kbm import evidence_text
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Condition, Evidence, Question, SampleSet, Split
 from kbtrain.store import SampleStore
@@ -37,6 +38,7 @@ class Plan:
     conditions: Sequence[Condition]
     samples: Mapping[Split, int]
     mask_questions: Mapping[Split, int] | None = None
+    prompts: OwnPrompts | None = None
 
     def requests(self) -> Iterator[AnswerRequest]:
         """Every request, in the order of the question file; memory does not grow with it."""
@@ -46,7 +48,8 @@ class Plan:
             for condition in self.conditions:
                 if condition != "mask" or seen[question.split] <= self._mask_limit(question.split):
                     text = _text(question, evidence, condition)
-                    yield AnswerRequest(question, condition, text, self.samples.get(question.split, 0))
+                    n = self.samples.get(question.split, 0)
+                    yield AnswerRequest(question, condition, text, n, prompts=self.prompts)
 
     def total(self, counts: Mapping[Split, int]) -> int:
         """Number of requests, given the number of questions of each split."""
@@ -164,6 +167,8 @@ class SamplingJob:
         share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
+        if plan.prompts is not None:
+            settings["own_prompts"] = plan.prompts.noted()
         if not shard.whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
         return cls(config, run, plan, shard, share, settings)
@@ -176,6 +181,8 @@ class SamplingJob:
             return 0
         stored = store.run_meta(self.run)
         defaults = {key: value for key, value in later_defaults().items() if key in stored}
+        if "own_prompts" in stored:
+            defaults["own_prompts"] = None
         store.begin(self.run, {**stored, **defaults, **self.settings})
         return sum(store.counts(self.run).values())
 

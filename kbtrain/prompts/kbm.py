@@ -176,25 +176,27 @@ def need_answer(value: bool) -> str:
     return f'{{"need": "{value}"}}'
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str) -> str:
+def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: str | None = None) -> str:
     """The text a model reads: its chat template with ``prompt`` as the user's turn, or the prompt itself.
 
     The date that some templates insert is fixed, so that a prompt is the same tomorrow. No tokenizer: a server has the
     template.
     """
     if tokenizer is None or not tokenizer.chat_template:
-        return prompt
+        return prompt if system is None else f"{system}\n{prompt}"
     turns = [{"role": "user", "content": prompt}]
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": system})
     text: Any = tokenizer.apply_chat_template(
         turns, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
     )
     return str(text)
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None) -> list[int]:
     """Token ids of the rendered prompt. A chat template writes its own special tokens; plain text gets BOS here."""
     plain = not tokenizer.chat_template
-    ids: list[int] = tokenizer(render_chat(tokenizer, prompt), add_special_tokens=plain)["input_ids"]
+    ids: list[int] = tokenizer(render_chat(tokenizer, prompt, system), add_special_tokens=plain)["input_ids"]
     if plain and ids and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]  # some tokenizers close plain text with EOS, after which there is nothing to say
     return ids

@@ -16,6 +16,7 @@ from kbtrain.gates.probe.gate import Probe
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher
 
@@ -86,7 +87,9 @@ def answer(
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
-    scores, plain = _first_judgement(questions, gate, threshold, llm)
+    card = getattr(gate, "card", None)
+    own = OwnPrompts.of(card.label_rule.get("own_prompts")) if card else None  # the labels are about these prompts
+    scores, plain = _first_judgement(questions, gate, threshold, llm, own)
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
@@ -94,7 +97,7 @@ def answer(
     again = {} if second is None else second.scores({i: (questions[i], text) for i, text in texts.items()})
     passed = {i: text for i, text in texts.items() if second is None or again[i] <= second.threshold}
     left = [(i, question) for i, question in enumerate(questions) if question.id not in plain]
-    requests = [_ask(question, passed.get(i)) for i, question in left]
+    requests = [_ask(question, passed.get(i), own) for i, question in left]
     said = plain | {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
         _record(question, said[question.id], scores[i], hits.get(i), i in passed, again.get(i))
@@ -103,10 +106,10 @@ def answer(
 
 
 def _first_judgement(
-    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM
+    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM, own: OwnPrompts | None
 ) -> tuple[list[float], dict[str, SampleSet]]:
     """Scores, and the answers (by id) that came with them: a probe of the answering model reads their own prefill."""
-    if isinstance(gate, Probe):
+    if isinstance(gate, Probe) and own is None:
         from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
 
         if reads_its_model(gate, llm):
@@ -114,9 +117,9 @@ def _first_judgement(
     return gate.score([example(question, None) for question in questions]), {}
 
 
-def _ask(question: Question, evidence: str | None) -> AnswerRequest:
+def _ask(question: Question, evidence: str | None, own: OwnPrompts | None) -> AnswerRequest:
     condition: Condition = "llm" if evidence is None else "rag"
-    return AnswerRequest(question, condition, evidence, n=0)
+    return AnswerRequest(question, condition, evidence, n=0, prompts=own)
 
 
 def _record(

@@ -1,6 +1,7 @@
 """Answers by a gate with plain functions, or the project's parts, as model and search: for use in an application.
 
-The prompts are those of sampling, so that a gate's labels are about what is asked here: a question that is not searched
+The prompts are those of sampling (own templates, where the gate was trained with such), so that a gate's labels are
+about what is asked here: a question that is not searched
 for, or for which nothing is found, is asked as under condition ``llm``; else as under ``rag``.
 """
 
@@ -16,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.prompts.kbm import answer_prompt
+from kbtrain.prompts.kbm import render_chat
 from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement
 from kbtrain.rag.three_steps import answer as answer_questions
 from kbtrain.records import GREEDY, Hit, Question, Sample, SampleSet, Titles
@@ -78,7 +79,7 @@ class _FunctionLLM:
         self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]] = frozenset()
     ) -> Iterator[list[SampleSet]]:
         for request in requests:
-            text = self._ask(answer_prompt(request.question, request.condition, request.evidence))
+            text = self._ask(render_chat(None, request.text(request.evidence), request.system))
             if not isinstance(text, str):
                 raise UserError(f"llm: the function gave {type(text).__name__}, expected the answer's text")
             greedy = Sample(GREEDY, text, 0, "eos", 0.0)  # its length in tokens is not known

@@ -9,10 +9,11 @@ import pytest
 
 from kbtrain import rag
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate
+from kbtrain.gate_folder import Gate, GateCard
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt, evidence_text
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.base import hit_of
 from kbtrain.retrieval.bm25 import BM25
@@ -76,3 +77,14 @@ def test_a_wrong_argument_is_one_line(change: dict[str, Any], said: str) -> None
     given |= change
     with pytest.raises(UserError, match=said):
         rag.answer(given.pop("texts"), Digits(), **given)
+
+
+def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:
+    own = OwnPrompts("Ask: {question}", "Read {evidence}. Ask: {question}", "Be brief.")
+    gate = Digits()
+    gate.card = GateCard(kind="digits", label_rule={"own_prompts": own.noted()})
+    found = rag.answer(["a 1", "b 9"], gate, llm=echo, search=lambda text: ["it"], threshold=0.5)
+    assert [one.text for one in found] == ["Be brief.\nAsk: a 1", "Be brief.\nRead it. Ask: b 9"]
+    gate.card = GateCard(kind="digits", label_rule={"own_prompts": {**own.noted(), "rag": "{evidence} {question}!"}})
+    with pytest.raises(UserError, match="they were changed"):
+        rag.answer(["b 9"], gate, llm=echo, search=lambda text: ["it"], threshold=0.5)

@@ -1,0 +1,85 @@
+"""A product's own prompts from template files, in place of the KBM paper's: labels are then about what is really asked.
+
+``{question}`` and ``{evidence}`` are filled in; a question's options stand in it, a line each. Any other text stays as
+it is, other braces too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kbtrain.errors import UserError, at
+from kbtrain.prompts.kbm import query_text
+from kbtrain.records import Question
+
+Part = Literal["llm", "rag", "system"]
+_NEEDED: dict[Part, frozenset[str]] = {
+    "llm": frozenset({"question"}),
+    "rag": frozenset({"question", "evidence"}),
+    "system": frozenset(),
+}
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class OwnPrompts:
+    """Templates for a question alone (``llm``), with passages (``rag``), and a system message (None: no such)."""
+
+    llm: str
+    rag: str
+    system: str | None = None
+
+    def render(self, question: Question, evidence: str | None) -> str:
+        """The user's message; without evidence that of ``llm``, as in sampling."""
+        values = {"question": query_text(question), "evidence": evidence or ""}
+        return _PLACE.sub(lambda place: values[place[1]], self.rag if evidence else self.llm)
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with any character of the templates."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def noted(self) -> dict[str, Any]:
+        """Templates and fingerprint, as stores, labels and gates keep them."""
+        return {**asdict(self), "fingerprint": self.fingerprint()}
+
+    @classmethod
+    def of(cls, noted: Mapping[str, Any] | None) -> OwnPrompts | None:
+        """From :meth:`noted`. Raises :class:`UserError` for templates that were changed there."""
+        if not noted:
+            return None
+        found = cls(str(noted["llm"]), str(noted["rag"]), noted["system"])
+        if found.fingerprint() != noted["fingerprint"]:
+            raise UserError("own prompts: fingerprint does not fit the templates noted beside it; they were changed")
+        return found
+
+
+def read_prompts(files: Mapping[Part, Path]) -> OwnPrompts | None:
+    """Templates of the files by part; None without any. Raises :class:`UserError` for a missing part or placeholder."""
+    if not files:
+        return None
+    missing = [part for part in ("llm", "rag") if part not in files]
+    if missing:
+        raise UserError(f"key 'prompts': no template '{missing[0]}'; give llm and rag (and system, if there is one)")
+    texts = {part: _read(part, path) for part, path in files.items()}
+    return OwnPrompts(texts["llm"], texts["rag"], texts.get("system"))
+
+
+def _read(part: Part, path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{at(path)}: template '{part}' cannot be read ({error})") from None
+    found, needed = set(_PLACE.findall(text)), _NEEDED[part]
+    unknown, lacking = sorted(found - needed), sorted(needed - found)
+    if unknown:
+        there = " and ".join(f"{{{name}}}" for name in sorted(needed)) or "none"
+        raise UserError(f"{at(path)}: placeholder {{{unknown[0]}}} in template '{part}'; it has {there}")
+    if lacking:
+        raise UserError(f"{at(path)}: template '{part}' lacks the placeholder {{{lacking[0]}}}")
+    return text
