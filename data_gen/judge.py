@@ -25,7 +25,7 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge, judgement
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers, judged
@@ -56,6 +56,12 @@ class JudgeConfig(ForecastConfig, LLMConfig):
 def main(config: JudgeConfig) -> None:
     if config.dry_run:
         return look_ahead(config)
+    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
+    if config.agreement_only and config.labelled is None:
+        raise UserError("key 'agreement_only': needs labelled")
+    if not config.agreement_only:  # before a model is loaded
+        check_unchanged(source)
+        check_answers(store_path, config.sampling_run)
     started, judge = time.time(), open_judge(config)
     extra: dict[str, Any] = {"judge": judge.facts()}
     if config.labelled is not None:
@@ -63,14 +69,9 @@ def main(config: JudgeConfig) -> None:
         extra["agreement"] = dataclasses.asdict(made)
         print(line(made))
     if config.agreement_only:
-        if config.labelled is None:
-            raise UserError("key 'agreement_only': needs labelled")
         return
-    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
-    check_unchanged(source)
     counts: Counter[str] = Counter()
     with SampleStore(store_path, read_only=True) as store:
-        store.run_meta(config.sampling_run)
         n = jsonl.write(out, verdicts(config, store, source, judge, counts))
     inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
     options = config.model_dump(mode="json")
@@ -78,6 +79,14 @@ def main(config: JudgeConfig) -> None:
     print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
           f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
+
+
+def check_answers(path: Path, run: str) -> None:
+    """Raise :class:`UserError` for a store without answers of this run."""
+    with SampleStore(path, read_only=True) as store:
+        store.run_meta(run)
+        if not store.counts(run):
+            raise UserError(f"{at(path)}: no answer of run '{run}' to judge; run data_gen/sample.py first")
 
 
 def look_ahead(config: JudgeConfig) -> None:

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from support.edits import keep_change
+
 from kbtrain import jsonl
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import read_meta
@@ -96,6 +98,9 @@ def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Scri
     lines = (run_folder / "verdicts.jsonl").read_text().splitlines()
     (run_folder / "verdicts.jsonl").write_text("\n".join(lines[1:]), encoding="utf-8")
     done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
+    assert done.returncode == 2 and "verdicts.jsonl: was changed since judge made it" in done.stderr
+    keep_change(run_folder / "verdicts.jsonl")
+    done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
     assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
     done = script("judge", "--agreement-only", "--judge", "rules")
     assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
@@ -114,3 +119,12 @@ def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script
     assert done.stdout.startswith("50 distinct answers to judge\nrequests  50 HTTP requests, 50 answers\n")
     assert "money" in done.stdout and not (run_folder / "verdicts.jsonl").exists()
     assert "250 answers" in script("judge", *options, "--votes", "5").stdout
+
+
+def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> None:
+    (tmp_path / "questions.jsonl").write_text("")
+    with SampleStore(tmp_path / "samples.db") as store:
+        store.begin("main", {})
+    done = script("judge", "--run", str(tmp_path), "--judge", "token", "--model", "./no/such/model")
+    assert done.returncode == 2
+    assert done.stderr.endswith("samples.db: no answer of run 'main' to judge; run data_gen/sample.py first\n")
