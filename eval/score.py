@@ -30,7 +30,7 @@ from kbtrain.config import build, read_yaml, run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.files import writing
-from kbtrain.gate_folder import CARD, Reads, question_hash, trained_among
+from kbtrain.gate_folder import CARD, Reads, example_hash, trained_among
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.noted import sources_of
 from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted, prompted_by_replies
@@ -207,24 +207,26 @@ def make_turn_gates(config: ScoreConfig, asked: Asked) -> None:
 
 
 def trained_on(config: ScoreConfig, asked: Asked, gate: GateHandle) -> dict[str, int]:
-    """Number of questions of each split that the gate was trained on; refused unless that is allowed."""
+    """Number of questions or turns of each split that the gate was trained on; refused unless that is allowed."""
     if gate.opening is None or gate.opening.prompt is not None:
         return {}
     known = set.intersection(*({*gate.held_out.get(name, ())} for name in gate.names))  # scored without them
     found = {
-        split: [row for row in trained_among(gate.opening.model, rows) if question_hash(row.question) not in known]
+        split: [row for row in trained_among(gate.opening.model, rows) if example_hash(row) not in known]
         for split, rows in asked.examples.items()
     }
     first = next((row for rows in found.values() for row in rows), None)
     counts = {split: len(rows) for split, rows in found.items() if rows}
     if first is not None and not config.allow_trained:
-        told = " and ".join(f"{n} of {len(asked.examples[split])} {split} questions" for split, n in counts.items())
+        told = " and ".join(
+            f"{n} of {len(asked.examples[split])} {split} {asked.reads}s" for split, n in counts.items()
+        )
         raise UserError(
             f"{gate.opening.model}: gate '{gate.name}' was trained on {told} (the first: '{first.id}'), so its scores "
             "of them say nothing; leave them out of the run, or set allow_trained to score and count them"
         )
     if counts:
-        print(f"{gate.name}: trained on " + ", ".join(f"{n} {split} questions" for split, n in counts.items()))
+        print(f"{gate.name}: trained on " + ", ".join(f"{n} {split} {asked.reads}s" for split, n in counts.items()))
     return counts
 
 

@@ -382,22 +382,33 @@ def question_hash(text: str) -> str:
     return hashlib.sha256(normalise(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def example_hash(example: Example) -> str:
+    """:func:`question_hash` of a question; of a turn: that of its dialogue's id and all that was said before it.
+
+    What was said alone is not enough: many dialogues begin alike.
+    """
+    if isinstance(example, GateExample):
+        return question_hash(example.question)
+    said = (f"{utterance.speaker} {utterance.text}" for utterance in example.context)
+    return question_hash("\n".join([example.dialogue_id, *said]))
+
+
 def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable[Path] = ()) -> None:
-    """Note the questions a gate was trained on, so that it is never scored on them unnoticed in another run.
+    """Note the questions or turns a gate was trained on, so that it is never scored on them unnoticed in another run.
 
     ``others``: folders of gates that it is made of, whose questions count as well.
     """
-    hashes = {question_hash(example.question) for example in examples if isinstance(example, GateExample)}
+    hashes = {example_hash(example) for example in examples}
     hashes |= {one for other in others for path in other.rglob(TRAINED_ON) for one in path.read_text("utf-8").split()}
     if hashes:
         write_atomically(folder / TRAINED_ON, "".join(f"{one}\n" for one in sorted(hashes)))
 
 
-def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[GateExample]:
-    """The examples whose question a folder's gate (or one inside it) was trained on; none where no folder says."""
+def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[Example]:
+    """The questions or turns that a folder's gate (or one inside it) was trained on; none where no folder says."""
     found = [path.read_text(encoding="utf-8").split() for path in Path(folder).rglob(TRAINED_ON)]
     hashes = {one for hashes in found for one in hashes}
-    return [e for e in examples if isinstance(e, GateExample) and question_hash(e.question) in hashes]
+    return [example for example in examples if hashes and example_hash(example) in hashes]
 
 
 HeldOut = tuple[str, float]  # a question's hash and a score of it

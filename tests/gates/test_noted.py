@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
+from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD, Threshold, set_threshold, with_thresholds
+from kbtrain.gate_folder import CARD, Threshold, set_threshold, trained_among, with_thresholds, write_trained_on
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import missing_reason, note, note_calibrated, source_of, sources_of
 from kbtrain.gates.registry import handle
@@ -107,3 +109,11 @@ def test_the_readme_says_the_thresholds_once(before, after):
     made = with_thresholds(before, {"kbm_mastery": BY_RULE, "kbm_benefit": PROMISED})
     assert made == after.format(text)
     assert with_thresholds(made, {"kbm_mastery": BY_RULE, "kbm_benefit": PROMISED}) == made
+
+
+def test_turns_trained_on_are_known_by_their_dialogue_and_what_was_said(tmp_path):
+    train = [turn(i) for i in range(4)]
+    write_trained_on(tmp_path, train)
+    respelled = replace(train[1], id="x", context=tuple(replace(u, text=u.text.upper()) for u in train[1].context))
+    others = [replace(train[0], dialogue_id="another"), replace(train[2], context=train[2].context[:1]), turn(5)]
+    assert trained_among(tmp_path, [train[0], respelled, *others]) == [train[0], respelled]

@@ -19,6 +19,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import trained_among
 from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.jsonl import read, write
@@ -77,6 +78,9 @@ def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data
     out = capsys.readouterr().out
     assert "saved, opened again, scores equal (to 0e+00)" in out
     gate = kbtrain.load_gate(tmp_path / "g")
+    train = [featured(i) for i in range(24)]
+    assert trained_among(tmp_path / "g", [*train, *(featured(i, "test") for i in range(8))]) == train
+    assert trained_among(tmp_path / "g", [replace(train[0], dialogue_id="another")]) == []
     assert run_snippet(tmp_path / "g")[1].startswith("[Decision(score=")
     assert isinstance(gate, RagatePeft) and gate.name == "ragate_peft" and not gate.needs_evidence
     test = [featured(i, "test") for i in range(8)]

@@ -160,6 +160,7 @@ def finish_peft(
         facts=facts,
         data=("train", "dev", "test"),
         score=lambda: score_held_out(config, gate, dev),
+        questions=turns_of(data.train),
     )
     return finish(config, state, ending)
 
