@@ -102,3 +102,11 @@ def test_a_scale_knows_its_ends_and_refuses_what_lies_under_them():
     scale.check(-6.0)
     with pytest.raises(UserError, match=r"threshold -7 is under the floor -6\.413 .* even 20 identical answers"):
         scale.check(-7.0)
+
+
+def test_u_of_fewer_samples_lies_between_the_ends_of_all_as_it_lay_between_its_own():
+    ends = [(seakr.floor(2.0, k), seakr.ceiling(2.0)) for k in (5, 20)]
+    for share in (0.0, 0.25, 1.0):
+        few, many = (low + share * (high - low) for low, high in ends)
+        assert seakr.of_k(few, 2.0, 5, 20) == pytest.approx(many, abs=1e-12)
+    assert seakr.of_k(-3.0, 2.0, 20, 20) == -3.0
