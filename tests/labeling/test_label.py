@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.labeling.examples import example
-from kbtrain.labeling.label import LabelRule, first_sentence, indicators, label, with_taus
-from kbtrain.metrics.significance import wilson
-from kbtrain.records import Question, SampleSet
+from kbtrain.labeling.label import LabelRule, benefit, first_sentence, indicators, label, with_taus
+from kbtrain.metrics.significance import newcombe, wilson
+from kbtrain.records import Indicators, Question, SampleSet
 
 Answered = Callable[..., SampleSet]
 
@@ -130,3 +130,15 @@ def test_without_retrieval_samples_nothing_is_claimed_about_retrieval(capital: Q
     made = label(capital, {"llm": indicators(capital, answered("Paris", "Rome"))[0]}, 0.2, 0.2)
     claimed = (made.rag, made.known_rag, made.certain_rag, made.benefit, made.benefit_low, made.effect_mastery)
     assert claimed == (None,) * 6
+
+
+def test_the_interval_of_a_benefit_leaves_out_what_the_judge_would_not_say() -> None:
+    def of(condition: str, n: int, right: int, abstained: int) -> Indicators:
+        mastery = right / (n - abstained)
+        return Indicators(
+            condition=condition, n=n, n_correct=right, mastery=mastery, mastery_low=0.0, mastery_high=1.0,  # type: ignore[arg-type]
+            certainty=None, certainty_low=None, certainty_high=None, n_groups=2, n_empty=0, greedy_correct=None,
+            n_abstained=abstained,
+        )  # fmt: skip
+
+    assert benefit(of("llm", 30, 4, 10), of("rag", 30, 12, 6)) == (0.5 - 0.2, newcombe((4, 20), (12, 24)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from kbtrain.metrics.classification import classify, expected_at_random
+from kbtrain.metrics.classification import classify, expected_at_random, log_loss
 
 
 def test_metrics_worked_by_hand() -> None:
@@ -81,3 +83,10 @@ def stepwise_precision(truth: np.ndarray, scores: np.ndarray) -> float:
         total += (recall - before) * (truth & chosen).sum() / chosen.sum()
         before = recall
     return total
+
+
+def test_the_log_loss_worked_by_hand_for_hard_and_soft_targets_and_a_sure_mistake() -> None:
+    assert log_loss([1.0, 0.0], [0.8, 0.3]) == pytest.approx(-(math.log(0.8) + math.log(0.7)) / 2)
+    assert log_loss([0.25], [0.5]) == pytest.approx(math.log(2))
+    assert log_loss([0.25], [0.1]) == pytest.approx(-0.25 * math.log(0.1) - 0.75 * math.log(0.9))
+    assert log_loss([0.0], [1.0]) == pytest.approx(-math.log(1e-6))
