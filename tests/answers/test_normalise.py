@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbtrain.answers.grading import contains, is_correct, normalise
+from kbtrain.answers.grading import contains, is_correct, normalise, token_f1
 from kbtrain.evaluation.groups import answer_counts
 from kbtrain.records import Passage, Question
 
@@ -52,3 +52,15 @@ def test_knowledge_frequency_finds_what_grading_finds() -> None:
     question = Question("q", "Which vitamin?", ("Vitamin A",), "test", "made")
     passages = [Passage("1", "Carrot", "Vitamin A is found in carrots."), Passage("2", "Lemon", "Vitamin C is not.")]
     assert answer_counts([question], passages) == [1]
+
+
+def test_one_of_several_gold_answers_is_enough_and_none_is_not() -> None:
+    question = Question("q", "Who?", ("Ludwig van Beethoven", "Beethoven"), "test", "t", grading="contains")
+    assert is_correct(question, "It was Beethoven.") and not is_correct(question, "It was Mozart.")
+
+
+def test_the_f1_of_words_worked_by_hand() -> None:
+    # two of three words said stand in the gold answer of four: 2 * 2 / (3 + 4)
+    assert token_f1("red blue green", ["red blue white black"]) == pytest.approx(4 / 7)
+    assert token_f1("red red", ["red"]) == pytest.approx(2 / 3)  # a repeated word counts once
+    assert token_f1("red", ["blue", "red"]) == 1.0 and token_f1("yes it is", ["yes"]) == 0.0
