@@ -23,6 +23,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
+from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import ALL_KEYS, Key
@@ -61,6 +62,11 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.gates.probe.train import used_examples
 
     data = read_data(config.train, config.dev, config.keys, config.labels)
+    rule = label_rule(config.train)
+    if rule.get("own_prompts"):
+        raise UserError(
+            f"{at(config.train)}: answers to own prompts, which a probe cannot read yet; fit features, or a KBM"
+        )
     used = used_examples([*data.train, *data.dev], config.condition)
     if config.dry_run:
         return recipe.say(
@@ -95,7 +101,7 @@ def main(config: TrainProbeConfig) -> None:
         dtype=dtype,
         prompt_fingerprint=answer_fingerprint(tokenizer),
         heads={key: one.layers for key, one in fitted.items()},
-        label_rule=label_rule(config.train),
+        label_rule=rule,
         **config.model_dump(include={"condition", "method", "labels", "keys"}),
     )
     recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts()))

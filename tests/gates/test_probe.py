@@ -18,6 +18,7 @@ from kbtrain.jsonl import write
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
+from kbtrain.provenance import SCHEMA
 from kbtrain.records import GateExample, Question
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
@@ -237,8 +238,14 @@ def test_bad_input_is_one_line(train, folder, data, tmp_path, reader):
         train(train=tmp_path / "few.jsonl", output=tmp_path / "b")
     with pytest.raises(UserError, match=r"all 30 training questions have the label 0\.5"):
         check_labels([0.5] * 30, "key 'mastery'")
+    (tmp_path / "own.jsonl").write_bytes((data / "train.jsonl").read_bytes())
+    rule = {"label_rule": {"own_prompts": {"llm": "{question}"}}}
+    (tmp_path / "own.jsonl.meta.json").write_text(json.dumps({"schema": SCHEMA, **rule}))
+    with pytest.raises(UserError, match=r"own.jsonl: answers to own prompts, which a probe cannot read yet"):
+        train(train=tmp_path / "own.jsonl", output=tmp_path / "c")
     output = train()
-    tensors = load_file(output / WEIGHTS)
+    tensors, noted = load_file(output / WEIGHTS), json.loads((output / "gate.json").read_text())
+    (output / "gate.json").write_text(json.dumps({k: v for k, v in noted.items() if k != "weights_sha256"}))
     for name, broken, line in (
         ("mastery.weight", torch.full_like(tensors["mastery.weight"], float("nan")), "holds numbers that are not fini"),
         ("mastery.weight", tensors["mastery.weight"][:, :7].contiguous(), "for states of 7 numbers; the model's have"),
