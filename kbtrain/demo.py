@@ -59,7 +59,10 @@ _SCALES: dict[Size, _Scale] = {
         "_demo", 1, 0.2, 0.2, 0.1,
         {
             "collect": ("--train", "24", "--dev", "6", "--test", "6"),
-            "sample": ("--samples", "{train: 4, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}"),
+            "sample": (
+                "--samples", "{train: 4, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}",
+                "--max-new-tokens", "16",
+            ),
         },
     ),
     "demo": _Scale("_demo", 1, 5, 3, 0.5, {}),
