@@ -12,7 +12,6 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -20,6 +19,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -201,11 +205,13 @@ def survives(mutant: Mutant, copy: Path) -> bool:
         path.write_text(text, encoding="utf-8")
 
 
-def main() -> int:
-    """Try all, print each, and end with their number; 1 if any survived."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="mutants whose file's path contains this")
-    wanted = [mutant for mutant in MUTANTS if parser.parse_args().only in mutant.file]
+class MutantsConfig(Config):
+    only: str = Field("", description="mutants whose file's path contains this")
+
+
+def main(config: MutantsConfig) -> None:
+    """Try all, print each, and end with their number; status 1 if any survived."""
+    wanted = [mutant for mutant in MUTANTS if config.only in mutant.file]
     left = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
@@ -213,15 +219,14 @@ def main() -> int:
         shutil.copytree(ROOT, copy, ignore=ignored)
         broken = [tests for tests in dict.fromkeys(mutant.tests for mutant in wanted) if not passes(tests, copy)]
         if broken:
-            print(f"error: {', '.join(broken[0])}: fail without any mutant", file=sys.stderr)
-            return 2
+            raise UserError(f"{', '.join(broken[0])}: fail without any mutant")
         for mutant in wanted:
             alive = survives(mutant, copy)
             left += [mutant] if alive else []
             print(f"{'SURVIVES' if alive else 'killed  '} {mutant.file}: {mutant.old!r} -> {mutant.new!r}", flush=True)
     print(f"{len(wanted)} mutants, {len(left)} survived")
-    return bool(left)
+    raise SystemExit(bool(left))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main, MutantsConfig, __doc__)

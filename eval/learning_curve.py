@@ -63,6 +63,9 @@ class LearningCurveConfig(StoredAnswersConfig):
     seed: int = Field(0, description="of the draws")
     out: Path | None = Field(None, description="name of the files, without their ends; null: RUN/learning_curve")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out or self.run / "learning_curve",)
+
 
 def main(config: LearningCurveConfig) -> None:
     """Read, fit, measure, write, say."""

@@ -82,7 +82,7 @@ def test_help_of_every_script_comes_at_once_and_shows_examples(answers, script):
     assert "usage:" in out
     assert "Examples:" in out
     assert seconds < 1.0 and heavy == []
-    if script.parts[0] == "recipes" and script.name.startswith("train_"):
+    if script.parts[0] == "recipes" and "--gradient-accumulation-steps" in out:  # trained in steps, on any machines
         assert "accelerate launch" in out
 
 
@@ -177,8 +177,8 @@ def test_a_stage_runs_by_name_with_a_config_by_name_and_pairs(tmp_path):
     folder = tmp_path / "run"
     done = run("-m", "kbtrain.cli", "run", "collect", "--config", "collect_demo", f"run={folder}", "train=3", "--dev=2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("345 questions (train 3, dev 2, test 340)")
-    assert len((folder / "questions.jsonl").read_text().splitlines()) == 345
+    assert done.stdout.startswith("390 questions (train 3, dev 2, test 385)")
+    assert len((folder / "questions.jsonl").read_text().splitlines()) == 390
 
 
 def test_a_script_of_ones_own_is_run_by_its_path(tmp_path):

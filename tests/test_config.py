@@ -194,6 +194,6 @@ def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     by_name = parse_args(AnyConfig, ["--config", "collect_demo", "train=5"])
     assert by_name == parse_args(AnyConfig, ["--config", "data_gen/configs/collect_demo.yaml", "train=5"])
-    assert (by_name.train, by_name.test) == (5, 340)
+    assert (by_name.train, by_name.test) == (5, 385)
     with pytest.raises(UserError, match=r"^unknown config 'colect_demo'; did you mean 'collect_demo'\?$"):
         parse_args(AnyConfig, ["--config", "colect_demo"])

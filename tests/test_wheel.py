@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain.demo import chain
 from kbtrain.scripts import shipped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,10 +101,10 @@ def test_the_whole_chain_runs_on_the_real_model_and_says_nothing_foreign(install
     run = installed.folder / "runs" / "demo-tiny"
     assert (run / "report.html").stat().st_size > 100_000
     assert done.stdout.splitlines()[-1].endswith(f"open {run / 'report.html'}") and done.stdout.count("\n") == 6
-    names = "collect retrieve sample label build train_kbm score end_to_end classify write_report".split()
-    own = tuple(f"[{number}/10] {name}: " for number, name in enumerate(names, 1))
+    names = [step.script for step in chain("tiny")]
+    own = tuple(f"[{number}/{len(names)}] {name}: " for number, name in enumerate(names, 1))
     progress = (
-        "10 stages, about ",
+        f"{len(names)} stages, about ",
         "       ",
         "sample: ",
         "train_kbm: ",
@@ -111,6 +112,7 @@ def test_the_whole_chain_runs_on_the_real_model_and_says_nothing_foreign(install
         "prompt: ",
         "kbm_",
         "kbm: ",
+        *("states: ", "heads: ", "probe: ", "features: ", "stack: "),
         "done in ",
     )
     assert [line for line in done.stderr.splitlines() if not line.startswith((*own, *progress))] == []

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responses import AugmentedResponse
@@ -93,6 +92,8 @@ def _correlation(
     draws: int,
     seed: int,
 ) -> Correlation:
+    from scipy.stats import rankdata  # a second to import
+
     rows = [
         (turn.dialogue_id, response.minimum_probability, value)
         for turn, response, value in zip(turns, made, values, strict=True)

@@ -90,6 +90,6 @@ def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:
 def sources(name: str, path: Path | None) -> list[Path]:
     """Local files that a data set is read from (a name on the hub has none)."""
     if path is None:
-        return [atlas_file("questions", name), atlas_file("passages")]
+        return [atlas_file("questions", name), atlas_file("passages")] if name in EMBEDDED_SETS else []
     beside = [path.parent / ALIASES] if name == "2wikimultihopqa" and path.is_file() else []
     return [file for file in (path, *beside) if file.exists()]

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from support.edits import keep_change
+from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
 from kbtrain.labeling.verdicts import QuestionVerdicts
@@ -53,6 +53,7 @@ def test_what_a_judge_abstains_from_is_left_out_of_the_mastery_and_counted(
         for v in jsonl.read(QuestionVerdicts, run_folder / "verdicts.jsonl")
     ]
     jsonl.write(run_folder / "verdicts.jsonl", made)
+    note_change(run_folder / "verdicts.jsonl")
     labels = label(run_folder, verdicts=True, tau_mastery=0.2, tau_certainty=0.75)
     counts = read_meta(run_folder / "labels.jsonl")["counts"]
     # train question i: right in i % 11 of 10 answers, else "Nobody", from which the judge abstains if i is odd

@@ -196,6 +196,9 @@ def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     assert "replaced" not in capsys.readouterr().out
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(UserError, match=r"not the weights that gate.json names"):
+        module.main(config)
+    KBMCard.read(folder).write(folder)  # other weights, and named: a gate trained again
     module.main(config)
     assert "replaced" in capsys.readouterr().out
 

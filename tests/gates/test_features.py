@@ -1,5 +1,6 @@
 """The gate features: what is read of a question, corpus frequencies, the additive model, and its folder."""
 
+import json
 import math
 
 import numpy as np
@@ -189,6 +190,11 @@ def test_bad_input_is_one_line(folder, tmp_path):
         fit(folder, tmp_path / "out", keys="[certainty]")
     fit(folder, tmp_path / "out")
     (tmp_path / "out" / "words.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"words.safetensors: not the weights that gate.json names"):
+        kbtrain.load_gate(tmp_path / "out")
+    noted = json.loads((tmp_path / "out" / "gate.json").read_text())
+    del noted["weights_sha256"]
+    (tmp_path / "out" / "gate.json").write_text(json.dumps(noted))
     with pytest.raises(UserError, match=r"words.safetensors: broken .*; train the gate again"):
         kbtrain.load_gate(tmp_path / "out")
     with pytest.raises(UserError, match="no feature varies"):

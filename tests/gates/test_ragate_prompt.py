@@ -62,8 +62,8 @@ def test_a_turn_s_score_does_not_depend_on_the_turns_beside_it(model):
 
 
 FUTURE = {
-    "label": True, "response": "GOLD", "response_acts": ("GOLD",), "enriched_response": "GOLD",
-    "gold_snippets": ("GOLD",), "position": 0.123, "split": "test",
+    "label": True, "response": "GOLD", "response_acts": ("GOLD",), "response_actions": ("GOLD",),
+    "enriched_response": "GOLD", "gold_snippets": ("GOLD",), "position": 0.123, "split": "test",
 }  # fmt: skip
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from kbtrain.provenance import file_sha256, stamp
 
 
 def keep_change(path: Path) -> None:
     """Drop a file's meta data, as the error of a changed file says: what is in it now is the user's own."""
     path.with_name(path.name + ".meta.json").unlink()
+
+
+def note_change(path: Path) -> None:
+    """Write the changed file's hash, size and time into its meta data, as if its stage had made it so."""
+    meta = path.with_name(path.name + ".meta.json")
+    noted = json.loads(meta.read_text(encoding="utf-8"))
+    meta.write_text(json.dumps({**noted, "sha256": file_sha256(path), **stamp(path)}), encoding="utf-8")
