@@ -65,7 +65,7 @@ _SCALES: dict[Size, _Scale] = {
             ),
         },
     ),
-    "demo": _Scale("_demo", 1, 5, 3, 0.5, {}),
+    "demo": _Scale("_demo", 1, 10, 5, 0.5, {}),
     "full": _Scale("_demo_full", 1, 25, 12, 2, {}),
 }  # fmt: skip
 
