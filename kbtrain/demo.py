@@ -27,7 +27,7 @@ CLOSING = 6  # lines of the block that the report's stage ends with
 
 @dataclass(frozen=True)
 class Step:
-    """One stage; ``minutes`` as measured on 2 idle cores. ``launch``: launch file of a training."""
+    """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training."""
 
     script: str
     does: str
@@ -65,7 +65,7 @@ _SCALES: dict[Size, _Scale] = {
             ),
         },
     ),
-    "demo": _Scale("_demo", 1, 10, 5, 0.5, {}),
+    "demo": _Scale("_demo", 1, 14, 4, 0.5, {}),
     "full": _Scale("_demo_full", 1, 25, 12, 2, {}),
 }  # fmt: skip
 
@@ -170,7 +170,7 @@ def run_demo(size: Size, say: Say) -> None:
 def follow(steps: Sequence[Step], run: Path, say: Say) -> None:
     """Run the steps one after the other, as :func:`run_demo` says."""
     started = time.monotonic()
-    say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 idle cores -> {run.resolve()}")
+    say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 cores -> {run.resolve()}")
     run.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     with (run / "chain.log").open("w", encoding="utf-8") as log:
