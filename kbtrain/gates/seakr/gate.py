@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, GateCard, Stage, read_gate_json
+from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale
@@ -116,12 +117,8 @@ class SeaKR(Gate):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
         """Open a gate's folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
-        from kbtrain.models.load import load_model
-
         card = SeakrCard.read(folder)
-        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
-        found = answer_fingerprint(tokenizer)
-        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+        model, tokenizer = open_answering(card, folder, answer_fingerprint, dtype, device)
         return cls(model, tokenizer, card.settings, card=card)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import GateCard
+from kbtrain.gate_folder import Gate, GateCard
 
 
 class UntrainedCard(GateCard):
@@ -15,6 +15,17 @@ class UntrainedCard(GateCard):
     dtype: str
     prompt_fingerprint: str
     signal: str
+
+
+class UntrainedGate(Gate):
+    """A gate whose card names the signal that decides."""
+
+    card: UntrainedCard
+
+    @property
+    def name(self) -> str:
+        """The signal that decides."""
+        return self.card.signal
 
 
 def check_signal(signal: str, signals: tuple[str, ...]) -> None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Literal, cast
 from pydantic import Field
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, Stage
+from kbtrain.gate_folder import Stage
+from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.gate import prompt_text
-from kbtrain.gates.untrained.card import UntrainedCard, check_signal
+from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.prompts.kbm import answer_fingerprint, encode
 from kbtrain.records import GREEDY, Example, GateExample
@@ -46,7 +47,7 @@ class DraftCard(UntrainedCard):
         return "prefill" if self.signal == "first_token_entropy" else "draft"
 
 
-class Draft(Gate):
+class Draft(UntrainedGate):
     """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and generated tokens."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
@@ -69,18 +70,8 @@ class Draft(Gate):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:
         """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
-        from kbtrain.models.load import load_model
-
         card = DraftCard.read(folder)
-        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
-        found = answer_fingerprint(tokenizer)
-        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
-        return cls(model, tokenizer, card)
-
-    @property
-    def name(self) -> str:
-        """The signal that decides."""
-        return self.card.signal
+        return cls(*open_answering(card, folder, answer_fingerprint, dtype, device), card)
 
     @property
     def spent(self) -> Counter[str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, Unit
-from kbtrain.gates.untrained.card import UntrainedCard, check_signal
+from kbtrain.gate_folder import Unit
+from kbtrain.gates.answering import open_answering
+from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
@@ -35,7 +36,7 @@ class PYesCard(UntrainedCard):
     kind: Literal["p_yes"] = "p_yes"
 
 
-class PYes(Gate):
+class PYes(UntrainedGate):
     """Score by :attr:`card`'s signal; see :data:`SIGNALS`. Higher: the model says less that it can answer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: PYesCard) -> None:
@@ -50,18 +51,8 @@ class PYes(Gate):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> PYes:
         """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
-        from kbtrain.models.load import load_model
-
         card = PYesCard.read(folder)
-        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
-        found = yes_no_fingerprint(tokenizer)
-        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
-        return cls(model, tokenizer, card)
-
-    @property
-    def name(self) -> str:
-        """The signal that decides."""
-        return self.card.signal
+        return cls(*open_answering(card, folder, yes_no_fingerprint, dtype, device), card)
 
     @property
     def unit(self) -> Unit | None:  # type: ignore[override]  # of the signal

@@ -1,0 +1,36 @@
+"""The answering model of a gate that asks it, opened as the card of the gate says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class AnsweringCard(Protocol):
+    """A card's facts about the model: its name, its number format, and the prompts that it was asked with."""
+
+    @property
+    def base_model(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    def check_prompts(self, found: str, folder: Path | str, instead: str = ...) -> None: ...
+
+
+def open_answering(
+    card: AnsweringCard,
+    folder: Path | str,
+    fingerprint: Callable[[PreTrainedTokenizerBase], str],
+    dtype: str,
+    device: str,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
+    from kbtrain.models.load import load_model
+
+    model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+    found = fingerprint(tokenizer)
+    card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+    return model, tokenizer
