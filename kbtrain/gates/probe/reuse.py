@@ -5,23 +5,21 @@ A question that is not searched for costs no further pass: the dot product comes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import Probe
+from kbtrain.gates.probe.states import as_array, last_states
 from kbtrain.llm.base import AnswerRequest
-from kbtrain.llm.hidden_states import decoder_layers
 from kbtrain.llm.sampler.sampler import BatchSampler, Row
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.records import Question, SampleSet
 
 if TYPE_CHECKING:
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import DynamicCache
 
 
 def reads_its_model(gate: object, llm: object) -> bool:
@@ -59,42 +57,10 @@ class ProbedSampler(BatchSampler):
         behind = 0 if prefix is None else len(prefix.ids)
         with last_states(self.model, self.gate.layers, [len(ids) - 1 - behind for ids in prompts]) as read:
             made = super()._prefill(prompts, room)
-        states = torch.stack([torch.cat(parts) for parts in read], dim=1).float()
-        if not bool(torch.isfinite(states).all()):
-            raise UserError("the model's states are no numbers; try dtype fp32")
-        self._newest = self.gate.scores_of(states.cpu().numpy(), self.gate.key)
+        self._newest = self.gate.scores_of(as_array(read), self.gate.key)
         return made
 
     def wanted(self, rows: list[Row]) -> list[Row]:
         """Those that are not searched for."""
         self.scores |= {row.question_id: self._newest[row.sequence] for row in rows}
         return [row for row in rows if self._newest[row.sequence] <= self.threshold]
-
-
-@contextmanager
-def last_states(
-    model: PreTrainedModel, layers: Sequence[int], last: Sequence[int]
-) -> Iterator[list[list[torch.Tensor]]]:
-    """Within it, a prefill's states after each of ``layers`` at the prompts' last tokens: by layer, (prompts, d) parts.
-
-    ``last`` are their places in what is fed, padded on the right; or the prompts are fed one by one.
-    """
-    read: list[list[torch.Tensor]] = [[] for _ in layers]
-    blocks = decoder_layers(model)
-    places = torch.tensor(last, device=model.device)
-    rows = torch.arange(len(last), device=model.device)
-
-    def keep(into: list[torch.Tensor], output: Any) -> None:
-        states: torch.Tensor = output[0] if isinstance(output, tuple) else output
-        together = len(states) == len(last)
-        into.append(states[rows, places].clone() if together else states[:, -1].clone())
-
-    handles = [
-        blocks[layer].register_forward_hook(lambda module, given, output, into=into: keep(into, output))
-        for layer, into in zip(layers, read, strict=True)
-    ]
-    try:
-        yield read
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -42,8 +42,6 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     found: States | None = None
     for places in like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH):
         states = _of_batch(model, [prompts[place] for place in places])
-        if not np.isfinite(states).all():
-            raise UserError("the model's states are no numbers; try dtype fp32")
         if found is None:
             found = np.empty((len(prompts), *states.shape[1:]), dtype=np.float32)
         found[places] = states
@@ -55,35 +53,58 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
 def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> States:
     import torch
 
-    ids, mask = padded(prompts, 0)  # any id serves as padding: nothing that is read depends on it
-    last = mask.sum(1).to(model.device) - 1
-    with torch.inference_mode(), _taps(model, last) as read:
+    from kbtrain.llm.hidden_states import decoder_layers
+
+    ids, _ = padded(prompts, 0)  # any id serves as padding: nothing that is read depends on it
+    every = range(len(decoder_layers(model)))
+    with torch.inference_mode(), last_states(model, every, [len(prompt) - 1 for prompt in prompts]) as read:
         body: Any = model.get_decoder()
         body(input_ids=ids.to(model.device), use_cache=False)
-    found: States = torch.stack(read, dim=1).float().cpu().numpy()
-    return found
+    return as_array(read)
 
 
 @contextmanager
-def _taps(model: PreTrainedModel, last: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Within it, each layer's pass appends its output at the positions ``last``, (rows, d)."""
+def last_states(
+    model: PreTrainedModel, layers: Sequence[int], last: Sequence[int]
+) -> Iterator[list[list[torch.Tensor]]]:
+    """Within it, a pass's states after each of ``layers`` at the prompts' last tokens: by layer, (prompts, d) parts.
+
+    ``last`` are their places in what is fed, padded on the right; or the prompts are fed one by one.
+    """
     import torch
 
     from kbtrain.llm.hidden_states import decoder_layers
 
-    read: list[torch.Tensor] = []
-    rows = torch.arange(len(last), device=last.device)
+    read: list[list[torch.Tensor]] = [[] for _ in layers]
+    blocks = decoder_layers(model)
+    places = torch.tensor(last, device=model.device)
+    rows = torch.arange(len(last), device=model.device)
 
-    def keep(module: Any, args: Any, output: Any) -> None:
-        states = output[0] if isinstance(output, tuple) else output
-        read.append(states[rows, last].clone())
+    def keep(into: list[torch.Tensor], output: Any) -> None:
+        states: torch.Tensor = output[0] if isinstance(output, tuple) else output
+        together = len(states) == len(last)
+        into.append(states[rows, places].clone() if together else states[:, -1].clone())
 
-    handles = [layer.register_forward_hook(keep) for layer in decoder_layers(model)]
+    handles = [
+        blocks[layer].register_forward_hook(lambda module, given, output, into=into: keep(into, output))
+        for layer, into in zip(layers, read, strict=True)
+    ]
     try:
         yield read
     finally:
         for handle in handles:
             handle.remove()
+
+
+def as_array(read: Sequence[Sequence[torch.Tensor]]) -> States:
+    """(prompts, layers, d) in fp32, of what :func:`last_states` read. Raises :class:`UserError` for no numbers."""
+    import numpy as np
+    import torch
+
+    found: States = torch.stack([torch.cat(list(parts)) for parts in read], dim=1).float().cpu().numpy()
+    if not np.isfinite(found).all():
+        raise UserError("the model's states are no numbers; try dtype fp32")
+    return found
 
 
 def prompt_key(ids: Sequence[int]) -> str:

@@ -138,12 +138,9 @@ def finish_probe(
 
 def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], keys: Sequence[Key]) -> dict[Key, str]:
     """AUROC of each key's hard label with its interval; what a score predicts falls with it but for benefit."""
-    rising = {key: [s if key == "benefit" else -s for s in scores[f"probe_{key}"]] for key in keys}
-    return (
-        {key: text for key in keys if (text := intervals_of_keys(dev, {key: rising[key]}).get(f"auroc_{key}"))}
-        if dev
-        else {}
-    )
+    rising = {key: [s if key == "benefit" else -s for s in scores[f"probe_{key}"]] for key in keys} if dev else {}
+    found = intervals_of_keys(dev, rising)
+    return {key: found[f"auroc_{key}"] for key in keys if f"auroc_{key}" in found}
 
 
 def layer_figure(card: ProbeCard) -> str:
