@@ -7,6 +7,7 @@ A server's reply -> samples. Completions and chat differ in where text and log-p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
 _BYTES_A_TOKEN = 4.0
 
 
+@contextlib.contextmanager
+def _protocol() -> Iterator[None]:
+    """Turn what a reply lacks, or has of another type, into one line."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:100]
+        raise UserError(f"server: a reply that does not follow OpenAI's protocol ({why}); is it one?") from None
+
+
 def samples(
     reply: Mapping[str, Any],
     first: int,
@@ -41,47 +52,35 @@ def samples(
     """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without probabilities, or
     that does not follow OpenAI's protocol.
     """
-    try:
-        return _samples(reply, first, n, stop, logprobs, tokenizer)
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        why = " ".join(str(error).split())[:100]
-        raise UserError(f"server: a reply that does not follow OpenAI's protocol ({why}); is it one?") from None
-
-
-def _samples(
-    reply: Mapping[str, Any],
-    first: int,
-    n: int,
-    stop: Sequence[str],
-    logprobs: bool,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> list[Sample]:
-    choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))[:n]
-    alone = (reply.get("usage") or {}).get("completion_tokens") if len(reply["choices"]) == 1 else None
-    made = []
-    for i, choice in enumerate(choices):
-        found = token_logprobs(choice)
-        if logprobs and found is None:
-            raise UserError(
-                "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
-            )
-        text, finish = _text(choice, stop), _finish(choice, stop)
-        if found is not None:
-            count = len(found)
-        elif alone is not None:
-            count = int(alone)
-        elif tokenizer is not None:
-            count = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + (finish != "length")
-        elif len(reply["choices"]) == 1:
-            count = max(1, round(len(text.encode()) / _BYTES_A_TOKEN))  # neither usage nor probabilities: an estimate
-        else:
-            raise UserError("server: does not say how long its answers are; set server_n: false")
-        index = GREEDY if first == GREEDY else first + i
-        total = math.fsum(found or ())
-        if not math.isfinite(total) or count < 0:
-            raise ValueError(f"log-probability {total}, {count} tokens")
-        made.append(Sample(index, whole_text(text)[0], count, finish, total))
-    return made
+    with _protocol():
+        choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))[:n]
+        alone = (reply.get("usage") or {}).get("completion_tokens") if len(reply["choices"]) == 1 else None
+        made = []
+        for i, choice in enumerate(choices):
+            found = token_logprobs(choice)
+            if logprobs and found is None:
+                raise UserError(
+                    "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
+                )
+            text, finish = _text(choice, stop), _finish(choice, stop)
+            if found is not None:
+                count = len(found)
+            elif alone is not None:
+                count = int(alone)
+            elif tokenizer is not None:
+                count = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + (finish != "length")
+            elif len(reply["choices"]) == 1:
+                count = max(
+                    1, round(len(text.encode()) / _BYTES_A_TOKEN)
+                )  # neither usage nor probabilities: an estimate
+            else:
+                raise UserError("server: does not say how long its answers are; set server_n: false")
+            index = GREEDY if first == GREEDY else first + i
+            total = math.fsum(found or ())
+            if not math.isfinite(total) or count < 0:
+                raise ValueError(f"log-probability {total}, {count} tokens")
+            made.append(Sample(index, whole_text(text)[0], count, finish, total))
+        return made
 
 
 def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
