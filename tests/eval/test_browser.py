@@ -66,7 +66,7 @@ def report(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Open a page without a network, to its load event (a budget of virtual time can end before it); console: stderr."""
+    """Open a page without a network, to its load event, which a budget of virtual time may miss; console: stderr."""
     profile = page.parent / "profile"
     command = [
         str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
