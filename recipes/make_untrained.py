@@ -1,50 +1,70 @@
-"""Make the gates p_yes and draft: no training, no labels; folders that name the answering model and the signal.
+"""Make the gates p_yes, draft and server: no training, no labels; folders that name the answering model and the signal.
 
 p_yes asks the model if it can answer (first token, internal confidence, the question's perplexity: one forward pass);
-draft reads the first tokens of its greedy answer (margin, entropy, entropy of the first token). Choose thresholds with
-eval/calibrate.py afterwards.
+draft reads the first tokens of its greedy answer (margin, entropy, entropy of the first token); server asks both of a
+server that gives top log-probabilities. Choose thresholds with eval/calibrate.py afterwards.
 
 Examples:
   python recipes/make_untrained.py --config recipes/configs/untrained_smollm2.yaml
   python recipes/make_untrained.py --model Qwen/Qwen2-7B-Instruct --output runs/qwen2 --gates "[draft]" --tokens 8
+  python recipes/make_untrained.py --model gpt-4o-mini --output runs/mine --gates "[server]" \\
+    --server-url https://api.openai.com/v1
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
+from kbtrain.credentials import check_url
+from kbtrain.errors import UserError
 from kbtrain.gates.untrained.card import UntrainedCard, check_signal
 from kbtrain.gates.untrained.draft import SIGNALS as DRAFT_SIGNALS
 from kbtrain.gates.untrained.draft import TOKENS, DraftCard
 from kbtrain.gates.untrained.p_yes import SIGNALS as YES_SIGNALS
 from kbtrain.gates.untrained.p_yes import PYesCard
+from kbtrain.gates.untrained.server import SIGNALS as SERVER_SIGNALS
+from kbtrain.gates.untrained.server import TOP, ServerCard, ServerGate, connect, server_fingerprint
 from kbtrain.provenance import git_state, package_versions
 
-Name = Literal["p_yes", "draft"]
-SIGNALS: Mapping[Name, tuple[str, ...]] = {"p_yes": YES_SIGNALS, "draft": DRAFT_SIGNALS}
+Name = Literal["p_yes", "draft", "server"]
+SIGNALS: Mapping[Name, tuple[str, ...]] = {"p_yes": YES_SIGNALS, "draft": DRAFT_SIGNALS, "server": SERVER_SIGNALS}
 
 
 class MakeUntrainedConfig(Config):
     """Settings of this script."""
 
     model: str = Field(..., description="answering model: embedded name, folder or hub id")
-    output: Path = Field(..., description="run folder; the gates go into OUTPUT/p_yes and OUTPUT/draft")
-    gates: tuple[Name, ...] = Field(("p_yes", "draft"), min_length=1, description="which of the two")
+    output: Path = Field(..., description="run folder; each gate goes into a folder of its name there")
+    gates: tuple[Name, ...] = Field(("p_yes", "draft"), min_length=1, description="p_yes, draft, server")
     signals: dict[Name, str] = Field(
-        {"p_yes": "p_yes", "draft": "draft_margin"},
+        {"p_yes": "p_yes", "draft": "draft_margin", "server": "server_draft_margin"},
         description="the signal that decides; all others are scored beside it",
     )
     tokens: int = Field(TOKENS, ge=1, le=64, description="tokens of a draft")
     dtype: str = Field("auto", description="auto (measured), fp32, bf16 or fp16; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
+    server_url: str | None = Field(None, description="server: address up to and with /v1")
+    server_model: str | None = Field(None, description="server: the model's name there; null: as in model")
+    server_endpoint: Literal["completions", "chat"] = Field("chat", description="server: as for sampling")
+    server_key_env: str = Field("OPENAI_API_KEY", description="server: environment variable that holds the key")
+    top: int = Field(TOP, ge=2, le=1000, description="server: log-probabilities asked for at each token")
+
     def writes(self) -> tuple[Path, ...]:
         return (self.output,)
+
+    @model_validator(mode="after")
+    def _check_server(self) -> Self:
+        if ("server" in self.gates) != (self.server_url is not None):
+            raise UserError("key 'server_url': the gate 'server' needs an address, the others none")
+        if self.server_url is not None:
+            check_url(self.server_url, "server_url")
+        return self
 
 
 def main(config: MakeUntrainedConfig) -> None:
@@ -52,6 +72,25 @@ def main(config: MakeUntrainedConfig) -> None:
     chosen = {gate: config.signals.get(gate, SIGNALS[gate][0]) for gate in config.gates}
     for gate, signal in chosen.items():
         check_signal(signal, SIGNALS[gate])
+    about: dict[str, Any] = {
+        "base_model": config.model,
+        "run": {**git_state(), "config": config.model_dump(mode="json")},
+        "versions": package_versions(),
+    }
+    opened = [gate for gate in config.gates if gate != "server"]
+    cards = cards_of_model(config, chosen, about) if opened else {}
+    if "server" in chosen:
+        cards["server"] = card_of_server(config, chosen["server"], about)
+    for gate, card in cards.items():
+        card.write(config.output / gate)
+    names = ", ".join(f"{gate} (by {signal})" for gate, signal in chosen.items())
+    print(f"made {names} of {config.model} ({next(iter(cards.values())).dtype}) -> {config.output}")
+
+
+def cards_of_model(
+    config: MakeUntrainedConfig, chosen: Mapping[Name, str], about: Mapping[str, Any]
+) -> dict[Name, UntrainedCard]:
+    """Cards of the gates that open the model, after a look at it. Raises :class:`UserError`."""
     from kbtrain.gates.untrained.forward import answer_ids
     from kbtrain.models.load import load_model, name_of
     from kbtrain.prompts.kbm import answer_fingerprint
@@ -59,22 +98,27 @@ def main(config: MakeUntrainedConfig) -> None:
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)
     answer_ids(tokenizer)
-    about = {
-        "base_model": config.model,
-        "dtype": name_of(model.dtype),
-        "run": {**git_state(), "config": config.model_dump(mode="json")},
-        "versions": package_versions(),
-    }
-    for gate, signal in chosen.items():
-        card: UntrainedCard
-        if gate == "p_yes":
-            card = PYesCard(signal=signal, prompt_fingerprint=yes_no_fingerprint(tokenizer), **about)
-        else:
-            prompts = answer_fingerprint(tokenizer)
-            card = DraftCard(signal=signal, prompt_fingerprint=prompts, tokens=config.tokens, **about)
-        card.write(config.output / gate)
-    names = ", ".join(f"{gate} (by {signal})" for gate, signal in chosen.items())
-    print(f"made {names} of {config.model} ({about['dtype']}) -> {config.output}")
+    about, cards = {**about, "dtype": name_of(model.dtype)}, dict[Name, UntrainedCard]()
+    if "p_yes" in chosen:
+        prompts = yes_no_fingerprint(tokenizer)
+        cards["p_yes"] = PYesCard(signal=chosen["p_yes"], prompt_fingerprint=prompts, **about)
+    if "draft" in chosen:
+        prompts = answer_fingerprint(tokenizer)
+        cards["draft"] = DraftCard(signal=chosen["draft"], prompt_fingerprint=prompts, tokens=config.tokens, **about)
+    return cards
+
+
+def card_of_server(config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any]) -> ServerCard:
+    """The server's card, after one question to it. Raises :class:`UserError` without top log-probabilities."""
+    assert config.server_url is not None
+    card = ServerCard(
+        **about, signal=signal, prompt_fingerprint="", url=config.server_url, tokens=config.tokens, top=config.top,
+        served=config.server_model or config.model, chat=config.server_endpoint == "chat",
+        key_env=config.server_key_env,
+    )  # fmt: skip
+    llm = connect(card)
+    ServerGate(llm, card).score_all(["What is the capital of France?"])
+    return card.model_copy(update={"prompt_fingerprint": server_fingerprint(llm.tokenizer)})
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
-from kbtrain.gates.untrained import draft, p_yes
+from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -121,6 +121,9 @@ GATES: dict[str, Kind] = {
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
     "p_yes": Kind(p_yes.PYesCard, p_yes.PYes.load, QUESTION, _named(*p_yes.SIGNALS), "recipes/make_untrained.py"),
     "draft": Kind(draft.DraftCard, draft.Draft.load, QUESTION, _named(*draft.SIGNALS), "recipes/make_untrained.py"),
+    "server": Kind(
+        server.ServerCard, server.ServerGate.load, QUESTION, _named(*server.SIGNALS), "recipes/make_untrained.py"
+    ),
     "ragate_mha": Kind(
         ClassifierCard, RagateMHA.load, QUESTION | TURN, _named("ragate_mha"), "recipes/train_ragate_mha.py"
     ),

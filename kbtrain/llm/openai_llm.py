@@ -95,6 +95,42 @@ def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
     return None
 
 
+def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
+    """The most probable tokens at each place of a reply's first answer, with their log-probabilities.
+
+    Raises :class:`UserError` for a reply without them, or that does not follow OpenAI's protocol.
+    """
+    with _protocol():
+        given = reply["choices"][0].get("logprobs")
+        content = given.get("content") if isinstance(given, dict) else None
+        tops = given.get("top_logprobs") if isinstance(given, dict) else None
+        if content is not None and all("top_logprobs" in token for token in content):
+            made = [[(str(one["token"]), float(one["logprob"])) for one in token["top_logprobs"]] for token in content]
+        elif tops is not None:
+            made = [[(str(token), float(value)) for token, value in top.items()] for top in tops]
+        else:
+            raise UserError(
+                "server: gives no top log-probabilities, from which this gate reads; `kbtrain check-server` shows what "
+                "a server gives"
+            )
+        if any(math.isnan(value) or value > 1e-3 for top in made for _, value in top):
+            raise ValueError("a log-probability above 0 or that is no number")
+        return made
+
+
+async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Replies in the order of ``bodies``, at most ``server.concurrency`` under way. Raises :class:`UserError`."""
+    path, gate = "chat/completions" if server.chat else "completions", asyncio.Semaphore(server.concurrency)
+
+    async def ask(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {key: value for key, value in {**body, **server.neutral, **server.extra}.items() if value is not None}
+        async with gate:
+            return await post(client, path, fields, server.retry)
+
+    async with _client(server) as client:
+        return await asyncio.gather(*(ask(client, body) for body in bodies))
+
+
 def _text(choice: Mapping[str, Any], stop: Sequence[str]) -> str:
     """The answer up to the first stop string, should a server leave it in."""
     text = (choice.get("message") or {}).get("content") or choice.get("text") or ""

@@ -25,6 +25,6 @@ def can_you_answer(query: str, language: Language) -> str:
     return _ASK[language].format(query=query)
 
 
-def yes_no_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+def yes_no_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Fingerprint of the prompts in both languages."""
     return fingerprint(tokenizer, *_ASK.values())

@@ -1,0 +1,172 @@
+"""The gate ``server``: what an API shows of a model that cannot be opened, read from its top log-probabilities.
+
+Two requests at most. The model is asked if it can answer: ``server_p_yes`` is 1 - p(Yes) among the spellings of Yes and
+No. And its greedy answer is begun: ``server_draft_margin``, ``server_draft_entropy`` and ``server_first_token_entropy``
+are those of the gate ``draft`` (arXiv 2511.09803), from the ``top`` most probable tokens. The rest of the vocabulary
+counts as one token in the entropies, which are then lower bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import Field
+
+from kbtrain.gate_folder import Stage
+from kbtrain.gates.seakr.gate import prompt_text
+from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
+from kbtrain.gates.untrained.draft import TOKENS
+from kbtrain.prompts.kbm import answer_fingerprint, encode
+from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
+from kbtrain.records import Example, GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from kbtrain.llm.openai_llm import OpenAILLM
+
+SAID = "server_p_yes"
+DRAFTED = ("server_draft_margin", "server_draft_entropy", "server_first_token_entropy")
+SIGNALS = (SAID, *DRAFTED)
+Top = Sequence[tuple[str, float]]  # the most probable tokens at one place, with their log-probabilities
+TOP = 20  # the most that OpenAI's API and vLLM's defaults give
+
+
+class ServerCard(UntrainedCard):
+    """The content of ``gate.json``; ``base_model`` is the model's name, ``served`` what the server calls it.
+
+    ``tokens``: length of a draft; ``top``: number of log-probabilities asked for at each of its tokens. The server may
+    move (``url``) and take another key (``key_env``): no score depends on them.
+    """
+
+    NO_SCORE = UntrainedCard.NO_SCORE | {"url", "key_env"}
+    kind: Literal["server"] = "server"
+    dtype: str = "auto"
+    url: str
+    served: str
+    chat: bool = True
+    key_env: str = "OPENAI_API_KEY"
+    tokens: int = Field(TOKENS, ge=1, le=64)
+    top: int = Field(TOP, ge=2, le=1000)
+
+    @property
+    def stage(self) -> Stage:
+        """After the draft, after its first token, or, for the question put to the model, before anything."""
+        return {SAID: "question", DRAFTED[2]: "prefill"}.get(self.signal, "draft")  # type: ignore[return-value]
+
+
+class ServerGate(UntrainedGate):
+    """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and generated tokens."""
+
+    def __init__(self, llm: OpenAILLM, card: ServerCard) -> None:
+        check_signal(card.signal, SIGNALS)
+        self.llm = llm
+        self.card: ServerCard = card
+        self._spent: Counter[str] = Counter()
+
+    @classmethod
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> ServerGate:
+        """Connect to the server that the folder names; ``dtype`` and ``device`` are the server's own.
+
+        Raises :class:`UserError` without an answer from there, and for prompts that are not ours.
+        """
+        card = ServerCard.read(folder)
+        llm = connect(card)
+        found = server_fingerprint(llm.tokenizer)
+        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+        return cls(llm, card)
+
+    @property
+    def spent(self) -> Counter[str]:
+        """``requests`` and ``tokens`` so far."""
+        return self._spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example; only what the signal needs is asked for."""
+        tokens = 1 if self.name == DRAFTED[2] else self.card.tokens
+        return self._ask(examples, self.name == SAID, self.name != SAID, tokens)[self.name]
+
+    def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
+        """The scores of every signal, from two requests an example."""
+        return self._ask(cast("list[GateExample]", self.examples(inputs)), True, True, self.card.tokens)
+
+    def _ask(self, examples: Sequence[GateExample], say: bool, draft: bool, tokens: int) -> dict[str, list[float]]:
+        bodies = []
+        if say:
+            bodies += [self._body(can_you_answer(e.question, e.language), 1) for e in examples]
+        if draft:
+            bodies += [self._body(prompt_text(e, e.reference), tokens) for e in examples]
+        replies = asyncio.run(self._replies(bodies))
+        found: dict[str, list[float]] = {}
+        if say:
+            found[SAID] = [said_no(one[0] if one else ()) for one in replies[: len(examples)]]
+        if draft:
+            drafts = [draft_signals(one, self.card.top) for one in replies[-len(examples) :]] if examples else []
+            found |= {name: [one[i] for one in drafts] for i, name in enumerate(DRAFTED)}
+        return found
+
+    def _body(self, prompt: str, tokens: int) -> dict[str, Any]:
+        """Fields of a greedy request whose reply names the most probable tokens."""
+        body: dict[str, Any] = {"model": self.card.served, "temperature": 0.0, "max_tokens": tokens}
+        if self.llm.tokenizer is None:
+            messages = [{"role": "user", "content": prompt}]
+            return {**body, "messages": messages, "logprobs": True, "top_logprobs": self.card.top}
+        return {**body, "prompt": encode(self.llm.tokenizer, prompt), "logprobs": self.card.top}
+
+    async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
+        """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
+        from kbtrain.llm.openai_llm import post_all, top_logprobs
+
+        replies = await post_all(self.llm.server, bodies)
+        found = [top_logprobs(reply) for reply in replies]
+        self._spent["requests"] += len(bodies)
+        self._spent["tokens"] += sum(len(one) for one in found)
+        return found
+
+
+def connect(card: ServerCard) -> OpenAILLM:
+    """The card's server. Raises :class:`UserError` without an answer from there."""
+    from kbtrain.llm.base import Sampling
+    from kbtrain.llm.openai_llm import OpenAILLM, Server
+
+    server = Server(url=card.url, model=card.served, chat=card.chat, key_env=card.key_env)
+    return OpenAILLM.connect(card.base_model or card.served, Sampling(max_new_tokens=card.tokens), server)
+
+
+def server_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """Fingerprint of both prompts; without a tokenizer (the chat endpoint) of their words alone."""
+    return f"{yes_no_fingerprint(tokenizer)}-{answer_fingerprint(tokenizer)}"
+
+
+def said_no(top: Top) -> float:
+    """1 - p(Yes) among the spellings of Yes and No; 0.5 where neither is among the most probable tokens."""
+    yes, no = (
+        math.fsum(math.exp(value) for token, value in top if token.strip() in {text.strip() for text in words})
+        for words in (YES, NO)
+    )
+    return no / (yes + no) if yes + no > 0 else 0.5
+
+
+def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:
+    """Margin, entropy, and the first token's entropy, in the order of :data:`DRAFTED`.
+
+    A reply without a token says nothing about what the model knows: the largest values, which mean to search.
+    """
+    usable = [sorted((value for _, value in one), reverse=True) for one in tops if one]
+    if not usable:
+        return 1.0, math.log(top + 1), math.log(top + 1)
+    margins = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in usable]
+    entropies = [_entropy(values) for values in usable]
+    return math.fsum(margins) / len(usable), math.fsum(entropies) / len(usable), entropies[0]
+
+
+def _entropy(values: Sequence[float]) -> float:
+    """In nats, of the probabilities and of what they leave over."""
+    given = [math.exp(value) for value in values]
+    rest = 1 - math.fsum(given)
+    return math.fsum(-p * math.log(p) for p in (*given, rest) if p > 0)

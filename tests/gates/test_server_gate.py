@@ -1,0 +1,151 @@
+"""The gate ``server``: a real tiny model behind HTTP gives the scores that it gives when it is opened."""
+
+import json
+import math
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from support import scripts
+from tiny_kbm import make_model, make_tokenizer
+
+import kbtrain
+from kbtrain.errors import UserError
+from kbtrain.gates.registry import handle
+from kbtrain.gates.untrained import draft
+from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
+from kbtrain.prompts.kbm import encode
+from kbtrain.records import GateExample
+
+ASKED = [GateExample.ask(f"What is the {what} of place {i}{', and why' * (i % 3)}?")
+         for i, what in enumerate(("capital", "currency", "language", "capital", "river"))]  # fmt: skip
+
+
+class Served(ThreadingHTTPServer):
+    """A model behind the two endpoints of OpenAI's protocol, greedy, with as many log-probabilities as asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, model, tokenizer):
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.model, self.tokenizer, self.guard, self.asked, self.silent = model, tokenizer, threading.Lock(), [], False
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def read(self, ids, tokens):
+        """The greedy tokens, and at each the log-probability of every token."""
+        made, tops = [], []
+        with self.guard, torch.no_grad():
+            while len(made) < tokens and made[-1:] != [self.tokenizer.eos_token_id]:
+                values = self.model(torch.tensor([ids + made])).logits[0, -1].float().log_softmax(-1)
+                made.append(int(values.argmax()))
+                tops.append(values)
+        return made, tops
+
+
+class Answers(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.reply({"data": [{"id": "tiny", "owned_by": "test"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server, chat = self.server, "chat" in self.path
+        server.asked.append(body)
+        ids = encode(server.tokenizer, body["messages"][0]["content"]) if chat else body["prompt"]
+        _, tops = server.read(ids, body["max_tokens"])
+        wanted = body.get("top_logprobs") if chat else body.get("logprobs")
+        best = [zip(*(part.tolist() for part in one.topk(min(wanted, len(one)))), strict=True) for one in tops]
+        places = [[(f"<{token}>", value) for value, token in one] for one in best]
+        if chat:
+            content = [{"token": "x", "logprob": 0.0, "top_logprobs": [{"token": t, "logprob": v} for t, v in place]}
+                       for place in places]  # fmt: skip
+            choice = {"message": {"content": "x"}, "logprobs": None if server.silent else {"content": content}}
+        else:
+            choice = {"text": "x", "logprobs": {"top_logprobs": [dict(place) for place in places]}}
+        self.reply({"choices": [{"index": 0, "finish_reason": "length", **choice}]})
+
+    def reply(self, content):
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture(scope="module")
+def opened():
+    tokenizer = make_tokenizer()
+    return make_model(vocabulary=len(tokenizer) + 8), tokenizer
+
+
+@pytest.fixture
+def served(opened):
+    with Served(*opened) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def make(folder, server, *more):
+    return scripts.run(
+        "recipes/make_untrained.py", "--output", folder, "--gates", "[server]", "--server-url", server.url,
+        "--server-model", "tiny", "--tokens", "4", *more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_a_served_model_gives_the_scores_of_the_opened_one(opened, served, tmp_path, endpoint):
+    model = tmp_path / "model"
+    for part in opened:
+        part.save_pretrained(model)
+    more = ["--server-endpoint", endpoint, "--model", str(model), "--top", "1000"]
+    if endpoint == "completions":
+        served.RequestHandlerClass.do_GET = lambda self: self.reply({"data": [{"id": str(model), "owned_by": "test"}]})
+        more += ["--server-model", str(model)]
+    done = make(tmp_path, served, *more)
+    assert done.returncode == 0, done.stderr
+    gate = kbtrain.load_gate(tmp_path / "server")
+    found = gate.score_all(ASKED)
+    card = draft.DraftCard(signal="draft_margin", tokens=4, base_model="x", dtype="fp32", prompt_fingerprint="x")
+    local = draft.Draft(*opened, card).score_all(ASKED)
+    assert tuple(found) == SIGNALS == handle(tmp_path / "server").names
+    for name, values in local.items():
+        assert found[f"server_{name}"] == pytest.approx(values, abs=1e-4)
+    assert gate.score(ASKED) == pytest.approx(found["server_draft_margin"], abs=1e-6)
+    assert gate.spent["requests"] == 3 * len(ASKED) and gate.stage == "draft"
+
+
+def test_signals_by_hand():
+    yes, no, other = ("Yes", math.log(0.2)), (" no", math.log(0.1)), ("Paris", math.log(0.5))
+    assert said_no([yes, no, other]) == pytest.approx(0.1 / 0.3)
+    assert said_no([other]) == 0.5  # neither is said
+    margin, entropy, first = draft_signals([[yes, no, other], [other]], 3)
+    both = -sum(p * math.log(p) for p in (0.5, 0.2, 0.1, 0.2))  # the last 0.2 is what the three leave over
+    assert first == pytest.approx(both)
+    assert margin == pytest.approx((0.2 / 0.5 + 0) / 2) and entropy == pytest.approx((both + math.log(2)) / 2)
+    assert draft_signals([], 20) == (1.0, math.log(21), math.log(21))  # nothing said: search
+
+
+def test_a_server_without_top_log_probabilities_and_one_that_moved(opened, served, tmp_path):
+    served.silent = True
+    done = make(tmp_path, served, "--model", "tiny")
+    assert done.returncode == 2 and "server: gives no top log-probabilities" in done.stderr
+    assert not (tmp_path / "server").exists()
+    served.silent = False
+    assert make(tmp_path, served, "--model", "tiny").returncode == 0
+    card = ServerCard.read(tmp_path / "server")
+    moved = card.model_copy(update={"url": "http://127.0.0.1:1/v1"})
+    assert moved.depends() == card.depends()  # its scores stay
+    shutil.copytree(tmp_path / "server", tmp_path / "moved")
+    moved.write(tmp_path / "moved")
+    with pytest.raises(UserError, match="no connection"):
+        kbtrain.load_gate(tmp_path / "moved")
+    done = scripts.run("recipes/make_untrained.py", "--model", "tiny", "--output", tmp_path, "--gates", "[server]")
+    assert done.returncode == 2 and "server_url" in done.stderr
