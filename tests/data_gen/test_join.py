@@ -1,0 +1,66 @@
+"""Training mixes: the examples of several runs as one run, with leaks looked for across all of them."""
+
+from pathlib import Path
+
+import pytest
+from support.scripts import load
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.provenance import write_meta
+from kbtrain.records import GateExample
+from kbtrain.training.data import label_rule, read_data
+
+
+def examples(run: Path, rule: float = 0.5, **splits: list[str]) -> Path:
+    for split in ("train", "dev", "test"):
+        path = run / "examples" / f"{split}.jsonl"
+        rows = [
+            GateExample(f"q{split}{i}", f"q{split}{i}", split, text, "en", None, mastery=i % 2 == 0)
+            for i, text in enumerate(splits.get(split, []))
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        jsonl.write(path, rows)
+        write_meta(path, stage="build", config=None, inputs=[], extra={"label_rule": {"tau_mastery": rule}})
+    return run
+
+
+def join(runs: list[Path], out: Path, **keys: str) -> None:
+    script = load("data_gen/join.py")
+    script.main(script.JoinConfig(runs=runs, output=out, **keys))
+
+
+def test_joined_runs_train_together_and_tell_their_shares(tmp_path):
+    one = examples(tmp_path / "mmlu", train=["Who?", "When?", "Why?"], dev=["How?"])
+    two = examples(tmp_path / "xiezhi", train=["Where?"], dev=["What?"], test=["Whose?"])
+    join([one, two], tmp_path / "mix")
+    folder = tmp_path / "mix" / "examples"
+    data = read_data(folder / "train.jsonl", folder / "dev.jsonl", ("mastery",), "hard")
+    assert [row.id for row in data.train] == ["mmlu/qtrain0", "mmlu/qtrain1", "mmlu/qtrain2", "xiezhi/qtrain0"]
+    assert [row.question for row in data.dev] == ["How?", "What?"]
+    assert label_rule(folder / "train.jsonl") == {"tau_mastery": 0.5, "sources": {"mmlu": 0.75, "xiezhi": 0.25}}
+
+
+def test_a_leak_between_two_runs_is_refused_or_dropped_from_training(tmp_path, capsys):
+    one = examples(tmp_path / "mmlu", train=["Who?", "When?"], dev=["How?"])
+    two = examples(tmp_path / "xiezhi", train=["Where?"], test=["who ?", "HOW"])
+    with pytest.raises(UserError, match="dev question 'mmlu/qdev0' also stands in test as 'xiezhi/qtest1'"):
+        join([one, two], tmp_path / "mix")
+    join([one, two], tmp_path / "mix", on_leak="drop")
+    folder = tmp_path / "mix" / "examples"
+    assert [row.question for row in jsonl.read(GateExample, folder / "train.jsonl")] == ["When?", "Where?"]
+    assert not list(jsonl.read(GateExample, folder / "dev.jsonl"))
+    assert len(list(jsonl.read(GateExample, folder / "test.jsonl"))) == 2
+    assert "1 dev examples that stand in test, 1 train examples that stand in test" in capsys.readouterr().out
+
+
+def test_labels_by_different_rules_are_not_joined(tmp_path):
+    one = examples(tmp_path / "mmlu", train=["Who?"])
+    two = examples(tmp_path / "xiezhi", rule=0.7, train=["Where?"])
+    with pytest.raises(UserError, match=r"labels were made with tau_mastery 0\.7, those of .* with 0\.5"):
+        join([one, two], tmp_path / "mix")
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="two folders are called 'mmlu'"):
+        load("data_gen/join.py").JoinConfig(runs=[tmp_path / "a" / "mmlu", tmp_path / "b" / "mmlu"], output=tmp_path)
