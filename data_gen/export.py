@@ -18,8 +18,8 @@ from kbtrain.store import SampleStore, export
 
 
 class ExportConfig(Config):
-    store: Path = Field(Path("runs/demo/samples.db"), description="the sample store")
-    output: Path = Field(Path("runs/demo/samples.parquet"), description="file to write, .parquet or .jsonl")
+    store: Path = Field(description="the sample store")
+    output: Path = Field(description="file to write, .parquet or .jsonl")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
 
     def writes(self) -> tuple[Path, ...]:

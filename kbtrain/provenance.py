@@ -197,7 +197,12 @@ def package_versions() -> dict[str, str]:
 @functools.cache
 def _git(*args: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(_ROOT), *args], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(_ROOT), *args],  # noqa: S607 - the user's own git, wherever it lies
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

@@ -105,7 +105,7 @@ def launch(script: Path, launch_file: Path, arguments: Sequence[str]) -> None:
     """Replace this process by ``accelerate launch`` with the script. Raises :class:`UserError`."""
     command = launch_command(script, launch_file, arguments)
     sys.stdout.flush()
-    os.execv(command[0], command)
+    os.execv(command[0], command)  # noqa: S606 - a list of arguments, no shell is wanted
 
 
 def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) -> list[str]:

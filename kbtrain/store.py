@@ -163,8 +163,9 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with self._transaction() as db:
             text = json.dumps(wanted, ensure_ascii=False)
             db.execute("INSERT OR IGNORE INTO runs (name, meta) VALUES (?, ?)", (run, text))
+            # a text of this line alone is put into the statement
             unanswered = "NOT EXISTS (SELECT 1 FROM questions JOIN sets USING (question) WHERE run = runs.run)"
-            db.execute(f"UPDATE runs SET meta = ? WHERE name = ? AND {unanswered}", (text, run))
+            db.execute(f"UPDATE runs SET meta = ? WHERE name = ? AND {unanswered}", (text, run))  # noqa: S608
         stored, wanted = _flat(self.run_meta(run)), _flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):

@@ -170,3 +170,24 @@ def test_reading_streams(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text(jsonl.dump(GateScore("q", "g", 1.0)) + "\nbroken")
     assert next(jsonl.read(GateScore, path)) == GateScore("q", "g", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("NaN", "s.jsonl:2: field 'score': expected a finite number, found nan"),
+        ("-Infinity", "s.jsonl:2: field 'score': expected a finite number, found -inf"),
+        ("1e999", "s.jsonl:2: field 'score': expected a finite number, found inf"),
+        ("9" * 5000, "s.jsonl:2: broken JSON ("),
+        ("[" * 100_000, "s.jsonl:2: broken JSON ("),
+        ('{"a": ' * 100_000, "s.jsonl:2: broken JSON ("),
+        ('1, "score": 2', "s.jsonl:2: field 'score': stands there twice"),
+    ],
+)
+def test_what_json_lets_through_and_a_record_does_not(tmp_path, value, told):
+    path = tmp_path / "s.jsonl"
+    good = '{"question_id": "q", "gate": "g", "score": 1}'
+    path.write_text(f"{good}\n{good.replace('1}', value + '}')}\n")
+    with pytest.raises(UserError) as raised:
+        list(jsonl.read(GateScore, path))
+    assert str(raised.value).startswith(f"{tmp_path}/{told}") and len(str(raised.value)) < 400

@@ -72,12 +72,13 @@ class WebSearch:
         return self.service.url.replace("{query}", quoted).replace("{k}", str(k))
 
     def _reply(self, query: str, k: int) -> Any:
-        request = urllib.request.Request(self.url(query, k), headers={"Accept": "application/json", **self.headers})
+        headers = {"Accept": "application/json", **self.headers}
+        request = urllib.request.Request(self.url(query, k), headers=headers)  # noqa: S310 - http(s): see __init__
         problem = ""
         for attempt in range(self.service.attempts):
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
-                with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:
+                with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:  # noqa: S310
                     return json.loads(strike(self._body(reply).decode()))
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
