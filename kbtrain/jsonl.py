@@ -43,7 +43,7 @@ def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 class _BadField(Exception):
-    """What JSON's grammar lets through in an object and no record may hold."""
+    """A field that JSON allows in an object and no record may hold."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(problem)

@@ -78,7 +78,7 @@ class WebSearch:
         for attempt in range(self.service.attempts):
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
-                with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:  # noqa: S310
+                with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:  # noqa: S310 - as above
                     return json.loads(strike(self._body(reply).decode()))
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
