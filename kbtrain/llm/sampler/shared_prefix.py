@@ -26,10 +26,10 @@ class Layout:
 
     n_questions: int
     width: int
-    slots: torch.Tensor | None  # None: the grid is full and in order
+    slots: torch.Tensor | None  # on the rows' device; None: the grid is full and in order
 
     @classmethod
-    def of(cls, question_of_row: Sequence[int], n_questions: int) -> Layout:
+    def of(cls, question_of_row: Sequence[int], n_questions: int, device: torch.device | str = "cpu") -> Layout:
         counts = [0] * n_questions
         position = []
         for question in question_of_row:
@@ -37,7 +37,7 @@ class Layout:
             counts[question] += 1
         width = max(counts)
         in_order = all(count == width for count in counts) and list(question_of_row) == sorted(question_of_row)
-        slots = None if in_order else torch.tensor([q * width + i for q, i in position])
+        slots = None if in_order else torch.tensor([q * width + i for q, i in position], device=device)
         return cls(n_questions, width, slots)
 
     def to_grid(self, rows: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,7 @@ class SharedPrefixDecoder:
         layers: list[Any] = cache.layers
         bias = _padding_bias(self.lengths, layers[0].keys)
         keys, values = zip(*(_taken(layer, max(lengths) + room) for layer in layers), strict=True)
-        self._prefix = Prefix(keys, values, bias, Layout.of(question_of_sequence, len(self.lengths)))
+        self._prefix = Prefix(keys, values, bias, Layout.of(question_of_sequence, len(self.lengths), model.device))
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each sequence's newest token (sequences,); logits of the next one, (sequences, vocabulary)."""
@@ -244,7 +244,7 @@ class SharedPrefixDecoder:
 
     def _lay(self, question_of_sequence: list[int]) -> None:
         self.question_of_sequence = question_of_sequence
-        self._prefix.layout = Layout.of(question_of_sequence, len(self.lengths))
+        self._prefix.layout = Layout.of(question_of_sequence, len(self.lengths), self.model.device)
 
 
 class CopiedPrefixDecoder:
