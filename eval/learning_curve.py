@@ -113,9 +113,11 @@ def made(config: LearningCurveConfig, name: Name, train: Sequence[GateExample], 
     from kbtrain.gates.probe.states import StateStore
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
+    from kbtrain.training.data import label_rule, own_prompts
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)
-    reader = Reader(model, tokenizer)
+    source = config.run / "examples" / "train.jsonl"
+    reader = Reader(model, tokenizer, own=own_prompts(label_rule(source), source))
     facts = state_facts(base_fingerprint(config.model), name_of(model.dtype))
     store = StateStore(config.states or state_folder(config.run, "llm"), facts)
     asked = [*train, *test]

@@ -33,7 +33,17 @@ from kbtrain.files import writing
 from kbtrain.gate_folder import CARD, Reads, example_hash, trained_among
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.noted import sources_of
-from kbtrain.gates.registry import GATES, PROMPTED, GateHandle, fitted, handle, load_gate, prompted, prompted_by_replies
+from kbtrain.gates.registry import (
+    GATES,
+    PROMPTED,
+    GateHandle,
+    fitted,
+    handle,
+    load_gate,
+    prompted,
+    prompted_by_replies,
+    read_card,
+)
 from kbtrain.gates.score_stage import (
     ScoreFile,
     attach_hits,
@@ -54,6 +64,7 @@ from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, made_before, write_meta
 from kbtrain.records import Example, Split, TurnExample
+from kbtrain.training.data import label_rule, own_prompts
 
 
 class ScoreConfig(ForecastConfig, ScoringConfig):
@@ -99,6 +110,7 @@ def main(config: ScoreConfig) -> None:
     asked = read_asked(config)
     check_unchanged(*asked.files.values())
     gates = chosen(config, asked)
+    check_own_prompts(asked, gates)
     hashes = {name: file_sha256(file) for name, file in asked.files.items()}
     if config.dry_run:
         return look_ahead(config, asked, gates, hashes)
@@ -112,6 +124,25 @@ def main(config: ScoreConfig) -> None:
         f"scored {total} {asked.reads}s with {', '.join(names)} in {time.time() - started:.0f} s "
         f"-> {score_path(config.run, '*')}{note}"
     )
+
+
+def check_own_prompts(asked: Asked, gates: Sequence[GateHandle]) -> None:
+    """Raise :class:`UserError` for a gate of a folder that is about answers to other prompts than the run's."""
+    path = next(iter(asked.files.values()))
+    rule = label_rule(path)
+    if asked.reads != "question" or not rule:
+        return
+    wanted = own_prompts(rule, path)
+    for gate in gates:
+        if gate.opening is None or gate.opening.prompt is not None:
+            continue
+        card = read_card(gate.opening.model)
+        if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != wanted:
+            theirs, ours = (one.fingerprint() if one else "the project's" for one in (card.own_prompts(), wanted))
+            raise UserError(
+                f"{gate.opening.model}: gate '{gate.name}' is about answers to prompts {theirs}, the run's answers are "
+                f"to {ours}; make the gate from this run, or leave it out (only)"
+            )
 
 
 def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:

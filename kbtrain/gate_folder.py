@@ -25,6 +25,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, GateScore, TurnExample
 
@@ -79,7 +80,7 @@ class GateCard(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    ABSENT: ClassVar[frozenset[str]] = frozenset()  # fields of this class that the kind's file does not have
+    ABSENT: ClassVar[frozenset[str]] = frozenset()  # fields of this class that the kind's file lacks while empty
     NO_SCORE: ClassVar[frozenset[str]] = frozenset({"thresholds"})  # fields on which no score depends
     schema_version: Literal[1] = 1
     kind: str
@@ -97,8 +98,15 @@ class GateCard(BaseModel):
         names = sorted(
             fields, key=lambda name: name in ("thresholds", "label_rule", "run", "versions", "weights_sha256")
         )
-        left_out = self.ABSENT if self.weights_sha256 else {*self.ABSENT, "weights_sha256"}
-        return {name: fields[name] for name in names if name not in left_out}
+        left_out = {*self.ABSENT, "weights_sha256"}
+        return {name: fields[name] for name in names if fields[name] or name not in left_out}
+
+    def own_prompts(self) -> OwnPrompts | None:
+        """The product's templates, if labels or signals are about answers to such; None: the project's prompts.
+
+        Raises :class:`UserError` for templates that do not fit the fingerprint noted beside them.
+        """
+        return OwnPrompts.of(self.label_rule.get("own_prompts"))
 
     @classmethod
     def read(cls, folder: Path | str, kind: str | None = None) -> Self:
@@ -111,9 +119,14 @@ class GateCard(BaseModel):
         if isinstance(expected, str) and data["kind"] != expected:
             raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected '{expected}'")
         try:
-            return cls.model_validate(data)
+            card = cls.model_validate(data)
         except ValidationError as error:
             raise UserError(f"{at(path)}: {one_line(error)}") from None
+        try:
+            card.own_prompts()
+        except UserError as error:
+            raise UserError(f"{at(path)}: {error}") from None
+        return card
 
     def write(self, folder: Path) -> None:
         """Write ``gate.json`` atomically, with the hashes of the weights that lie in the folder already."""

@@ -22,6 +22,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeakrCard, measured_scale
 from kbtrain.labeling.examples import example
+from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import file_sha256, git_state, package_versions
 from kbtrain.records import GateExample, Question
 
@@ -41,6 +42,9 @@ class MakeSeakrConfig(Config):
     top_p: float = Field(0.9, gt=0, le=1, description="of the samples; 1: off")
     max_new_tokens: int = Field(24, ge=1, description="tokens of an answer")
     max_prompt_tokens: int = Field(2048, ge=16, description="a longer prompt loses evidence from its tail")
+    prompts: dict[Part, Path] = Field(
+        {}, description="the product's templates in files, as at sampling: {llm: FILE, rag: FILE, system: FILE}"
+    )
     seed: str = Field("seakr", description="name of the random numbers")
     dtype: str = Field("auto", description="auto (by the processor), fp32, bf16 or fp16; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
@@ -59,13 +63,13 @@ FIELDS = frozenset(MakeSeakrConfig.model_fields)
 def main(config: MakeSeakrConfig) -> None:
     """Open the model, find its MLP, measure the scale, write the card."""
     started = time.time()
+    own = read_prompts(config.prompts)
     examples = dev_examples(config.questions, config.measure_on)
     from kbtrain.gates.seakr.gate import SeaKR
     from kbtrain.models.load import load_model, name_of
-    from kbtrain.prompts.kbm import answer_fingerprint
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)
-    gate = SeaKR(model, tokenizer, config.settings())
+    gate = SeaKR(model, tokenizer, config.settings(), own=own)
     thoughts = gate.think(examples)
     settings = gate.engine.settings
     measured = measured_scale(thoughts, settings)
@@ -73,8 +77,9 @@ def main(config: MakeSeakrConfig) -> None:
     card = SeakrCard(
         base_model=config.model,
         dtype=name_of(model.dtype),
-        prompt_fingerprint=answer_fingerprint(tokenizer),
+        prompt_fingerprint=asked_fingerprint(tokenizer, own),
         settings=settings,
+        label_rule={} if own is None else {"own_prompts": own.noted()},
         measured=measured,
         run={**sources, **git_state(), "empty_samples": gate.spent["empty_samples"]},
         versions=package_versions(),

@@ -1,7 +1,7 @@
 """Make the gates p_yes, draft and server: no training, no labels; folders that name the answering model and the signal.
 
-p_yes asks the model if it can answer (first token, internal confidence, the question's perplexity: one forward pass);
-draft reads the first tokens of its greedy answer (margin, entropy, entropy of the first token); server asks both of a
+p_yes asks the model if it can answer (first token, internal confidence, the question's perplexity: one forward pass;
+the question is ours whatever the product's prompts are, which are noted for the answers alone); draft reads the first tokens of its greedy answer (margin, entropy, entropy of the first token); server asks both of a
 server that gives top log-probabilities. Choose thresholds with eval/calibrate.py afterwards.
 
 Examples:
@@ -29,6 +29,7 @@ from kbtrain.gates.untrained.p_yes import SIGNALS as YES_SIGNALS
 from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.gates.untrained.server import SIGNALS as SERVER_SIGNALS
 from kbtrain.gates.untrained.server import TOP, ServerCard, ServerGate, connect, server_fingerprint
+from kbtrain.prompts.own import OwnPrompts, Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import git_state, package_versions
 
 Name = Literal["p_yes", "draft", "server"]
@@ -44,6 +45,9 @@ class MakeUntrainedConfig(Config):
     signals: dict[Name, str] = Field(
         {"p_yes": "p_yes", "draft": "draft_margin", "server": "server_draft_margin"},
         description="the signal that decides; all others are scored beside it",
+    )
+    prompts: dict[Part, Path] = Field(
+        {}, description="the product's templates in files, as at sampling: {llm: FILE, rag: FILE, system: FILE}"
     )
     tokens: int = Field(TOKENS, ge=1, le=64, description="tokens of a draft")
     dtype: str = Field("auto", description="auto (measured), fp32, bf16 or fp16; noted in the folder")
@@ -72,15 +76,17 @@ def main(config: MakeUntrainedConfig) -> None:
     chosen = {gate: config.signals.get(gate, SIGNALS[gate][0]) for gate in config.gates}
     for gate, signal in chosen.items():
         check_signal(signal, SIGNALS[gate])
+    own = read_prompts(config.prompts)
     about: dict[str, Any] = {
         "base_model": config.model,
         "run": {**git_state(), "config": config.model_dump(mode="json")},
         "versions": package_versions(),
+        "label_rule": {} if own is None else {"own_prompts": own.noted()},
     }
     opened = [gate for gate in config.gates if gate != "server"]
-    cards = cards_of_model(config, chosen, about) if opened else {}
+    cards = cards_of_model(config, chosen, about, own) if opened else {}
     if "server" in chosen:
-        cards["server"] = card_of_server(config, chosen["server"], about)
+        cards["server"] = card_of_server(config, chosen["server"], about, own)
     for gate, card in cards.items():
         card.write(config.output / gate)
     names = ", ".join(f"{gate} (by {signal})" for gate, signal in chosen.items())
@@ -88,12 +94,11 @@ def main(config: MakeUntrainedConfig) -> None:
 
 
 def cards_of_model(
-    config: MakeUntrainedConfig, chosen: Mapping[Name, str], about: Mapping[str, Any]
+    config: MakeUntrainedConfig, chosen: Mapping[Name, str], about: Mapping[str, Any], own: OwnPrompts | None
 ) -> dict[Name, UntrainedCard]:
     """Cards of the gates that open the model, after a look at it. Raises :class:`UserError`."""
     from kbtrain.gates.untrained.forward import answer_ids
     from kbtrain.models.load import load_model, name_of
-    from kbtrain.prompts.kbm import answer_fingerprint
     from kbtrain.prompts.yes_no import yes_no_fingerprint
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)
@@ -103,12 +108,14 @@ def cards_of_model(
         prompts = yes_no_fingerprint(tokenizer)
         cards["p_yes"] = PYesCard(signal=chosen["p_yes"], prompt_fingerprint=prompts, **about)
     if "draft" in chosen:
-        prompts = answer_fingerprint(tokenizer)
+        prompts = asked_fingerprint(tokenizer, own)
         cards["draft"] = DraftCard(signal=chosen["draft"], prompt_fingerprint=prompts, tokens=config.tokens, **about)
     return cards
 
 
-def card_of_server(config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any]) -> ServerCard:
+def card_of_server(
+    config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any], own: OwnPrompts | None
+) -> ServerCard:
     """The server's card, after one question to it. Raises :class:`UserError` without top log-probabilities."""
     assert config.server_url is not None
     card = ServerCard(
@@ -118,7 +125,7 @@ def card_of_server(config: MakeUntrainedConfig, signal: str, about: Mapping[str,
     )  # fmt: skip
     llm = connect(card)
     ServerGate(llm, card).score_all(["What is the capital of France?"])
-    return card.model_copy(update={"prompt_fingerprint": server_fingerprint(llm.tokenizer)})
+    return card.model_copy(update={"prompt_fingerprint": server_fingerprint(llm.tokenizer, own)})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ Reads examples made by data_gen/build.py, and the model that answered: one prefi
 another method or key is fitted in seconds. Layers and penalties are chosen by cross-validation on the training
 questions alone. Writes a gate folder (kbtrain.load_gate opens it) of some kilobytes; a finished one is left as it is.
 
+The prompts are those that were sampled with: own templates are read from what the examples were made of.
+
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
 Examples:
@@ -23,12 +25,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import ALL_KEYS, Key
 from kbtrain.training.config import FitConfig
-from kbtrain.training.data import Labels, label_rule, read_data
+from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
 
 
@@ -63,10 +64,7 @@ def main(config: TrainProbeConfig) -> None:
 
     data = read_data(config.train, config.dev, config.keys, config.labels)
     rule = label_rule(config.train)
-    if rule.get("own_prompts"):
-        raise UserError(
-            f"{at(config.train)}: answers to own prompts, which a probe cannot read yet; fit features, or a KBM"
-        )
+    own = own_prompts(rule, config.train)
     used = used_examples([*data.train, *data.dev], config.condition)
     if config.dry_run:
         return recipe.say(
@@ -80,10 +78,10 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
     from kbtrain.progress import progress_bar
-    from kbtrain.prompts.kbm import answer_fingerprint
+    from kbtrain.prompts.own import asked_fingerprint
 
     model, tokenizer = load_model(config.model, config.dtype, recipe.device)
-    reader, fingerprint = Reader(model, tokenizer, config.condition), base_fingerprint(config.model)
+    reader, fingerprint = Reader(model, tokenizer, config.condition, own), base_fingerprint(config.model)
     dtype = recipe.compute(lambda: name_of(model.dtype))
     store = StateStore(config.states or config.output / "states", state_facts(fingerprint, dtype))
     with progress_bar(total=len(used), desc="states", unit="questions") as bar:
@@ -99,7 +97,7 @@ def main(config: TrainProbeConfig) -> None:
         base_model=config.model,
         base_fingerprint=fingerprint,
         dtype=dtype,
-        prompt_fingerprint=answer_fingerprint(tokenizer),
+        prompt_fingerprint=asked_fingerprint(tokenizer, own),
         heads={key: one.layers for key, one in fitted.items()},
         label_rule=rule,
         **config.model_dump(include={"condition", "method", "labels", "keys"}),

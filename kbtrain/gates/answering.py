@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from kbtrain.prompts.own import OwnPrompts
+
 
 class AnsweringCard(Protocol):
     """A card's facts about the model: its name, its number format, and the prompts that it was asked with."""
@@ -17,13 +19,14 @@ class AnsweringCard(Protocol):
     def base_model(self) -> str: ...
     @property
     def dtype(self) -> str: ...
+    def own_prompts(self) -> OwnPrompts | None: ...
     def check_prompts(self, found: str, folder: Path | str, instead: str = ...) -> None: ...
 
 
 def open_answering(
     card: AnsweringCard,
     folder: Path | str,
-    fingerprint: Callable[[PreTrainedTokenizerBase], str],
+    fingerprint: Callable[[PreTrainedTokenizerBase, OwnPrompts | None], str],
     dtype: str,
     device: str,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -31,6 +34,6 @@ def open_answering(
     from kbtrain.models.load import load_model
 
     model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
-    found = fingerprint(tokenizer)
+    found = fingerprint(tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     return model, tokenizer

@@ -12,11 +12,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
-from kbtrain.prompts.kbm import query_text
-from kbtrain.records import Question
+from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode, query_text, render_chat
+from kbtrain.records import GateExample, Question
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Part = Literal["llm", "rag", "system"]
 _NEEDED: dict[Part, frozenset[str]] = {
@@ -53,8 +56,11 @@ class OwnPrompts:
         """From :meth:`noted`. Raises :class:`UserError` for templates that were changed there."""
         if not noted:
             return None
-        found = cls(str(noted["llm"]), str(noted["rag"]), noted["system"])
-        if found.fingerprint() != noted["fingerprint"]:
+        try:
+            found = cls(str(noted["llm"]), str(noted["rag"]), noted["system"])
+        except KeyError as error:
+            raise UserError(f"own prompts: no field {error}; the templates were changed where they are noted") from None
+        if found.fingerprint() != noted.get("fingerprint"):
             raise UserError("own prompts: fingerprint does not fit the templates noted beside it; they were changed")
         return found
 
@@ -68,6 +74,32 @@ def read_prompts(files: Mapping[Part, Path]) -> OwnPrompts | None:
         raise UserError(f"key 'prompts': no template '{missing[0]}'; give llm and rag (and system, if there is one)")
     texts = {part: _read(part, path) for part, path in files.items()}
     return OwnPrompts(texts["llm"], texts["rag"], texts.get("system"))
+
+
+def asked_text(example: GateExample, reference: str | None, own: OwnPrompts | None = None) -> str:
+    """Prompt for an answer to an example, whose options are in its question, one line each; ``own`` None: the KBM's."""
+    choice = "\nA. " in example.question and "\nB. " in example.question
+    question = Question(
+        example.id, example.question, (), example.split, "", example.language, "choice" if choice else "open"
+    )
+    if own is not None:
+        return own.render(question, reference)
+    return answer_prompt(question, "llm" if reference is None else "rag", reference)
+
+
+def asked_ids(
+    tokenizer: PreTrainedTokenizerBase, example: GateExample, reference: str | None, own: OwnPrompts | None
+) -> list[int]:
+    """Token ids of the very prompt that the answering model reads for an example, system message included."""
+    return encode(tokenizer, asked_text(example, reference, own), None if own is None else own.system)
+
+
+def asked_fingerprint(tokenizer: PreTrainedTokenizerBase | None, own: OwnPrompts | None) -> str:
+    """Fingerprint of the prompts that ask for answers as the model reads them: its chat template counts."""
+    if own is None:
+        return answer_fingerprint(tokenizer)
+    rendered = "\0".join(render_chat(tokenizer, text, own.system) for text in (own.llm, own.rag))
+    return hashlib.sha256(rendered.encode()).hexdigest()[:16]
 
 
 def _read(part: Part, path: Path) -> str:

@@ -87,9 +87,8 @@ def answer(
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
-    card = getattr(gate, "card", None)
-    own = OwnPrompts.of(card.label_rule.get("own_prompts")) if card else None  # the labels are about these prompts
-    scores, plain = _first_judgement(questions, gate, threshold, llm, own)
+    own = gate.card.own_prompts() if gate.card else None  # the labels are about these prompts
+    scores, plain = _first_judgement(questions, gate, threshold, llm)
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
@@ -106,10 +105,10 @@ def answer(
 
 
 def _first_judgement(
-    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM, own: OwnPrompts | None
+    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM
 ) -> tuple[list[float], dict[str, SampleSet]]:
     """Scores, and the answers (by id) that came with them: a probe of the answering model reads their own prefill."""
-    if isinstance(gate, Probe) and own is None:
+    if isinstance(gate, Probe):
         from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
 
         if reads_its_model(gate, llm):

@@ -14,7 +14,7 @@ from kbtrain.credentials import check_url
 OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
 Injection = Literal["user", "system", "tool"]
-PromptRule = Literal["background", "trained"]
+PromptRule = Literal["auto", "background", "trained"]
 GatedInput = Literal["auto", "question", "turn"]
 
 
@@ -43,9 +43,10 @@ class ServeConfig(Config):
     k: int = Field(3, ge=1, le=100, description="passages put into the prompt")
     search_deadline_s: float = Field(2.0, gt=0, description="after so long the answer goes on without passages")
     prompt: PromptRule = Field(
-        "background",
-        description="background: passages as in figure 10, before the user's own text; trained: the whole prompts of "
-        "figures 9 and 10, with which the gate's labels were made",
+        "auto",
+        description="background: passages as in figure 10, before the user's own text; trained: the whole prompts with "
+        "which the gate's labels were made, own templates or figures 9 and 10; auto: trained for a gate of own "
+        "templates, else background",
     )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 

@@ -49,6 +49,7 @@ class LoadedGate:
     def __init__(self, gate: Gate, fingerprint: str) -> None:
         self.gate = gate
         self.fingerprint = fingerprint
+        self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.name = f"{gate.name}@{fingerprint}"
         chosen = gate.card.thresholds.get(gate.name) if gate.card else None
         evidence = chosen.evidence if chosen else {}

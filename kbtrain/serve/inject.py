@@ -1,7 +1,9 @@
 """Passages put into a request, by the project's one prompt rule. They are data: nothing in them is read as a role.
 
 ``background`` puts what figures 10 and 12 say before the question in front of the user's own text, and leaves a
-request without passages as it is. ``trained`` asks with the whole figures 9 and 10, as the gate's labels were made.
+request without passages as it is. ``trained`` asks with the whole prompts that the gate's labels were made with: own
+templates, whose system message takes the place of the request's, or figures 9 and 10. ``auto`` is ``trained`` for a
+gate of own templates, else ``background``.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbtrain.answers.grading import CJK
-from kbtrain.prompts.kbm import Language, answer_prompt, background, evidence_text
+from kbtrain.prompts.kbm import Language, answer_prompt, background, evidence_text, render_chat
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Hit, Question
 from kbtrain.serve.config import Injection, PromptRule
 
@@ -43,12 +46,20 @@ def language_of(text: str) -> Language:
 
 
 def chat_with(
-    body: dict[str, Any], query: str, evidence: str | None, rule: PromptRule, injection: Injection
+    body: dict[str, Any],
+    query: str,
+    evidence: str | None,
+    rule: PromptRule,
+    injection: Injection,
+    own: OwnPrompts | None = None,
 ) -> dict[str, Any]:
-    """The request with the passages in it; the same object if there is nothing to change."""
+    """The request with the passages in it; the same object if there is nothing to change. ``own``: the gate's."""
     messages = list(body["messages"])
-    if rule == "trained":
-        messages[-1] = _replaced(messages[-1], whole_prompt(query, evidence))
+    if _whole(rule, own):
+        messages[-1] = _replaced(messages[-1], whole_prompt(query, evidence, own))
+        if own is not None and own.system is not None:
+            kept = messages[1:] if messages[0]["role"] in {"system", "developer"} else messages
+            messages = [{"role": "system", "content": own.system}, *kept]
     elif evidence is None:
         return body
     elif injection == "user":
@@ -60,18 +71,27 @@ def chat_with(
     return {**body, "messages": messages}
 
 
-def completion_with(body: dict[str, Any], query: str, evidence: str | None, rule: PromptRule) -> dict[str, Any]:
+def completion_with(
+    body: dict[str, Any], query: str, evidence: str | None, rule: PromptRule, own: OwnPrompts | None = None
+) -> dict[str, Any]:
     """As :func:`chat_with`, of a request with one ``prompt``."""
-    if rule == "trained":
-        return {**body, "prompt": whole_prompt(query, evidence)}
+    if _whole(rule, own):
+        system = None if own is None else own.system
+        return {**body, "prompt": render_chat(None, whole_prompt(query, evidence, own), system)}
     if evidence is None:
         return body
     return {**body, "prompt": background(evidence, language_of(query)) + body["prompt"]}
 
 
-def whole_prompt(query: str, evidence: str | None) -> str:
-    """Figures 9 and 10."""
+def _whole(rule: PromptRule, own: OwnPrompts | None) -> bool:
+    return rule == "trained" or (rule == "auto" and own is not None)
+
+
+def whole_prompt(query: str, evidence: str | None, own: OwnPrompts | None = None) -> str:
+    """Own templates, or figures 9 and 10."""
     question = Question("request", query, (), "test", "request", language_of(query))
+    if own is not None:
+        return own.render(question, evidence)
     return answer_prompt(question, "llm" if evidence is None else "rag", evidence)
 
 

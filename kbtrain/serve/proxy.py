@@ -146,10 +146,11 @@ def _with_passages(
     evidence, rule = evidence_of(course.hits), service.config.prompt
     if evidence is None:
         course.hits = ()
+    own = service.decider.loaded.own
     if path == "chat/completions":
-        changed = chat_with(body, found.query, evidence, rule, service.config.injection)
+        changed = chat_with(body, found.query, evidence, rule, service.config.injection, own)
     else:
-        changed = completion_with(body, found.query, evidence, rule)
+        changed = completion_with(body, found.query, evidence, rule, own)
     return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import Example, GateExample, Split, TurnExample
 
@@ -64,6 +65,14 @@ def labelled(examples: Sequence[GateExample], key: Key, labels: Labels) -> list[
 def label_rule(path: Path) -> dict[str, Any]:
     """Rule by which the labels of a training file were made, from its ``.meta.json``; empty where it has none."""
     return dict(read_meta(path).get("label_rule", {})) if meta_path(path).exists() else {}
+
+
+def own_prompts(rule: Mapping[str, Any], path: Path) -> OwnPrompts | None:
+    """Own templates of the rule noted beside ``path``. Raises :class:`UserError` for templates changed there."""
+    try:
+        return OwnPrompts.of(rule.get("own_prompts"))
+    except UserError as error:
+        raise UserError(f"{at(meta_path(path))}: {error}") from None
 
 
 def check_dev(data: TrainingData, keys: Sequence[Key], labels: Labels, select: str, dev: Path | None) -> None:

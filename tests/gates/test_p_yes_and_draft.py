@@ -10,10 +10,10 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import handle
-from kbtrain.gates.seakr.gate import prompt_text
 from kbtrain.gates.untrained import draft, p_yes
 from kbtrain.gates.untrained.forward import answer_ids
 from kbtrain.prompts.kbm import encode
+from kbtrain.prompts.own import asked_text
 from kbtrain.prompts.yes_no import can_you_answer
 from kbtrain.records import GateExample
 
@@ -100,7 +100,7 @@ def test_a_draft_s_margin_and_entropy_by_hand(opened):
     found = gate.score_all(ASKED)
     made = 0
     for i, example in enumerate(ASKED):
-        ids = encode(tokenizer, prompt_text(example, None))
+        ids = encode(tokenizer, asked_text(example, None))
         ratios, entropies = draft_by_hand(model, ids, 4, gate._samplers[4].stopper)
         assert found["draft_margin"][i] == pytest.approx(np.mean(ratios), abs=1e-5)
         assert found["draft_entropy"][i] == pytest.approx(np.mean(entropies), abs=1e-5)

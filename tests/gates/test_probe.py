@@ -241,7 +241,7 @@ def test_bad_input_is_one_line(train, folder, data, tmp_path, reader):
     (tmp_path / "own.jsonl").write_bytes((data / "train.jsonl").read_bytes())
     rule = {"label_rule": {"own_prompts": {"llm": "{question}"}}}
     (tmp_path / "own.jsonl.meta.json").write_text(json.dumps({"schema": SCHEMA, **rule}))
-    with pytest.raises(UserError, match=r"own.jsonl: answers to own prompts, which a probe cannot read yet"):
+    with pytest.raises(UserError, match=r"own.jsonl.meta.json: own prompts: .*changed"):
         train(train=tmp_path / "own.jsonl", output=tmp_path / "c")
     output = train()
     tensors, noted = load_file(output / WEIGHTS), json.loads((output / "gate.json").read_text())

@@ -16,13 +16,13 @@ from kbtrain.gates.seakr.gate import (
     SeaKR,
     SeakrCard,
     measured_scale,
-    prompt_text,
     scale_of,
 )
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
 from kbtrain.models.batching import BatchLimits
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
+from kbtrain.prompts.own import asked_text
 from kbtrain.records import GateExample, Question
 
 SETTINGS = SeakrSettings(k=4, max_new_tokens=4, max_prompt_tokens=512)
@@ -73,10 +73,10 @@ def test_another_signal_can_decide(parts, gate):
 
 def test_options_and_references_are_asked_for_as_in_the_paper_s_figures():
     choice = Question("q", "Which?", ("A",), "dev", "d", form="choice", grading="option", options=("x", "y"))
-    text = prompt_text(GateExample.ask("Which?\nA. x\nB. y"), None)
+    text = asked_text(GateExample.ask("Which?\nA. x\nB. y"), None)
     assert text == answer_prompt(choice, "llm")
     open_question = Question("q", "Which?", ("A",), "dev", "d")
-    assert prompt_text(GateExample.ask("Which?"), "E") == answer_prompt(open_question, "rag", "E")
+    assert asked_text(GateExample.ask("Which?"), "E") == answer_prompt(open_question, "rag", "E")
 
 
 def test_a_reference_that_is_too_long_loses_its_tail_and_that_is_counted(parts):

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 from model_server import ModelServer
 from support import scripts
+from support.recipes import Recipe
+from tiny_kbm import make_folder
 
-from kbtrain import jsonl
+import kbtrain
+from kbtrain import jsonl, rag
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.prompts.own import OwnPrompts, read_prompts
-from kbtrain.records import Evidence, Hit, Question
+from kbtrain.gates.seakr.engine import SeakrSettings
+from kbtrain.gates.seakr.gate import SeaKR
+from kbtrain.labeling.examples import example
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import AnswerRequest, prompt_ids
+from kbtrain.prompts.own import OwnPrompts, asked_ids, read_prompts
+from kbtrain.provenance import SCHEMA
+from kbtrain.records import Evidence, GateExample, Hit, Question
+from kbtrain.serve.inject import chat_with, completion_with
 from kbtrain.store import SampleStore
 
 SAMPLE = scripts.load("data_gen/sample.py")
@@ -86,3 +98,123 @@ def test_a_run_is_asked_with_them_keeps_them_and_refuses_others(
         found["llm"].write_text("Other: {question}")
         with pytest.raises(UserError, match="own_prompts"):
             sample(*address, "--prompts", given)
+
+
+OWN = OwnPrompts("Say where: {question}", "Read {evidence} and say where: {question}", "Be brief.")
+PLACES = [Question(f"q{i}", f"Where is place {i}?", ("x",), "test", "d") for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_folder(tmp_path_factory.mktemp("own") / "model", num_hidden_layers=2))
+
+
+@pytest.fixture(scope="module")
+def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained on labels of answers to own prompts."""
+    home = tmp_path_factory.mktemp("probe")
+    rows = [
+        GateExample(f"t{i}", f"t{i}", "train", f"Where is {i}?", "en", None, mastery=i % 2 == 0, soft_mastery=i % 2)
+        for i in range(24)
+    ]
+    jsonl.write(home / "train.jsonl", rows)
+    noted = {"schema": SCHEMA, "label_rule": {"own_prompts": OWN.noted()}}
+    (home / "train.jsonl.meta.json").write_text(json.dumps(noted))
+    Recipe("probe")(["--model", model, "--train", str(home / "train.jsonl"), "--output", str(home / "probe"),
+                     "--keys", "[mastery]", "--dtype", "fp32", "--device", "cpu"])  # fmt: skip
+    return home / "probe"
+
+
+def own_files(folder: Path) -> dict[str, Path]:
+    found = {name: folder / f"{name}.txt" for name in ("llm", "rag", "system")}
+    for name, path in found.items():
+        path.write_text(OWN.noted()[name])
+    return found
+
+
+def untrained(folder: Path, model: str, **more: object) -> None:
+    made = scripts.load("recipes/make_untrained.py")
+    made.main(made.MakeUntrainedConfig(model=model, output=folder, dtype="fp32", device="cpu", tokens=2, **more))
+
+
+def test_a_probe_reads_the_states_of_the_own_prompt(model: str, probe: Path) -> None:
+    gate = kbtrain.load_gate(probe)
+    assert gate.card.own_prompts() == OWN  # type: ignore[union-attr]
+    for question in PLACES:
+        expected, _ = prompt_ids(gate.reader.tokenizer, AnswerRequest(question, "llm", None, 0, prompts=OWN), 999)
+        assert gate.reader.prompts([example(question, None)]) == [expected]
+        plain, _ = prompt_ids(gate.reader.tokenizer, AnswerRequest(question, "llm", None, 0), 999)
+        assert plain != expected
+
+
+def test_the_chain_asks_and_decides_by_one_prompt(model: str, probe: Path) -> None:
+    gate = kbtrain.load_gate(probe)
+    llm = open_llm(LLMConfig(model=model, dtype="fp32", device="cpu", max_new_tokens=3))
+    scores = gate.score([question.text for question in PLACES])
+    middle = sorted(scores)[1]
+    texts = [question.text for question in PLACES]
+    found = rag.answer(texts, gate, llm=llm, search=lambda text: ["It is here."], threshold=middle)
+    assert [one.score for one in found] == pytest.approx(scores, abs=1e-5)
+    for question, one in zip(PLACES, found, strict=True):
+        evidence = "It is here." if one.retrieved else None
+        asked = AnswerRequest(question, "rag" if one.retrieved else "llm", evidence, 0, prompts=OWN)
+        ((said,),) = llm.answer([asked])
+        assert said.greedy is not None and said.greedy.text == one.text
+
+
+def test_draft_and_seakr_ask_with_them_and_p_yes_asks_its_own_question(model: str, tmp_path: Path) -> None:
+    untrained(tmp_path / "plain", model)
+    untrained(tmp_path / "own", model, prompts=own_files(tmp_path))
+    asked = [question.text for question in PLACES]
+    scores = {name: kbtrain.load_gate(tmp_path / name).score(asked) for name in ("plain/p_yes", "own/p_yes")}
+    assert scores["plain/p_yes"] == scores["own/p_yes"]
+    drafts = {name: kbtrain.load_gate(tmp_path / name / "draft") for name in ("plain", "own")}
+    assert drafts["own"].score(asked) != drafts["plain"].score(asked)
+    assert drafts["own"].card.own_prompts() == OWN and drafts["plain"].card.own_prompts() is None
+    assert "label_rule" not in json.loads((tmp_path / "plain" / "draft" / "gate.json").read_text())
+    seakr = SeaKR(drafts["own"]._samplers[2].model, drafts["own"].tokenizer, SeakrSettings(k=2), own=OWN)
+    expected = asked_ids(seakr.engine.tokenizer, GateExample.ask("Where?"), None, OWN)
+    assert seakr._prompt(GateExample.ask("Where?")) == expected
+
+
+@pytest.mark.parametrize("change", [{"llm": "Other: {question}"}, {"fingerprint": "0"}])
+def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
+    change: dict[str, str], probe: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(probe, tmp_path / "probe")
+    card = json.loads((tmp_path / "probe" / "gate.json").read_text())
+    card["label_rule"]["own_prompts"] |= change
+    (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))
+    with pytest.raises(UserError, match=r"gate.json: own prompts: fingerprint does not fit .* changed$"):
+        kbtrain.load_gate(tmp_path / "probe")
+    card["label_rule"]["own_prompts"] = OwnPrompts("A {question}", "B {question} {evidence}").noted()
+    (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))
+    with pytest.raises(UserError, match=r"gate.json: prompt fingerprint .* trained with other prompts"):
+        kbtrain.load_gate(tmp_path / "probe")
+
+
+def test_a_run_of_other_prompts_does_not_score_the_gate(probe: Path, tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    rows = [GateExample(f"e{i}", f"e{i}", "test", f"Where is it {i}?", "en", None) for i in range(2)]
+    jsonl.write(tmp_path / "examples" / "test.jsonl", rows)
+    meta = tmp_path / "examples" / "test.jsonl.meta.json"
+    meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"by": "samples"}}))
+    shutil.copytree(probe, tmp_path / "probe")
+    score = scripts.load("eval/score.py")
+    config = score.ScoreConfig(run=tmp_path, splits=("test",))
+    asked = score.read_asked(config)
+    with pytest.raises(UserError, match=f"prompts {OWN.fingerprint()}, the run's answers are to the project's"):
+        score.check_own_prompts(asked, score.chosen(config, asked))
+    meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"own_prompts": OWN.noted()}}))
+    score.check_own_prompts(asked, score.chosen(config, asked))
+
+
+def test_serving_asks_by_the_gate_s_templates() -> None:
+    body = {"messages": [{"role": "system", "content": "You are."}, {"role": "user", "content": "Where?"}]}
+    for rule in ("auto", "trained"):
+        found = chat_with(body, "Where?", "It is here.", rule, "user", OWN)["messages"]
+        assert [m["content"] for m in found] == ["Be brief.", "Read It is here. and say where: Where?"]
+        plain = completion_with({"prompt": "Where?"}, "Where?", None, rule, OWN)
+        assert plain["prompt"] == "Be brief.\nSay where: Where?"
+    assert chat_with(body, "Where?", None, "auto", "user") is body
+    assert chat_with(body, "Where?", None, "background", "user", OWN) is body

@@ -18,8 +18,8 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Stage, logistic
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
-from kbtrain.gates.seakr.gate import prompt_text
-from kbtrain.prompts.kbm import Key, answer_fingerprint, encode, evidence_text
+from kbtrain.prompts.kbm import Key, evidence_text
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.records import Example, GateExample
 
 if TYPE_CHECKING:
@@ -74,10 +74,17 @@ class ProbeCard(KeyedCard):
 class Reader:
     """The answering model as a reader: prompts of examples, and their states at some layers.
 
-    ``stored``: states of prompts that need no pass.
+    ``stored``: states of prompts that need no pass. ``own``: the product's templates, if the model answers to such.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, condition: Asked = "llm") -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        condition: Asked = "llm",
+        own: OwnPrompts | None = None,
+    ) -> None:
+        self.own = own
         self.model = model
         self.tokenizer = tokenizer
         self.condition = condition
@@ -88,7 +95,7 @@ class Reader:
         bare = next((e.id for e in examples if self.condition == "rag" and self._reference(e) is None), None)
         if bare is not None:
             raise UserError(f"example '{bare}': this probe judges retrieved text; the example has no reference")
-        return [encode(self.tokenizer, prompt_text(e, self._reference(e))) for e in examples]
+        return [asked_ids(self.tokenizer, e, self._reference(e), self.own) for e in examples]
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> NDArray[np.float32]:
         """(examples, layers, d), from one pass over the prompts that are not stored."""
@@ -150,9 +157,10 @@ class Probe(KeyedGate):
         check_base_of_adapter(card.base_model, card.base_fingerprint, str(Path(folder) / CARD), what="the probe")
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
         model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
-        card.check_prompts(answer_fingerprint(tokenizer), folder)
+        own = card.own_prompts()
+        card.check_prompts(asked_fingerprint(tokenizer, own), folder)
         check_layers(heads, model, Path(folder) / WEIGHTS)
-        return cls(Reader(model, tokenizer, card.condition), heads, card.method, card, card.best_key())
+        return cls(Reader(model, tokenizer, card.condition, own), heads, card.method, card, card.best_key())
 
     def use_run(self, run: Path) -> None:
         """Read states that the run folder holds of the same model instead of computing them again; others are left."""

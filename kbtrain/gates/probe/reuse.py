@@ -34,7 +34,7 @@ def plain_answers(
 ) -> tuple[list[float], dict[str, SampleSet]]:
     """Every question's score, and the greedy answers (by id) of those whose score is not above ``threshold``."""
     sampler = ProbedSampler(llm, gate, threshold)
-    requests = [AnswerRequest(question, "llm", None, n=0) for question in questions]
+    requests = [AnswerRequest(question, "llm", None, n=0, prompts=gate.reader.own) for question in questions]
     said = {one.question_id: one for group in llm.answer_by(sampler, requests) for one in group}
     scores = [sampler.scores[question.id] for question in questions]
     return scores, {

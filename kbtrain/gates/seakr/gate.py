@@ -15,8 +15,8 @@ from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale
-from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
-from kbtrain.records import Example, GateExample, Question
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
+from kbtrain.records import Example, GateExample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -98,8 +98,8 @@ def scale_of(folder: Path | str, gate: str) -> Scale | None:
 class SeaKR(Gate):
     """Score = U in nats per sample (or another of :data:`~kbtrain.gates.seakr.signals.SIGNALS`, as its settings say).
 
-    A question is asked as in KBM's figures 9 and 11, with a reference as in 10 and 12. ``spent`` counts requests,
-    samples, generated tokens, and samples that say nothing.
+    A question is asked as in KBM's figures 9 and 11, with a reference as in 10 and 12, or by the templates ``own``.
+    ``spent`` counts requests, samples, generated tokens, and samples that say nothing.
     """
 
     def __init__(
@@ -109,7 +109,9 @@ class SeaKR(Gate):
         settings: SeakrSettings | None = None,
         limits: BatchLimits | None = None,
         card: SeakrCard | None = None,
+        own: OwnPrompts | None = None,
     ) -> None:
+        self.own = own
         self.engine = Uncertainty(model, tokenizer, settings or SeakrSettings(), limits)
         self.card: SeakrCard | None = card
         self._spent: Counter[str] = Counter()
@@ -118,8 +120,8 @@ class SeaKR(Gate):
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
         """Open a gate's folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
         card = SeakrCard.read(folder)
-        model, tokenizer = open_answering(card, folder, answer_fingerprint, dtype, device)
-        return cls(model, tokenizer, card.settings, card=card)
+        model, tokenizer = open_answering(card, folder, asked_fingerprint, dtype, device)
+        return cls(model, tokenizer, card.settings, card=card, own=card.own_prompts())
 
     @property
     def name(self) -> str:
@@ -152,20 +154,11 @@ class SeaKR(Gate):
     def _prompt(self, example: GateExample) -> list[int]:
         """Token ids; ``reference_cut`` in ``spent`` counts the reference's tokens that found no room."""
         tokenizer, reference = self.engine.tokenizer, example.reference
-        ids = encode(tokenizer, prompt_text(example, reference))
+        ids = asked_ids(tokenizer, example, reference, self.own)
         while len(ids) > self.engine.settings.max_prompt_tokens and reference:
             tokens = tokenizer(reference, add_special_tokens=False)["input_ids"]
             drop = min(len(ids) - self.engine.settings.max_prompt_tokens, len(tokens))
             self._spent["reference_cut"] += drop
             reference = str(tokenizer.decode(tokens[:-drop]))
-            ids = encode(tokenizer, prompt_text(example, reference))
+            ids = asked_ids(tokenizer, example, reference, self.own)
         return ids
-
-
-def prompt_text(example: GateExample, reference: str | None) -> str:
-    """Prompt for an answer. An example's options are in its question, one line each."""
-    choice = "\nA. " in example.question and "\nB. " in example.question
-    question = Question(
-        example.id, example.question, (), example.split, "", example.language, "choice" if choice else "open"
-    )
-    return answer_prompt(question, "llm" if reference is None else "rag", reference)

@@ -19,10 +19,9 @@ from pydantic import Field
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Stage
 from kbtrain.gates.answering import open_answering
-from kbtrain.gates.seakr.gate import prompt_text
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import BatchLimits, batches
-from kbtrain.prompts.kbm import answer_fingerprint, encode
+from kbtrain.prompts.own import asked_fingerprint, asked_ids
 from kbtrain.records import GREEDY, Example, GateExample
 
 if TYPE_CHECKING:
@@ -58,6 +57,7 @@ class Draft(UntrainedGate):
         check_signal(card.signal, SIGNALS)
         self.tokenizer = tokenizer
         self.card: DraftCard = card
+        self.own = card.own_prompts()
         self._spent: Counter[str] = Counter()
         problem = prefix_problem(model, MAX_PROMPT + card.tokens)
         if problem:
@@ -71,7 +71,7 @@ class Draft(UntrainedGate):
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:
         """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
         card = DraftCard.read(folder)
-        return cls(*open_answering(card, folder, answer_fingerprint, dtype, device), card)
+        return cls(*open_answering(card, folder, asked_fingerprint, dtype, device), card)
 
     @property
     def spent(self) -> Counter[str]:
@@ -93,10 +93,8 @@ class Draft(UntrainedGate):
         long, and for a model whose logits are no numbers."""
         from kbtrain.llm.sampler.sampler import PromptRows
 
-        rows = [
-            PromptRows(e.id, "llm", tuple(encode(self.tokenizer, prompt_text(e, e.reference))), (GREEDY,))
-            for e in examples
-        ]
+        asked = ((e.id, asked_ids(self.tokenizer, e, e.reference, self.own)) for e in examples)
+        rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in asked]
         long = next((row for row in rows if len(row.ids) > MAX_PROMPT), None)
         if long is not None:
             raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")

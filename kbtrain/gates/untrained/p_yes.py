@@ -2,6 +2,9 @@
 
 Three scores from one forward pass: 1 - p(Yes) at the first answer token; 1 - internal confidence (arXiv 2506.09669:
 p(Yes) read from the last layers and tokens); and the log of the question's perplexity, in nats a token.
+
+The question put to the model is a prompt of its own, whatever the product's prompts are: those are noted in the card
+for the answers that this gate decides about, and no score depends on them.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class PYes(UntrainedGate):
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> PYes:
         """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
         card = PYesCard.read(folder)
-        return cls(*open_answering(card, folder, yes_no_fingerprint, dtype, device), card)
+        return cls(
+            *open_answering(card, folder, lambda tokenizer, own: yes_no_fingerprint(tokenizer), dtype, device), card
+        )
 
     @property
     def unit(self) -> Unit | None:  # type: ignore[override]  # of the signal

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import Field
 
 from kbtrain.gate_folder import Stage
-from kbtrain.gates.seakr.gate import prompt_text
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.gates.untrained.draft import TOKENS
-from kbtrain.prompts.kbm import answer_fingerprint, encode
+from kbtrain.prompts.kbm import encode
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
 
@@ -67,6 +67,7 @@ class ServerGate(UntrainedGate):
         check_signal(card.signal, SIGNALS)
         self.llm = llm
         self.card: ServerCard = card
+        self.own = card.own_prompts()
         self._spent: Counter[str] = Counter()
 
     @classmethod
@@ -77,7 +78,7 @@ class ServerGate(UntrainedGate):
         """
         card = ServerCard.read(folder)
         llm = connect(card)
-        found = server_fingerprint(llm.tokenizer)
+        found = server_fingerprint(llm.tokenizer, card.own_prompts())
         card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
         return cls(llm, card)
 
@@ -100,7 +101,8 @@ class ServerGate(UntrainedGate):
         if say:
             bodies += [self._body(can_you_answer(e.question, e.language), 1) for e in examples]
         if draft:
-            bodies += [self._body(prompt_text(e, e.reference), tokens) for e in examples]
+            system = None if self.own is None else self.own.system
+            bodies += [self._body(asked_text(e, e.reference, self.own), tokens, system) for e in examples]
         replies = asyncio.run(self._replies(bodies))
         found: dict[str, list[float]] = {}
         if say:
@@ -110,13 +112,15 @@ class ServerGate(UntrainedGate):
             found |= {name: [one[i] for one in drafts] for i, name in enumerate(DRAFTED)}
         return found
 
-    def _body(self, prompt: str, tokens: int) -> dict[str, Any]:
+    def _body(self, prompt: str, tokens: int, system: str | None = None) -> dict[str, Any]:
         """Fields of a greedy request whose reply names the most probable tokens."""
         body: dict[str, Any] = {"model": self.card.served, "temperature": 0.0, "max_tokens": tokens}
         if self.llm.tokenizer is None:
             messages = [{"role": "user", "content": prompt}]
+            if system is not None:
+                messages.insert(0, {"role": "system", "content": system})
             return {**body, "messages": messages, "logprobs": True, "top_logprobs": self.card.top}
-        return {**body, "prompt": encode(self.llm.tokenizer, prompt), "logprobs": self.card.top}
+        return {**body, "prompt": encode(self.llm.tokenizer, prompt, system), "logprobs": self.card.top}
 
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
         """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
@@ -138,9 +142,9 @@ def connect(card: ServerCard) -> OpenAILLM:
     return OpenAILLM.connect(card.base_model or card.served, Sampling(max_new_tokens=card.tokens), server)
 
 
-def server_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
+def server_fingerprint(tokenizer: PreTrainedTokenizerBase | None, own: OwnPrompts | None) -> str:
     """Fingerprint of both prompts; without a tokenizer (the chat endpoint) of their words alone."""
-    return f"{yes_no_fingerprint(tokenizer)}-{answer_fingerprint(tokenizer)}"
+    return f"{yes_no_fingerprint(tokenizer)}-{asked_fingerprint(tokenizer, own)}"
 
 
 def said_no(top: Top) -> float:
