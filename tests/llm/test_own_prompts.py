@@ -22,7 +22,7 @@ from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.prompts.own import OwnPrompts, asked_ids, read_prompts
-from kbtrain.provenance import SCHEMA
+from kbtrain.provenance import SCHEMA, write_meta
 from kbtrain.records import Evidence, GateExample, Hit, Question
 from kbtrain.serve.inject import chat_with, completion_with
 from kbtrain.store import SampleStore
@@ -118,8 +118,8 @@ def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(24)
     ]
     jsonl.write(home / "train.jsonl", rows)
-    noted = {"schema": SCHEMA, "label_rule": {"own_prompts": OWN.noted()}}
-    (home / "train.jsonl.meta.json").write_text(json.dumps(noted))
+    rule = {"label_rule": {"own_prompts": OWN.noted()}}
+    write_meta(home / "train.jsonl", stage="build", config={}, inputs=[], extra=rule, started=0.0)
     Recipe("probe")(["--model", model, "--train", str(home / "train.jsonl"), "--output", str(home / "probe"),
                      "--keys", "[mastery]", "--dtype", "fp32", "--device", "cpu"])  # fmt: skip
     return home / "probe"
