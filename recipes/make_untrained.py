@@ -1,8 +1,9 @@
 """Make the gates p_yes, draft and server: no training, no labels; folders that name the answering model and the signal.
 
 p_yes asks the model if it can answer (first token, internal confidence, the question's perplexity: one forward pass;
-the question is ours whatever the product's prompts are, which are noted for the answers alone); draft reads the first tokens of its greedy answer (margin, entropy, entropy of the first token); server asks both of a
-server that gives top log-probabilities. Choose thresholds with eval/calibrate.py afterwards.
+the question is ours, own prompts are noted for the answers alone); draft reads the first tokens of its greedy answer
+(margin, entropy, entropy of the first token); server asks both of a server that gives top log-probabilities. Choose
+thresholds with eval/calibrate.py afterwards.
 
 Examples:
   python recipes/make_untrained.py --config recipes/configs/untrained_smollm2.yaml

@@ -122,6 +122,21 @@ def test_a_served_model_gives_the_scores_of_the_opened_one(opened, served, tmp_p
     assert gate.spent["requests"] == 3 * len(ASKED) and gate.stage == "draft"
 
 
+def test_own_prompts_are_asked_with_and_refused_when_they_were_changed(served, tmp_path):
+    files = {"llm": "Reply shortly: {question}", "rag": "{evidence}\nReply: {question}", "system": "You are terse."}
+    for part, text in files.items():
+        (tmp_path / f"{part}.txt").write_text(text)
+    own = "{" + ", ".join(f"{part}: {tmp_path / part}.txt" for part in files) + "}"
+    assert make(tmp_path, served, "--model", "tiny", "--prompts", own).returncode == 0
+    served.asked.clear()
+    kbtrain.load_gate(tmp_path / "server").score(["Why?"])
+    assert [m["content"] for m in served.asked[0]["messages"]] == ["You are terse.", "Reply shortly: Why?"]
+    card = tmp_path / "server" / "gate.json"
+    card.write_text(card.read_text().replace("Reply shortly", "Reply at length"))
+    with pytest.raises(UserError, match=r"gate\.json: own prompts: fingerprint does not fit"):
+        kbtrain.load_gate(tmp_path / "server")
+
+
 def test_signals_by_hand():
     yes, no, other = ("Yes", math.log(0.2)), (" no", math.log(0.1)), ("Paris", math.log(0.5))
     assert said_no([yes, no, other]) == pytest.approx(0.1 / 0.3)
