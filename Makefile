@@ -11,7 +11,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test test-fast coverage torture test-vllm lint format bench vllm-env clean
+.PHONY: help setup demo demo-full test test-fast coverage torture test-vllm lint format bench gpu-check vllm-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: $(INSTALLED)  ## let ruff mend what it can
 
 bench: setup  ## the sampler beside its public peers, in one run
 	$(PY) benchmarks/sampling.py
+
+gpu-check: setup $(TRAINERS)  ## what one NVIDIA GPU shows: equality, speed, training (8 minutes, no network)
+	$(PY) benchmarks/gpu_check.py
 
 # vLLM asks for versions of its own; the three packages it drags along do not load beside this build of torch
 VLLM_PIP := .venv-vllm/bin/python -m pip

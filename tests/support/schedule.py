@@ -30,6 +30,7 @@ SLOW = (
     "data_gen/test_label.py",
     "benchmarks/test_training_benchmarks.py",
     "benchmarks/test_busy_benchmark.py",
+    "benchmarks/test_gpu_check.py",
     "models/test_smollm2.py",
     "benchmarks/test_store_benchmark.py",
     "data_gen/test_build_atlas.py",
