@@ -1,0 +1,177 @@
+"""Gates that see the question alone, on published verdicts of several answering models: fits, differences, transfer.
+
+A gate is fitted to the gain of one retrieval (-1, 0, 1) by ridge regression (penalty, and layers of states, by
+leave-one-out on the fitted questions alone), or to (1 + gain) / 2 by the gate ``features``' additive regression. Its
+held-out scores of the training questions are those of fits to the other folds. All choices are made by these; the test
+questions are scored by fits to all training questions. Higher score = retrieval more needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic, folds
+from kbtrain.gates.probe import head
+from kbtrain.metrics.ranking import normalised_area
+from kbtrain.metrics.significance import Delta, delta, resampled_areas, resampled_means
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kbtrain.arrays import Floats
+
+Places = Sequence[int]
+Fit = Callable[[Places, "Floats", Places], "Floats"]  # (fitted places, their gains, scored places) -> scores
+DRAWS, SEED = 2000, 20_244
+Z80 = 1.9600 + 0.8416  # both-sided 5 % and a power of 80 %, in standard errors
+
+
+def of_vectors(layers: Sequence[NDArray[np.float32]]) -> Fit:
+    """Ridge on one or several tables of states (questions, d): the heads that follow the gains best are averaged."""
+
+    def fit(places: Places, gains: Floats, scored: Places) -> Floats:
+        read = lambda layer: layers[layer][list(places)].astype(np.float64)  # noqa: E731
+        fits = head.fit_layers("ridge", range(len(layers)), read, gains)
+        made = head.fit_head("ridge", fits, None, read, gains)
+        return made.predict(np.stack([layers[layer][list(scored)] for layer in made.layers], axis=1))
+
+    return fit
+
+
+def of_features(rows: Sequence[Row]) -> Fit:
+    """The additive regression of the gate ``features``."""
+
+    def fit(places: Places, gains: Floats, scored: Places) -> Floats:
+        model = fit_additive([rows[i] for i in places], ((1 + gains) / 2).tolist())
+        return np.array(model.log_odds([rows[i] for i in scored]))
+
+    return fit
+
+
+def of_set(data_sets: Sequence[str]) -> Fit:
+    """The data set's mean gain: whatever is pooled must beat it."""
+
+    def fit(places: Places, gains: Floats, scored: Places) -> Floats:
+        names = np.array([data_sets[i] for i in places])
+        mean = {name: float(gains[names == name].mean()) for name in set(names.tolist())}
+        return np.array([mean.get(data_sets[i], float(gains.mean())) for i in scored])
+
+    return fit
+
+
+def stack(members: Sequence[Fit]) -> Fit:
+    """A logistic regression on members' standardised held-out scores, of (1 + gain) / 2; weakly penalised."""
+
+    def fit(places: Places, gains: Floats, scored: Places) -> Floats:
+        inner = np.stack([held_out(member, places, gains) for member in members], axis=1)
+        outer = np.stack([member(places, gains, scored) for member in members], axis=1)
+        mean, spread = inner.mean(0), np.maximum(inner.std(0), 1e-9)
+        line = fit_logistic((inner - mean) / spread, (1 + gains) / 2, 1.0)
+        return np.asarray(line.decision_function((outer - mean) / spread))
+
+    return fit
+
+
+def per_set(member: Fit, data_sets: Sequence[str]) -> Fit:
+    """One fit for each data set, to its own questions alone."""
+
+    def fit(places: Places, gains: Floats, scored: Places) -> Floats:
+        found, place_of = np.zeros(len(scored)), list(places)
+        for name in sorted({data_sets[i] for i in scored}):
+            own = [k for k, i in enumerate(place_of) if data_sets[i] == name]
+            asked = [k for k, i in enumerate(scored) if data_sets[i] == name]
+            found[asked] = member([place_of[k] for k in own], gains[own], [scored[k] for k in asked])
+        return found
+
+    return fit
+
+
+def held_out(fit: Fit, places: Places, gains: Floats, seed: int = 0) -> Floats:
+    """Score of each place by a fit to the other folds, in their order."""
+    found = np.zeros(len(places))
+    for part, rest in folds(len(places), seed):
+        found[rest] = fit([places[i] for i in part], gains[part], [places[i] for i in rest])
+    return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Test figures of one gate: oracle-normalised area, and its paired differences from other gates' by their names."""
+
+    area: Delta
+    minus: dict[str, Delta]
+
+
+def areas(scores: Mapping[str, Floats], none: Floats, one: Floats, seed: int = SEED) -> dict[str, Measured]:
+    """Areas and all paired differences, with 95 % bootstrap intervals over questions."""
+    names = list(scores)
+    seen = [normalised_area(scores[name], none, one) or 0.0 for name in names]
+    drawn = resampled_areas([scores[name] for name in names], none, one, DRAWS, seed)
+    drawn = drawn[np.isfinite(drawn).all(axis=1)]
+    return {
+        name: Measured(
+            delta(seen[i], drawn[:, i]),
+            {other: delta(seen[i] - seen[j], drawn[:, i] - drawn[:, j]) for j, other in enumerate(names) if j != i},
+        )
+        for i, name in enumerate(names)
+    }
+
+
+def best_threshold(scores: Floats, none: Floats, one: Floats) -> float:
+    """The threshold of most right answers, retrieving above it; infinite: never, or always. Ties: fewer searches."""
+    order = np.argsort(-scores, kind="stable")
+    gained = np.concatenate([[0.0], np.cumsum((one - none)[order])])
+    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True)) + 1
+    allowed = np.concatenate([[0], ends])
+    best = int(allowed[int(np.argmax(gained[allowed]))])
+    if best == 0:
+        return float("inf")
+    return float("-inf") if best == len(scores) else float((scores[order[best - 1]] + scores[order[best]]) / 2)
+
+
+@dataclass(frozen=True)
+class AtThreshold:
+    """Decisions on the test questions: accuracy, share searched for, and differences from fixed policies."""
+
+    threshold: float | None
+    accuracy: float
+    searched: float
+    minus_never: Delta
+    minus_always: Delta
+    minus_random: Delta
+    questions_for_two_points: int
+
+
+def at_decisions(searches: Floats, none: Floats, one: Floats, threshold: float | None = None) -> AtThreshold:
+    """``searches``: 1 where the gate retrieves. Random: as many searches, drawn at random.
+
+    ``questions_for_two_points``: test questions at which a difference of 2 points from random would be found with 80 %
+    probability (two-sided 5 %), from this gate's own spread.
+    """
+    gain, share = one - none, float(searches.mean())
+    columns = np.stack([searches * gain, (searches - 1) * gain, (searches - share) * gain], axis=1)
+    drawn = resampled_means(columns, DRAWS, SEED)
+    never, always, chance = (delta(float(columns[:, i].mean()), drawn[:, i]) for i in range(3))
+    spread = float(columns[:, 2].std(ddof=1))
+    needed = int(np.ceil((Z80 * spread / 0.02) ** 2))
+    finite = threshold if threshold is not None and np.isfinite(threshold) else None
+    accuracy = float(none.mean() + columns[:, 0].mean())
+    return AtThreshold(finite, accuracy, share, never, always, chance, needed)
+
+
+def kappa(first: Floats, second: Floats) -> Delta:
+    """Cohen's kappa of two models' 0 and 1, with its interval over questions."""
+    columns = np.stack([first, second, first * second], axis=1)
+    drawn = resampled_means(columns, DRAWS, SEED)
+
+    def of(means: Floats) -> Floats:
+        a, b, both = means[..., 0], means[..., 1], means[..., 2]
+        agreed, chance = 1 - a - b + 2 * both, a * b + (1 - a) * (1 - b)
+        found: Floats = (agreed - chance) / np.maximum(1 - chance, 1e-12)
+        return found
+
+    return delta(float(of(columns.mean(0))), of(drawn))
