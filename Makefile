@@ -11,7 +11,8 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test test-fast coverage torture test-vllm lint format bench gpu-check vllm-env clean
+.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm lint format bench gpu-check \
+  vllm-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +54,11 @@ lint: $(INSTALLED)  ## ruff and mypy, as in CI
 format: $(INSTALLED)  ## let ruff mend what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
+evidence: setup  ## docs/evidence.md's numbers from KBTRAIN_TEST_DATA (llm_outcomes/, passages.jsonl), 10 minutes
+	@test -f "$(EVIDENCE)" || { echo "error: KBTRAIN_TEST_DATA names no folder with llm_outcomes/outcomes.jsonl" >&2; exit 2; }
+	$(PY) eval/evidence.py --path "$(EVIDENCE)" --corpus "$(KBTRAIN_TEST_DATA)/passages.jsonl"
 
 bench: setup  ## the sampler beside its public peers, in one run
 	$(PY) benchmarks/sampling.py

@@ -35,6 +35,7 @@ from kbtrain.records import GateExample
 from kbtrain.svg import COLOURS, new_figure, page
 
 RIVAL = "adaptive_rag_t5"
+STACKS = {"stack": ("features", "encoder", "reader"), "stack_set": ("data_set", "features", "encoder", "reader")}
 STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly the same
 
 
@@ -101,9 +102,6 @@ def sheet_of(config: EvidenceConfig) -> Sheet:
     fits = {"data_set": ev.of_set(sets), "features": ev.of_features(feature_table(config, asked))}
     fits["encoder"] = ev.of_vectors([encoded(config, asked)])
     fits["reader"] = ev.of_vectors(reader_states(config, asked))
-    members = [fits[name] for name in ("features", "encoder", "reader")]
-    fits["stack"] = ev.stack(members)
-    fits["stack_set"] = ev.stack([fits["data_set"], *members])
     fits["reader_by_set"] = ev.per_set(fits["reader"], sets)
     fits["features_by_set"] = ev.per_set(fits["features"], sets)
     places = {part: [i for i, row in enumerate(rows) if row.question.split == part] for part in ("train", "test")}
@@ -154,7 +152,7 @@ def reader_states(config: EvidenceConfig, asked: Sequence[GateExample]) -> list[
 
 
 def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Cross-validated scores of the train questions, and scores of the test questions, by gate."""
+    """Cross-validated scores of the train questions, and scores of the test questions, by gate; stacks beside them."""
     own = gains[sheet.train]
     with progress_bar(total=len(names), desc="gates", unit="gates") as bar:
         left_out, scored = {}, {}
@@ -162,6 +160,9 @@ def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[st
             left_out[name] = ev.held_out(sheet.fits[name], sheet.train, own)
             scored[name] = sheet.fits[name](sheet.train, own, sheet.test)
             bar.update()
+    for name, members in STACKS.items():
+        held, outer = [left_out[one] for one in members], [scored[one] for one in members]
+        left_out[name], scored[name] = ev.stacked(held, outer, own)
     return left_out, scored
 
 
@@ -241,7 +242,7 @@ def models(config: EvidenceConfig, sheet: Sheet, gate: str = "stack_set") -> dic
     scored, decided = {}, {}
     for name in names:
         none, one = right[name]["none"], right[name]["one"]
-        left_out, found = gates_of(sheet, one - none, [gate, "data_set"])
+        left_out, found = gates_of(sheet, one - none, STACKS["stack_set"])
         scored[name] = found
         for kind in (gate, "data_set"):
             threshold = ev.best_threshold(left_out[kind], none[train], one[train])

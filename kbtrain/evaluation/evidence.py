@@ -63,17 +63,18 @@ def of_set(data_sets: Sequence[str]) -> Fit:
     return fit
 
 
-def stack(members: Sequence[Fit]) -> Fit:
-    """A logistic regression on members' standardised held-out scores, of (1 + gain) / 2; weakly penalised."""
+def stacked(held: Sequence[Floats], scored: Sequence[Floats], gains: Floats, seed: int = 0) -> tuple[Floats, Floats]:
+    """A logistic regression of (1 + gain) / 2 on members' scores: (its held-out scores, its test scores).
 
-    def fit(places: Places, gains: Floats, scored: Places) -> Floats:
-        inner = np.stack([held_out(member, places, gains) for member in members], axis=1)
-        outer = np.stack([member(places, gains, scored) for member in members], axis=1)
-        mean, spread = inner.mean(0), np.maximum(inner.std(0), 1e-9)
-        line = fit_logistic((inner - mean) / spread, (1 + gains) / 2, 1.0)
-        return np.asarray(line.decision_function((outer - mean) / spread))
-
-    return fit
+    ``held`` are the members' cross-validated scores of the training questions, ``scored`` those of the test questions.
+    """
+    inner, outer = np.stack(held, axis=1), np.stack(scored, axis=1)
+    mean, spread = inner.mean(0), np.maximum(inner.std(0), 1e-9)
+    inner, outer, need = (inner - mean) / spread, (outer - mean) / spread, (1 + gains) / 2
+    found = np.zeros(len(gains))
+    for part, rest in folds(len(gains), seed):
+        found[rest] = fit_logistic(inner[part], need[part], 1.0).decision_function(inner[rest])
+    return found, np.asarray(fit_logistic(inner, need, 1.0).decision_function(outer))
 
 
 def per_set(member: Fit, data_sets: Sequence[str]) -> Fit:

@@ -1,0 +1,75 @@
+"""Decisions of another system, as a file: an id and a score, or a yes or no, for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.questions.checks import FirstSeen
+from kbtrain.questions.reading.files import data_files
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.rows import SourceRecord, shown
+
+NAME = "^[a-z][a-z0-9_]*$"  # of a gate in results.json
+WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One question's number (higher or lower as in the file); ``place`` is file and line, for messages."""
+
+    id: str
+    score: float
+    place: str
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The rows with a value in their order, and how many rows have none."""
+
+    rows: list[Decision]
+    without: int
+
+
+def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str, float]) -> Decisions:
+    """Raises :class:`UserError` with file, line and field: no id, two rows of one id, a value that is no decision."""
+    rows: list[Decision] = []
+    without = 0
+    with FirstSeen() as ids:
+        for file in data_files(path, (".json", ".jsonl")):
+            for row in json_rows(file):
+                name = row.identifier(id_column)
+                earlier = ids.add(name, row.file, row.line)
+                if earlier is not None:
+                    raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
+                value = _reached(row.data, column)
+                if value is None:
+                    without += 1
+                else:
+                    rows.append(Decision(name, _number(row, column, value, choices), at(row.file, row.line)))
+    if not rows:
+        raise UserError(f"{at(path)}: no row has '{column}'")
+    return Decisions(rows, without)
+
+
+def _reached(data: dict[str, Any], column: str) -> Any:
+    value: Any = data
+    for part in [column] if column in data else column.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, float]) -> float:
+    if choices:
+        if str(value) not in choices:
+            hint = did_you_mean(str(value), choices)
+            raise row.error(column, f"no number for {shown(value)} in choices; {hint}")
+        return choices[str(value)]
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and value.strip().lower() in WORDS:
+        return WORDS[value.strip().lower()]
+    return row.having({column: value}).number(column)
