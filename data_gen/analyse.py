@@ -49,7 +49,7 @@ class AnalyseConfig(Config):
 
 
 def main(config: AnalyseConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     found = [made for folder in config.runs for made in analyse_folder(config, folder)]
     out = config.out or config.runs[0]
     names = ("questions.jsonl", "samples.db", "evidence.jsonl", "verdicts.jsonl")
@@ -66,7 +66,7 @@ def main(config: AnalyseConfig) -> None:
         options = config.model_dump(mode="json")
         write_meta(out / name, stage="analyse", config=options, inputs=inputs, started=started)
     whole = [run for run in found if not run.dataset]
-    n, seconds = sum(run.counts["questions"] for run in whole), time.time() - started
+    n, seconds = sum(run.counts["questions"] for run in whole), time.monotonic() - started
     print(f"{len(whole)} sampling runs, {n} questions, {seconds:.0f} s -> {out}/analysis.html, .md, .json")
 
 

@@ -76,7 +76,7 @@ def examples(
 
 
 def main(config: BuildConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     files = ["questions.jsonl", "labels.jsonl", *(["evidence.jsonl"] if config.with_reference else [])]
     inputs = [config.run / name for name in files]
     check_unchanged(*inputs)
@@ -102,7 +102,7 @@ def main(config: BuildConfig) -> None:
         write_meta(out, stage="build", config=settings, inputs=inputs, extra=extra, started=started)
     lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
     made = ", ".join(f"{n} {split}" for split, n in sizes.items())
-    print(f"{made} examples; left out: {lost}; {time.time() - started:.0f} s -> {config.run / config.folder}")
+    print(f"{made} examples; left out: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def main(config: CollectConfig) -> None:
     if config.list:
         print(catalogue_text())
         return
-    started, target, inputs = time.time(), config.run / "questions.jsonl", sources(config.dataset, config.path)
+    started, target, inputs = time.monotonic(), config.run / "questions.jsonl", sources(config.dataset, config.path)
     options = config.model_dump(mode="json", exclude={"list"})
     if made_before(target, options, inputs) and unchanged(config.run / "passages.jsonl"):
         print(f"{target} is there already, made with the same options from the same data")

@@ -44,7 +44,7 @@ class CollectTurnsConfig(Config):
 
 
 def main(config: CollectTurnsConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     snippets: list[Snippet] = []
     counts: Counter[str] = Counter()
     target = config.run / "turns.jsonl"

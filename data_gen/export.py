@@ -27,13 +27,13 @@ class ExportConfig(Config):
 
 
 def main(config: ExportConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     with SampleStore(config.store, read_only=True) as store:
         n = export(store, config.sampling_run, config.output)
         extra = {"sampling": store.run_meta(config.sampling_run), "n_records": n}
     write_meta(config.output, stage="export", config=config.model_dump(mode="json"), inputs=[config.store], extra=extra,
                started=started)  # fmt: skip
-    print(f"{n} records in {time.time() - started:.0f} s -> {config.output}")
+    print(f"{n} records in {time.monotonic() - started:.0f} s -> {config.output}")
 
 
 if __name__ == "__main__":

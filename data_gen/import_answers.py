@@ -59,7 +59,7 @@ class ImportConfig(Config):
 
 
 def main(config: ImportConfig) -> None:
-    started, options = time.time(), config.model_dump(mode="json")
+    started, options = time.monotonic(), config.model_dump(mode="json")
     out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
     if made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists():
         print(f"{config.run} is there already, made with the same options from the same file")

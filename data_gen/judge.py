@@ -62,7 +62,7 @@ def main(config: JudgeConfig) -> None:
     if not config.agreement_only:  # before a model is loaded
         check_unchanged(source)
         check_answers(store_path, config.sampling_run)
-    started, judge = time.time(), open_judge(config)
+    started, judge = time.monotonic(), open_judge(config)
     extra: dict[str, Any] = {"judge": judge.facts()}
     if config.labelled is not None:
         made = agreement(judge, read_labelled(config.labelled))
@@ -78,7 +78,7 @@ def main(config: JudgeConfig) -> None:
     write_meta(out, stage="judge", config=options, inputs=inputs, extra={**extra, "counts": counts}, started=started)
     print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
-          f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
+          f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
 
 
 def check_answers(path: Path, run: str) -> None:

@@ -72,7 +72,7 @@ def decided(draft: Path, tau_mastery: float, tau_certainty: float, seen: Distrib
 
 
 def main(config: LabelConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
     check_unchanged(source, *([judged] if config.verdicts else []))
@@ -115,7 +115,7 @@ def main(config: LabelConfig) -> None:
     print("\n".join([*seen.lines(), *tally.warnings(how)]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, "
-          f"{time.time() - started:.0f} s -> {out}")  # fmt: skip
+          f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
 
 
 def _rule(setting: Tau) -> str:

@@ -33,7 +33,7 @@ class MergeConfig(Config):
 
 
 def main(config: MergeConfig) -> None:
-    started, name = time.time(), config.sampling_run
+    started, name = time.monotonic(), config.sampling_run
     target = config.run / "samples.db"
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
     partial = target.with_name(target.name + ".partial")

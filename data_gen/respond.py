@@ -64,7 +64,7 @@ def main(config: RespondConfig) -> None:
     key |= {name: str(getattr(config, name)) for name in ("split", "batch_size", "dtype", "device")}
     none: dict[str, Any] = {}
     for name, hits in plan.items():
-        started, path = time.time(), responses_path(out, name)
+        started, path = time.monotonic(), responses_path(out, name)
         ids = sha256(repr([[hit.passage_id for hit in one] for one in hits]).encode()).hexdigest()
         with progress_bar(total=len(turns), desc=name, unit="turns") as bar:
             made = augment(responder, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)

@@ -55,7 +55,7 @@ class RetrieveConfig(Config):
 
 
 def main(config: RetrieveConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     questions, target = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     corpus = None if config.retriever == "web" else config.corpus or config.run / "passages.jsonl"
     inputs = [questions, *([corpus] if corpus else [])]

@@ -51,7 +51,7 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
 
 
 def main(config: SampleConfig) -> None:
-    started, shard = time.time(), Shard.parse(config.shard)
+    started, shard = time.monotonic(), Shard.parse(config.shard)
     questions, evidence = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     check_unchanged(questions, evidence)
     counts = check_files(questions, evidence)

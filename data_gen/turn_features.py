@@ -56,7 +56,7 @@ class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):
 
 
 def main(config: TurnFeaturesConfig) -> None:
-    started = time.time()
+    started = time.monotonic()
     source, target = config.run / "turns.jsonl", config.run / "turns_features.jsonl"
     turns = list(jsonl.read(TurnExample, source))
     answered = config.syn_resp or any(turn.synthetic_response is not None for turn in turns)

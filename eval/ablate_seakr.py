@@ -61,7 +61,7 @@ class AblateSeakrConfig(SeakrPipelineConfig):
 
 def main(config: AblateSeakrConfig) -> None:
     """Run each variant that is not run yet, and print a table for each ablation."""
-    started = time.time()
+    started = time.monotonic()
     done: dict[str, Summary] = {}
     for ablation in config.ablations:
         rows = []
@@ -73,7 +73,8 @@ def main(config: AblateSeakrConfig) -> None:
             rows.append([variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs])
         print(f"\n{ablation}\n" + aligned(("variant", "right", "EM", "F1", "searched", *COSTS), rows))
     n = {summary.n for summary in done.values()}
-    print(f"\n{len(done)} variants on {max(n)} questions in {time.time() - started:.0f} s -> {config.run / 'methods'}")
+    seconds = time.monotonic() - started
+    print(f"\n{len(done)} variants on {max(n)} questions in {seconds:.0f} s -> {config.run / 'methods'}")
 
 
 def run_variant(config: AblateSeakrConfig, name: str, started: float) -> Summary:

@@ -63,7 +63,7 @@ def main(config: ClassifyConfig) -> None:
 
 def questions(config: ClassifyConfig) -> None:
     """A table of gates on questions, for each definition of "retrieval needed"."""
-    started = time.time()
+    started = time.monotonic()
     if config.scores:
         noted = StoredScores(config.scores, (config.scores,), read_scores(config.scores), read_meta(config.scores))
     else:
@@ -87,7 +87,7 @@ def questions(config: ClassifyConfig) -> None:
 
 def turns(config: ClassifyConfig) -> None:
     """A table of gates on dialogue turns, with intervals, and differences if asked for."""
-    started, source = time.time(), config.run / "turns.jsonl"
+    started, source = time.monotonic(), config.run / "turns.jsonl"
     gates = config.gates or {path.stem: [Path(path.stem)] for path in stored_scores(config.run).files}
     if config.compare and config.compare not in gates:
         raise UserError(f"key 'compare': no gate '{config.compare}'; {did_you_mean(config.compare, gates)}")

@@ -33,7 +33,7 @@ class CompareConfig(Config):
 
 def main(config: CompareConfig) -> None:
     """Read, compare, write, say."""
-    started = time.time()
+    started = time.monotonic()
     names = config.names or tuple(path.resolve().name for path in config.runs)
     if len(config.runs) < 2 or len(names) != len(config.runs):
         raise UserError("runs: give at least two run folders, and as many names or none")
@@ -44,7 +44,7 @@ def main(config: CompareConfig) -> None:
     inputs = [path / "results.json" for path in config.runs]
     write_meta(config.out, stage="compare", config=config.model_dump(mode="json"), inputs=inputs, started=started)
     print("\n\n".join(text_comparison(runs[0], run) for run in runs[1:]))
-    print(f"compared {len(runs)} runs in {time.time() - started:.0f} s -> {config.out}")
+    print(f"compared {len(runs)} runs in {time.monotonic() - started:.0f} s -> {config.out}")
 
 
 if __name__ == "__main__":

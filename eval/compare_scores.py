@@ -52,7 +52,7 @@ class CompareScoresConfig(Config):
 
 def main(config: CompareScoresConfig) -> None:
     """Read, measure, write, show."""
-    started = time.time()
+    started = time.monotonic()
     made = config.run / "outcomes.jsonl"
     imported = config.run / "imported_scores.jsonl"
     own = stored_scores(config.run, required=not config.scores and not imported.exists())
@@ -78,7 +78,7 @@ def main(config: CompareScoresConfig) -> None:
     print(score_table(found, areas, config.reference))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
-    print(f"{len(found)} scores, {share} in {time.time() - started:.0f} s -> {out}")
+    print(f"{len(found)} scores, {share} in {time.monotonic() - started:.0f} s -> {out}")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class CostConfig(Config):
 
 def main(config: CostConfig) -> None:
     """Read, add up, write, say."""
-    started, prices_file = time.time(), find(config.prices, "configs", what="price list")
+    started, prices_file = time.monotonic(), find(config.prices, "configs", what="price list")
     prices = build(Prices, prices_file, {})
     check_result(config.run / "results.json")
     results = load(config.run / "results.json")

@@ -47,7 +47,7 @@ class DialogueConfig(Config):
 
 
 def main(config: DialogueConfig) -> None:
-    started, source = time.time(), config.run / "turns.jsonl"
+    started, source = time.monotonic(), config.run / "turns.jsonl"
     turns = {split: labelled_turns(source, split) for split in ("dev", "test")}
     inputs = read_dialogue(config.responses or config.run / "responses", source, turns["test"])
     rankers = [found.ranker for found in inputs.recalls]

@@ -65,7 +65,7 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
 
 def main(config: EndToEndConfig) -> None:
     """Grade, decide, measure, write, say."""
-    started = time.time()
+    started = time.monotonic()
     check_unchanged(config.run / "labels.jsonl", config.run / "questions.jsonl")
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing)
@@ -107,7 +107,8 @@ def main(config: EndToEndConfig) -> None:
     print(text_summary(results, [*folder.notes, *noted]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")
-    print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {time.time() - started:.0f} s -> {out}")
+    seconds = time.monotonic() - started
+    print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {out}")
 
 
 if __name__ == "__main__":

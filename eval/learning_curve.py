@@ -69,7 +69,7 @@ class LearningCurveConfig(StoredAnswersConfig):
 
 def main(config: LearningCurveConfig) -> None:
     """Read, fit, measure, write, say."""
-    started = time.time()
+    started = time.monotonic()
     if min(config.sizes) < 20:
         raise UserError(f"key 'sizes': {min(config.sizes)} questions; 20 at least")
     path = config.run / "examples" / "train.jsonl"
@@ -94,7 +94,7 @@ def main(config: LearningCurveConfig) -> None:
     inputs = [path, config.run / "samples.db"]
     write_result(out, document, stage="learning_curve", config=config, inputs=inputs, started=started)
     print(as_text(table))
-    print(f"{len(points)} points in {time.time() - started:.0f} s -> {out}, .svg and .md")
+    print(f"{len(points)} points in {time.monotonic() - started:.0f} s -> {out}, .svg and .md")
 
 
 def made(config: LearningCurveConfig, name: Name, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:

@@ -38,7 +38,7 @@ class PipelinesConfig(Config):
 
 def main(config: PipelinesConfig) -> None:
     """Read, measure, write, show."""
-    started = time.time()
+    started = time.monotonic()
     path, scores = config.run / "questions.jsonl", stored_scores(config.run, required=False)
     questions = [question for question in jsonl.read(Question, path) if question.split == config.split]
     found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta)
@@ -49,7 +49,7 @@ def main(config: PipelinesConfig) -> None:
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
     write_result(out, document, stage="pipelines", config=config, inputs=inputs, started=started)
     print(pipelines_text(found))
-    print(f"{len(found)} methods in {time.time() - started:.0f} s -> {out}")
+    print(f"{len(found)} methods in {time.monotonic() - started:.0f} s -> {out}")
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class Asked:
 
 def main(config: ScoreConfig) -> None:
     """Read examples, score what is not scored yet, write a file for each gate."""
-    started = time.time()
+    started = time.monotonic()
     asked = read_asked(config)
     check_unchanged(*asked.files.values())
     gates = chosen(config, asked)
@@ -121,7 +121,7 @@ def main(config: ScoreConfig) -> None:
     total, names = sum(map(len, asked.examples.values())), [name for gate in gates for name in gate.names]
     note = "; scores of other inputs were replaced" if any(notes) else ""
     print(
-        f"scored {total} {asked.reads}s with {', '.join(names)} in {time.time() - started:.0f} s "
+        f"scored {total} {asked.reads}s with {', '.join(names)} in {time.monotonic() - started:.0f} s "
         f"-> {score_path(config.run, '*')}{note}"
     )
 
@@ -271,7 +271,7 @@ def with_hits(run: Path, asked: Asked, hashes: Mapping[str, str]) -> tuple[Asked
 
 def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> bool:
     """One gate's file; True if it takes the place of scores of other inputs."""
-    begun, out, splits = time.time(), score_path(config.run, gate.name), config.splits
+    begun, out, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
     if gate.stage == "search" and asked.reads == "question":
         asked, hashes = with_hits(config.run, asked, hashes)
     trained = trained_on(config, asked, gate)

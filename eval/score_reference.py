@@ -43,7 +43,7 @@ class ScoreReferenceConfig(ScoringConfig):
 
 def main(config: ScoreReferenceConfig) -> None:
     """Read, score what is not scored yet, write."""
-    started = time.time()
+    started = time.monotonic()
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
     check_unchanged(*files)
     examples = with_references(files, config.splits)
@@ -63,7 +63,7 @@ def main(config: ScoreReferenceConfig) -> None:
         extra = {"seconds_per_question": seconds, "spent_per_question": spent, "device": scores.device()}
     write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,
                started=started)  # fmt: skip
-    print(f"scored {len(examples)} questions with their passages in {time.time() - started:.0f} s -> {out}")
+    print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {out}")
 
 
 def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateExample]:

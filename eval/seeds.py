@@ -40,7 +40,7 @@ class SeedsConfig(Config):
 
 def main(config: SeedsConfig) -> None:
     """Read, summarise, write, say."""
-    started = time.time()
+    started = time.monotonic()
     runs = [read_finished(path) for path in config.runs]
     check(runs)
     names = [gate.gate for gate in runs[0].results.gates if gate.threshold_rule is not None]

@@ -49,7 +49,7 @@ class TablesConfig(ThresholdConfig, StoredAnswersConfig):
 
 def main(config: TablesConfig) -> None:
     """Read, judge, lay out, write, say."""
-    started = time.time()
+    started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     plug_in = [read_run(path, config.sampling_run, config.allow_missing) for path in config.gate_runs]
     cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)

@@ -41,7 +41,7 @@ class TransferConfig(ThresholdConfig, StoredAnswersConfig):
 
 def main(config: TransferConfig) -> None:
     """Read, carry every threshold everywhere, write, say."""
-    started = time.time()
+    started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     rule, ratio = config.threshold_rule, config.target_ratio
     without: list[str] = []

@@ -50,7 +50,7 @@ class ReportConfig(Config):
 
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
-    started = time.time()
+    started = time.monotonic()
     check_result(config.run / "results.json")
     results = load(config.run / "results.json")
     stored = stored_scores(config.run)
@@ -91,7 +91,7 @@ def main(config: ReportConfig) -> None:
     for name in ("report.html", "report.md"):
         settings = config.model_dump(mode="json")
         write_meta(config.run / name, stage="write_report", config=settings, inputs=files, started=started)
-    seconds = time.time() - started
+    seconds = time.monotonic() - started
     print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
     use = command(config.run, stored, found, gate)
     print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html", use)))

@@ -271,6 +271,7 @@ def _demo(args: argparse.Namespace) -> None:
 def _decide(args: argparse.Namespace) -> None:
     import json
 
+    from kbtrain.files import read_text
     from kbtrain.gates.decide import decisions, read_inputs
     from kbtrain.gates.registry import load_gate
 
@@ -278,10 +279,7 @@ def _decide(args: argparse.Namespace) -> None:
         raise UserError("command line: give texts or --file, not both")
     inputs: Any = args.texts
     if args.file:
-        try:
-            inputs = read_inputs(Path(args.file).read_text(encoding="utf-8").splitlines(), args.file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{args.file}: cannot be read ({error})") from None
+        inputs = read_inputs(read_text(args.file).splitlines(), args.file)
     elif not args.texts:
         inputs = read_inputs(sys.stdin, "standard input")
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify)

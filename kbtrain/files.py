@@ -10,6 +10,8 @@ import contextlib
 import errno
 import fcntl
 import glob
+import json
+import math
 import os
 import secrets
 import socket
@@ -17,6 +19,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kbtrain.errors import UserError, at
 
@@ -75,6 +78,38 @@ def read_text(path: Path | str) -> str:
             return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
+
+
+class BadField(ValueError):
+    """A field that JSON allows in an object and no file of this project may hold."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text in which every key stands once in its object and every number is finite.
+
+    Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or brackets.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys stand there once and whose numbers are finite; the last of two would win in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise BadField(next(key for key in found if keys.count(key) > 1), "stands there twice")
+    for key, value in pairs:
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise BadField(key, f"expected a finite number, found {number}")
+    return found
 
 
 @contextlib.contextmanager

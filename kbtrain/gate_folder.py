@@ -17,12 +17,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import CJK, normalise
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import writing
+from kbtrain.files import read_text, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
@@ -251,11 +258,19 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     readme = Path(folder) / README
     with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
-        data["thresholds"] = {**data.get("thresholds", {}), gate: threshold.model_dump(mode="json")}
+        known = {**_thresholds(data, Path(folder) / CARD), gate: threshold}
+        said = with_thresholds(read_text(readme), known) if readme.exists() else None
+        data["thresholds"] = {name: one.model_dump(mode="json") for name, one in known.items()}
         write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-        if readme.exists():
-            known = {name: Threshold.model_validate(one) for name, one in data["thresholds"].items()}
-            write_atomically(readme, with_thresholds(readme.read_text(encoding="utf-8"), known))
+        if said is not None:
+            write_atomically(readme, said)
+
+
+def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
+    try:
+        return TypeAdapter(dict[str, Threshold]).validate_python(data.get("thresholds", {}))
+    except ValidationError as error:
+        raise UserError(f"{at(path, field='thresholds')}: {one_line(error)}") from None
 
 
 def with_thresholds(readme: str, thresholds: Mapping[str, Threshold]) -> str:
@@ -412,14 +427,14 @@ def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable
     ``others``: folders of gates that it is made of, whose questions count as well.
     """
     hashes = {example_hash(example) for example in examples}
-    hashes |= {one for other in others for path in other.rglob(TRAINED_ON) for one in path.read_text("utf-8").split()}
+    hashes |= {one for other in others for path in other.rglob(TRAINED_ON) for one in read_text(path).split()}
     if hashes:
         write_atomically(folder / TRAINED_ON, "".join(f"{one}\n" for one in sorted(hashes)))
 
 
 def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[Example]:
     """The questions or turns that a folder's gate (or one inside it) was trained on; none where no folder says."""
-    found = [path.read_text(encoding="utf-8").split() for path in Path(folder).rglob(TRAINED_ON)]
+    found = [read_text(path).split() for path in Path(folder).rglob(TRAINED_ON)]
     hashes = {one for hashes in found for one in hashes}
     return [example for example in examples if hashes and example_hash(example) in hashes]
 

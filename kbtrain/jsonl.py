@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,7 +12,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import check_regular, errors_of, read_text, replacing
+from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing
 
 R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
@@ -42,36 +41,15 @@ def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.default) for field in fields if field.metadata.get("omit_default"))
 
 
-class _BadField(Exception):
-    """A field that JSON allows in an object and no record may hold."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(problem)
-        self.field = field
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand there once and whose numbers are finite; the last of two would win in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _BadField(next(key for key in found if keys.count(key) > 1), "stands there twice")
-    for key, value in pairs:
-        for number in value if isinstance(value, list) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise _BadField(key, f"expected a finite number, found {number}")
-    return found
-
-
 def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
     """A record from one line. Raises :class:`UserError` naming file, line and field."""
     try:
-        data = json.loads(line, object_pairs_hook=_object)
+        data = loads(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{at(path, number)}: broken JSON ({error.msg} at column {error.colno})") from None
-    except _BadField as error:
+    except BadField as error:
         raise UserError(f"{at(path, number, error.field)}: {error}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+    except ValueError as error:  # a number of thousands of digits, thousands of brackets
         raise UserError(f"{at(path, number)}: broken JSON ({str(error)[:80]})") from None
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
@@ -89,8 +67,10 @@ def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
 def read_json(path: Path | str) -> dict[str, Any]:
     """The object of a JSON file. Raises :class:`UserError` if it is missing, broken or no object."""
     try:
-        data = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:  # ValueError: broken, or a number of thousands of digits
+        data = loads(read_text(path))
+    except BadField as error:
+        raise UserError(f"{at(path, field=error.field)}: {error}") from None
+    except ValueError as error:
         raise UserError(f"{at(path)}: broken JSON ({error})") from None
     if not isinstance(data, dict):
         raise UserError(f"{at(path)}: expected a JSON object, found {type(data).__name__}")

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import check_regular, errors_of, read_text, replacing
+from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing
 
 SCHEMA = 1
 PACKAGES = (
@@ -41,7 +41,7 @@ def write_meta(
 ) -> None:
     """Write ``<path>.meta.json`` atomically for a finished file or folder.
 
-    ``started`` is the stage's ``time.time()`` at its begin (``wall_seconds`` is null without it); ``extra`` adds keys
+    ``started`` is ``time.monotonic()`` at the stage's begin (``wall_seconds`` is null without it); ``extra`` adds keys
     of the stage (seeds, model, counts) or replaces ours (``device``). Raises :class:`UserError` if an input is missing.
     """
     path = Path(path)
@@ -58,7 +58,7 @@ def write_meta(
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device(),
-        "wall_seconds": None if started is None else round(time.time() - started, 3),
+        "wall_seconds": None if started is None else round(time.monotonic() - started, 3),
         "peak_rss_mb": peak_rss_mb(),
         **(extra or {}),
     }
@@ -83,8 +83,10 @@ def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
     if not path.exists():
         raise UserError(f"{at(path)}: no such file; {if_missing}")
     try:
-        return json.loads(read_text(path))
-    except (ValueError, RecursionError):
+        return loads(read_text(path))
+    except BadField as error:
+        raise UserError(f"{at(path, field=error.field)}: {error}; {if_broken}") from None
+    except ValueError:
         raise UserError(f"{at(path)}: broken JSON; {if_broken}") from None
 
 
@@ -95,6 +97,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     meta = read_document(source, again, again)
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
         raise UserError(f"{at(source)}: expected an object with schema {SCHEMA}; run the stage that writes it again")
+    inputs = meta.setdefault("inputs", {})
+    if not isinstance(inputs, dict) or not all(isinstance(value, str) for value in inputs.values()):
+        raise UserError(f"{at(source, field='inputs')}: expected the hashes of files by their names; {again}")
     return meta
 
 
@@ -146,8 +151,10 @@ def known_sha256(path: Path) -> str:
     """As :func:`file_sha256`, from the meta data where size and time are as they were noted."""
     if meta_path(path).exists():
         meta, found = read_meta(path), stamp(path)
-        if found["bytes"] is not None and all(meta.get(name) == value for name, value in found.items()):
-            return str(meta["sha256"])
+        noted = meta.get("sha256")
+        same = all(meta.get(name) == value for name, value in found.items())
+        if isinstance(noted, str) and found["bytes"] is not None and same:
+            return noted
     return file_sha256(path)
 
 

@@ -181,7 +181,12 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         if not row:
             known = ", ".join(self.runs()) or "none yet"
             raise UserError(f"{at(self.path)}: no run '{run}'; runs in it: {known}")
-        meta: dict[str, Any] = json.loads(row[0][0])
+        try:
+            meta = files.loads(str(row[0][0]))
+        except ValueError:
+            meta = None
+        if not isinstance(meta, dict):
+            raise UserError(f"{at(self.path)}: meta data of run '{run}' cannot be read: {_DAMAGED}")
         return meta
 
     def runs(self) -> list[str]:

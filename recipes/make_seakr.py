@@ -62,7 +62,7 @@ FIELDS = frozenset(MakeSeakrConfig.model_fields)
 
 def main(config: MakeSeakrConfig) -> None:
     """Open the model, find its MLP, measure the scale, write the card."""
-    started = time.time()
+    started = time.monotonic()
     own = read_prompts(config.prompts)
     examples = dev_examples(config.questions, config.measure_on)
     from kbtrain.gates.seakr.gate import SeaKR
@@ -73,7 +73,7 @@ def main(config: MakeSeakrConfig) -> None:
     thoughts = gate.think(examples)
     settings = gate.engine.settings
     measured = measured_scale(thoughts, settings)
-    sources = {"questions_sha256": file_sha256(config.questions), "seconds": round(time.time() - started, 1)}
+    sources = {"questions_sha256": file_sha256(config.questions), "seconds": round(time.monotonic() - started, 1)}
     card = SeakrCard(
         base_model=config.model,
         dtype=name_of(model.dtype),
@@ -88,7 +88,7 @@ def main(config: MakeSeakrConfig) -> None:
     print(
         f"SeaKR on {config.model}, layer {settings.layer} ({settings.mlp}): floor {measured.floor:.3f}, ceiling "
         f"{measured.ceiling:.3f} (squared norms {measured.low:.3g} to {measured.high:.3g}, {measured.n} dev questions, "
-        f"{gate.spent['empty_samples']} empty samples) in {time.time() - started:.0f} s -> {config.output}"
+        f"{gate.spent['empty_samples']} empty samples) in {time.monotonic() - started:.0f} s -> {config.output}"
     )
 
 

@@ -42,7 +42,7 @@ class TrainFeaturesConfig(FittedConfig):
 
 def main(config: TrainFeaturesConfig) -> None:
     """Read, fit, score the training questions held out, write."""
-    started = time.time()
+    started = time.monotonic()
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)

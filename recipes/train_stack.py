@@ -46,7 +46,7 @@ class TrainStackConfig(FittedConfig):
 
 def main(config: TrainStackConfig) -> None:
     """Read scores, fit, score the same questions held out, write."""
-    started = time.time()
+    started = time.monotonic()
     data = read_keyed(config)
     if config.fit_on == "dev":
         data = KeyedData(data.dev, data.dev)

@@ -17,9 +17,11 @@ from kbtrain.provenance import (
     check_unchanged,
     file_sha256,
     git_state,
+    known_sha256,
     made_before,
     meta_path,
     read_meta,
+    stamp,
     unchanged,
     write_meta,
 )
@@ -34,7 +36,7 @@ def test_meta_names_the_bytes_of_the_file_and_of_each_input(tmp_path: Path) -> N
     made, given = tmp_path / "labels.jsonl", tmp_path / "questions.jsonl"
     made.write_bytes(b'{"a": 1}\n{"a": 2}\n\n')
     given.write_bytes(b"abc")
-    write_meta(made, stage="label", config={"tau": 0.2, "path": given}, inputs=[given], started=time.time() - 5)
+    write_meta(made, stage="label", config={"tau": 0.2, "path": given}, inputs=[given], started=time.monotonic() - 5)
     meta = read_meta(made)
     assert set(meta) == KEYS
     # the well-known SHA-256 of "abc"
@@ -147,3 +149,28 @@ def test_a_file_that_was_changed_is_told_from_one_that_was_not(tmp_path: Path) -
     assert unchanged(made, appended=True)
     with pytest.raises(UserError, match=r"made\.jsonl: was changed since s made it; run that again, or delete made"):
         check_unchanged(tmp_path / "none", copy, made)
+
+
+@pytest.mark.parametrize("value", ["[]", '"x"', '{"in.jsonl": ["abc"]}', '{"a": "1", "a": "2"}', '{"a": NaN}'])
+def test_damaged_meta_data_are_one_line(tmp_path: Path, value: str) -> None:
+    made = tmp_path / "x.jsonl"
+    made.write_bytes(b"{}\n")
+    meta_path(made).write_text(f'{{"schema": 1, "config": {{}}, "inputs": {value}}}')
+    with pytest.raises(UserError, match=r"x\.jsonl\.meta\.json: field '(inputs|a)': .*again$"):
+        made_before(made, {}, [made])
+
+
+def test_meta_data_that_name_no_inputs_or_hash_count_as_of_other_ones(tmp_path: Path) -> None:
+    made = tmp_path / "x.jsonl"
+    made.write_bytes(b"{}\n")
+    meta_path(made).write_text(json.dumps({"schema": 1, "config": {}, **stamp(made)}))
+    assert not made_before(made, {}, [made]) and known_sha256(made) == file_sha256(made)
+
+
+def test_time_is_measured_by_a_clock_that_nobody_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "x.jsonl"
+    made.write_bytes(b"{}\n")
+    started = time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # the wall clock was set back
+    write_meta(made, stage="s", config=None, inputs=[], started=started)
+    assert 0 <= read_meta(made)["wall_seconds"] < 60

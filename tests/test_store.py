@@ -318,3 +318,13 @@ def test_answers_that_are_gone_are_noticed_in_one_line(tmp_path: Path, damage: s
             with pytest.raises(UserError, match=message) as caught:
                 read()
             assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("meta", ["{", "[]", '{"a": NaN}', b"\xff"])
+def test_meta_data_of_a_run_that_cannot_be_read_are_one_line(tmp_path: Path, meta: str | bytes) -> None:
+    with SampleStore(tmp_path / "s.db") as store:
+        store.begin("r", {"a": 1})
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as db, db:
+        db.execute("UPDATE runs SET meta = ?", (meta,))
+    with SampleStore(tmp_path / "s.db") as store, pytest.raises(UserError, match=r"meta data of run 'r'.*damaged"):
+        store.run_meta("r")

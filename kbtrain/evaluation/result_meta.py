@@ -70,7 +70,7 @@ def result_meta(
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device(),
-        "wall_seconds": round(time.time() - started, 3),
+        "wall_seconds": round(time.monotonic() - started, 3),
         "peak_rss_mb": peak_rss_mb(),
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -28,9 +29,11 @@ def read_inputs(lines: Iterable[str], where: Path | str) -> Iterator[str | Examp
                 yield text
             continue
         try:
-            data: Any = json.loads(text)
+            data: Any = loads(text)
         except json.JSONDecodeError as error:
             raise UserError(f"{at(where, number)}: broken JSON ({error.msg} at column {error.colno})") from None
+        except ValueError as error:
+            raise UserError(f"{at(where, number)}: broken JSON ({str(error)[:80]})") from None
         if "dialogue_id" in data:
             yield jsonl.parse(TurnExample, text, where, number)
         elif "question_id" in data:

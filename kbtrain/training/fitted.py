@@ -109,7 +109,7 @@ def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, start
         **git_state(),
         "train_questions": {key: len(rows) for key, rows in data.train.items()},
         "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
-        "seconds": round(time.time() - started, 1),
+        "seconds": round(time.monotonic() - started, 1),
         "peak_rss_mb": peak_rss_mb(),
     }
     thresholds = {name: dev[key].threshold for key, name in zip(made.card.keys, made.card.names(), strict=True)}

@@ -36,7 +36,7 @@ class Recipe:
         self.name = name
         self.config = config
         self.label = label
-        self.started = time.time()
+        self.started = time.monotonic()
         self.key: dict[str, Any] = {}
         self.device = ""
         self.processes = 1
@@ -127,7 +127,7 @@ class Recipe:
 
     def facts(self, **own: object) -> dict[str, Any]:
         """The run as a card records it: its key, the method's ``own`` facts, device, processes and seconds."""
-        seconds = round(time.time() - self.started)
+        seconds = round(time.monotonic() - self.started)
         return {**self.key, **own, "device": self.device, "processes": self.processes, "seconds": seconds}
 
     def wait(self) -> None:

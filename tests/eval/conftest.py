@@ -93,7 +93,7 @@ def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple
         jsonl.write(folder / "examples" / f"{split}.jsonl", rows)
     jsonl.write(folder / "scores.jsonl", _scores(rng, questions, chances))
     for name in ("questions.jsonl", "labels.jsonl", "scores.jsonl"):
-        write_meta(folder / name, stage="made-up", config={"seed": 0}, inputs=[], started=time.time())
+        write_meta(folder / name, stage="made-up", config={"seed": 0}, inputs=[], started=time.monotonic())
     return folder
 
 

@@ -176,7 +176,7 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(
     jsonl.write(sampled_run / "verdicts.jsonl", made)
     evaluate(script, sampled_run)
     assert {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")} == by_rule  # not in use
-    write_meta(sampled_run / "labels.jsonl", stage="label", config={}, inputs=[], started=time.time(),
+    write_meta(sampled_run / "labels.jsonl", stage="label", config={}, inputs=[], started=time.monotonic(),
                extra={"label_rule": {"judge": {"judge": "contrary"}}})  # fmt: skip
     document = evaluate(script, sampled_run)
     judged = {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")}

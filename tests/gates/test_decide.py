@@ -1,6 +1,7 @@
 """A gate decides: texts or examples in, decisions out; a wrong argument is one line."""
 
 import json
+import os
 
 import pytest
 from tiny_kbm import make_folder, make_tokenizer
@@ -134,3 +135,9 @@ def test_a_bad_line_is_named():
         list(read_inputs(["Who?", '{"answer": "me"}'], "in"))
     with pytest.raises(UserError, match="in:1: broken JSON"):
         list(read_inputs(['{"question": '], "in"))
+
+
+def test_a_pipe_is_no_file_and_is_never_waited_for(folder, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    assert cli.main(["decide", str(folder), "--file", str(tmp_path / "pipe")]) == 2
+    assert "pipe: is a pipe, socket or device, expected a file" in capsys.readouterr().err
