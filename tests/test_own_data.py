@@ -1,19 +1,18 @@
-"""The page docs/own-data.md, followed to the letter against a chat server without log-probabilities."""
+"""The page docs/own-data.md, followed to the letter after pip against a chat server without log-probabilities."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_server import ModelServer
+from support.installed import Installed
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
@@ -56,20 +55,16 @@ def replies(answers: dict[str, str]) -> Any:
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.CompletedProcess[str]]]:
-    """The commands of the page in their order, run in a folder with the two files."""
-    folder = tmp_path_factory.mktemp("own")
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    """The commands of the page in their order, of an installed wheel, in a folder with the two files."""
+    installed = Installed(tmp_path_factory.mktemp("own"))
     done = []
-    with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(folder))) as server:
+    with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(installed.folder))) as server:
         for command in commands():
-            words = [word.replace("http://127.0.0.1:8000/v1", server.url) for word in command[1:]]
-            one = subprocess.run(
-                [sys.executable, "-m", "kbtrain.cli", *words], cwd=folder, env=environment, capture_output=True,
-                text=True, check=False,
-            )  # fmt: skip
+            words = [word.replace("http://127.0.0.1:8000/v1", server.url) for word in command]
+            one = installed.run(*words, NO_PROXY="127.0.0.1")
             assert one.returncode == 0, (command, one.stdout, one.stderr)
             done.append(one)
-    return folder, done
+    return installed.folder, done
 
 
 def test_six_commands_lead_from_two_files_to_a_decision(followed: Any) -> None:
