@@ -6,6 +6,9 @@ questions alone. Writes a gate folder (kbtrain.load_gate opens it) of some kilob
 
 The prompts are those that were sampled with: own templates are read from what the examples were made of.
 
+With --answered-by the model is a small one that only reads the questions, and the labels are of another's answers: for
+models behind an API. The card says so; it costs one pass of the reader, and the other model's states are not seen.
+
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
 Examples:
@@ -37,6 +40,9 @@ class TrainProbeConfig(FitConfig):
     not_part_of_a_run = FitConfig.not_part_of_a_run | {"states"}
 
     model: str = Field(description="the model that answers: embedded name, local folder or hub id")
+    answered_by: str | None = Field(
+        None, description="the model whose answers made the labels, if model only reads the question; null: model"
+    )
     dev: Path | None = Field(None, description="dev examples (JSONL), for figures; they choose nothing")
     states: Path | None = Field(None, description="folder where states are kept; null: OUTPUT/states")
     condition: Literal["llm", "rag"] = Field("llm", description="read the plain prompt, or the one with a reference")
@@ -100,7 +106,7 @@ def main(config: TrainProbeConfig) -> None:
         prompt_fingerprint=asked_fingerprint(tokenizer, own),
         heads={key: one.layers for key, one in fitted.items()},
         label_rule=rule,
-        **config.model_dump(include={"condition", "method", "labels", "keys"}),
+        **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
     recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts()))
     return None

@@ -215,6 +215,17 @@ def test_a_folder_is_small_and_says_all(train, folder):
     assert "<svg" in (output / "layers.svg").read_text()
 
 
+def test_the_card_of_a_reader_says_that_another_model_answers(train, folder, tmp_path):
+    own = kbtrain.load_gate(train())
+    proxy = kbtrain.load_gate(train(answered_by="big-model", output=tmp_path / "proxy"))
+    assert (own.card.answered_by, own.card.stage) == (None, "prefill")
+    assert (proxy.card.answered_by, proxy.card.stage) == ("big-model", "question")
+    assert proxy.score_all(["Who wrote it?"]) == own.score_all(["Who wrote it?"])
+    readme = (tmp_path / "proxy" / "README.md").read_text()
+    assert "A proxy: labels are of the answers of `big-model`" in readme and f"one pass of `{folder}`" in readme
+    assert "needs anyway" not in readme and "A proxy" not in (tmp_path / "probe" / "README.md").read_text()
+
+
 def test_a_probe_of_the_second_judgement_reads_the_retrieved_text(train, data, tmp_path):
     rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
     given = [GateExample(**{**row, "benefit": None, "soft_benefit": None}) for row in rows]

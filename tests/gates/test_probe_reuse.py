@@ -92,7 +92,9 @@ def test_three_steps_ask_the_probe_within_the_answer(llm, gate, monkeypatch):
 
 
 def test_a_probe_of_another_model_passes_its_own(llm, gate):
-    other = gate.card.model_copy(update={"base_fingerprint": "00000000-00000000"})
+    gate.card, own = gate.card.model_copy(update={"answered_by": "another"}), gate.card
+    assert not reads_its_model(gate, llm)  # its labels are of another model's answers
+    other = own.model_copy(update={"base_fingerprint": "00000000-00000000"})
     gate.card = other
     assert not reads_its_model(gate, llm)
     assert len(answer(QUESTIONS, gate, 0.0, llm, Finder(), k=1)) == 12

@@ -49,14 +49,16 @@ class ProbeCard(KeyedCard):
     """``condition``: the prompt whose states are read, without (``llm``) or with retrieved text (``rag``).
 
     ``heads``: figures of every layer that was tried, by key. The weights are beside it; the states are those of
-    ``base_model``, which is needed to open it.
+    ``base_model``, which is needed to open it. ``answered_by``: the model whose answers made the labels, where that is
+    another one and ``base_model`` only reads the question; None: ``base_model`` answers.
     """
 
     PREFIX = "probe"
-    NO_SCORE = frozenset({"thresholds", "heads", "run"})
+    NO_SCORE = frozenset({"thresholds", "heads", "run", "answered_by"})
     kind: Literal["probe"] = "probe"
     base_model: str
     base_fingerprint: str
+    answered_by: str | None = None
     dtype: str
     prompt_fingerprint: str
     condition: Asked
@@ -67,8 +69,12 @@ class ProbeCard(KeyedCard):
 
     @property
     def stage(self) -> Stage:
-        """After the prefill of the answer's own prompt, or of the one with what the search found."""
-        return "prefill" if self.condition == "llm" else "search"
+        """After the prefill of the answer's own prompt, or of the one with what the search found; a reader's pass needs
+        nothing of the model that answers.
+        """
+        if self.condition == "rag":
+            return "search"
+        return "prefill" if self.answered_by is None else "question"
 
 
 class Reader:

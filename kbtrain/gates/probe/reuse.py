@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def reads_its_model(gate: object, llm: object) -> bool:
-    """True if the gate is a probe of the plain prompt of the very model that answers."""
+    """True if the gate is a probe of the plain prompt of the very model that answers, fitted to its answers."""
     if not (isinstance(gate, Probe) and isinstance(llm, TransformersLLM)) or gate.reader.condition != "llm":
         return False
-    return gate.card is not None and gate.card.base_fingerprint == base_fingerprint(llm.name)
+    card = gate.card
+    return card is not None and card.answered_by is None and card.base_fingerprint == base_fingerprint(llm.name)
 
 
 def plain_answers(

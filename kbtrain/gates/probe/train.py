@@ -167,13 +167,22 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Key, str], n_comp
         for key, head in gate.heads.items()
     ]
     base, reads = card.base_model, "the plain question" if card.condition == "llm" else "question and retrieved text"
+    if card.answered_by is None:
+        price = "A decision is a dot product beside a prefill that the answer needs anyway."
+        holds = f"Holds for `{base}` with weights of fingerprint `{card.base_fingerprint}` only; both are checked."
+    else:
+        price = f"A decision costs one pass of `{base}`, which only reads: `{card.answered_by}` answers."
+        holds = (
+            f"A proxy: labels are of the answers of `{card.answered_by}`, whose own states are not seen; the reader is "
+        )
+        holds += f"`{base}` with weights of fingerprint `{card.base_fingerprint}`, which is checked."
     return ModelCard(
         title=f"Probe of {base}",
-        what=f"Says from the states of `{base}`, at the last token of the prompt that it answers ({reads}), whether "
-        "retrieval is needed.\nA decision is a dot product beside a prefill that the answer needs anyway.",
+        what=f"Says from the states of `{base}`, at the last token of its own answering prompt ({reads}), whether "
+        f"retrieval is needed.\n{price}",
         use=USE_QUESTION,
         points=(
-            f"Holds for `{base}` with weights of fingerprint `{card.base_fingerprint}` only; both are checked.",
+            holds,
             f"Method: {card.method}, {card.labels} labels, states read in {card.dtype}.",
             *heads,
             f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
