@@ -1,10 +1,12 @@
-"""Memory of the process: freed blocks are kept for the next product (mallopt); and the memory of the machine."""
+"""Memory of the process: freed blocks are kept for the next product (mallopt); and the memory it may take in all."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
+import re
+from pathlib import Path
 
 _TRIM, _MMAP, _ARENAS = -1, -3, -8  # numbers of mallopt's parameters in glibc
 _LARGEST = 32 * 2**20  # bytes; glibc takes no more
@@ -22,6 +24,45 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _NEVER)) and bool(mallopt(_ARENAS, 1))
 
 
+_CGROUPS, _OF_PROCESS, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
+
+
 def machine_memory() -> int:
-    """Bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes that may be taken here: the machine's, or a container's share (cgroup), if that is less."""
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *cgroup_limits(_OF_PROCESS, _CGROUPS)])
+
+
+def available_memory() -> int:
+    """Bytes that may still be taken without swapping, as the kernel estimates it; at most :func:`machine_memory`."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:  # not Linux
+        found = None
+    return min(int(found[1]) * 1024, machine_memory()) if found else machine_memory()
+
+
+def cgroup_limits(of_process: Path, mounted: Path) -> list[int]:
+    """Limits in bytes of this process's cgroup and of those that hold it, version 1 and 2; none is no entry."""
+    try:
+        lines = of_process.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found = []
+    for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, name = (mounted / "memory", "memory.limit_in_bytes") if kinds else (mounted, "memory.max")
+        own = root / path.lstrip("/")
+        for folder in (own, *own.parents):  # in a container its own limit may stand at the root of what is mounted
+            if folder.is_relative_to(root):
+                found.append(_number(folder / name))
+    return [limit for limit in found if limit is not None]
+
+
+def _number(path: Path) -> int | None:
+    """The file's number; None for "max", or no such file."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

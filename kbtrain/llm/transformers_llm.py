@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.memory import machine_memory
+from kbtrain.kernels.memory import available_memory, machine_memory
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
@@ -83,7 +83,9 @@ class TransformersLLM:
         ``done`` are (question, condition) pairs that are stored already: a batch that is wholly done is skipped, one
         that is partly done is computed whole and only its missing part returned, so the bytes are those of one run.
         """
-        works = [functools.partial(self._answers, sampler) for sampler in self._ready_samplers()]
+        samplers = self._ready_samplers()
+        self._warn_if_short(len(samplers))
+        works = [functools.partial(self._answers, sampler) for sampler in samplers]
         yield from parallel_batches(works, self._batches(requests, done))
 
     def answer_by(self, sampler: BatchSampler, requests: Iterable[AnswerRequest]) -> Iterator[list[SampleSet]]:
@@ -98,6 +100,18 @@ class TransformersLLM:
         while len(self._replicas) < wanted:
             self._replicas.append(self._sampler.replica())
         return [self._sampler, *self._replicas[:wanted]]
+
+    def _warn_if_short(self, at_once: int) -> None:
+        """One line before the work starts: a system that has no memory left kills without a word."""
+        if self.model.device.type != "cpu":
+            return
+        need, there = at_once * batch_bytes(self.model, self.limits, self.sampling), available_memory()
+        if need > there:
+            warnings.warn(
+                f"a full batch takes up to {need / 1e9:.1f} GB more, and {there / 1e9:.1f} GB are available: the "
+                "system may end this process; smaller batch_rows and batch_prompt_tokens take less",
+                stacklevel=3,
+            )
 
     def _batches(self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
         """Every batch of which something is missing."""
@@ -142,6 +156,16 @@ class TransformersLLM:
         parts = (prompt.indices[:half], prompt.indices[half:])
         found = [self._drawn(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
         return len(prompt.ids), found[0] + found[1]
+
+
+def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
+    """Bytes that a full batch takes at most beside the weights: keys and values of prompts and answers, a layer's
+    results over all prompts in fp32, and the rows' logits, twice."""
+    config = model.config.get_text_config()
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    tokens = limits.prompt_tokens + limits.rows * sampling.max_new_tokens
+    layer = 4.0 * limits.prompt_tokens * (6 * config.hidden_size + 3 * inner)
+    return float(tokens * _token_bytes(model) + layer + 2 * 4.0 * limits.rows * config.vocab_size)
 
 
 def _token_bytes(model: PreTrainedModel) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.memory import machine_memory
+from kbtrain.kernels.memory import available_memory, machine_memory
 from kbtrain.models.adapters import folder_of, weight_files
 
 if TYPE_CHECKING:
@@ -80,13 +81,15 @@ def check_rows(rows: Sequence[Row], ids: Sequence[str]) -> None:
 
 
 def check_fits(config: PlannedTraining, device: str, longest: int, processes: int) -> None:
-    """Raises :class:`UserError` if a batch of the longest rows cannot fit into the device's memory, by the plan."""
+    """Raises :class:`UserError` if a batch of the longest rows cannot fit into the device's memory, by the plan; warns
+    if it would not fit into what is free of a machine's."""
     from kbtrain.training.plan.memory import CONTEXT
     from kbtrain.training.plan.plan import make_plan
 
     layout: Any = launched_layout() if processes > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true" else "none"
     there, context = device_memory(device), CONTEXT if device.startswith("cuda") else 0.5e9
-    if _at_most(config, longest) < there / 2:
+    free = there if device.startswith("cuda") else min(there, float(available_memory()))
+    if _at_most(config, longest) < min(there / 2, free):
         return  # plainly so: the plan's pass over the model's layers would only take time
     shorter: Any = config.model_copy(update={"max_length": max(16, min(longest, config.max_length))})
     need = make_plan(shorter, processes, context, [layout]).memory[0]
@@ -94,6 +97,12 @@ def check_fits(config: PlannedTraining, device: str, longest: int, processes: in
         raise UserError(
             f"key 'device_batch_size': {config.device_batch_size} rows of {longest} tokens need about "
             f"{need.peak / 1e9:.1f} GB on a device of {there / 1e9:.1f} GB; 'kbtrain plan' says what would fit"
+        )
+    if need.peak > free:
+        warnings.warn(
+            f"this training needs about {need.peak / 1e9:.1f} GB, and {free / 1e9:.1f} GB are available: the system "
+            "may end it; 'kbtrain plan' says what takes less",
+            stacklevel=2,
         )
 
 

@@ -72,6 +72,15 @@ def test_a_batch_that_cannot_fit_is_refused_before_weights_are_opened(tmp_path, 
         check_fits(config, "cpu", 4000, 1)
 
 
+def test_a_training_that_may_be_killed_is_warned_of(tmp_path, monkeypatch):
+    make_folder(tmp_path / "m")
+    config = PlannedTraining(model=str(tmp_path / "m"), device_batch_size=64, max_length=4000, dtype="fp32")
+    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 9e12)
+    monkeypatch.setattr("kbtrain.training.checks.available_memory", lambda: 2e9)
+    with pytest.warns(UserWarning, match=r"needs about \d+\.\d GB, and 2\.0 GB are available: the system may end it"):
+        check_fits(config, "cpu", 4000, 1)
+
+
 def test_the_launchers_zero_stage_is_read_from_its_file(monkeypatch):
     for name, layout in (("zero2", "zero2"), ("zero2_offload", "zero2_offload"), ("zero3", "zero3")):
         monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", f"ds_configs/{name}.json")
