@@ -62,9 +62,11 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.forecast import duration
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, made_before, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_path, read_meta, write_meta
 from kbtrain.records import Example, Split, TurnExample
 from kbtrain.training.data import label_rule, own_prompts
+
+FIT = "fit"  # stage of the gates that are fitted here
 
 
 class ScoreConfig(ForecastConfig, ScoringConfig):
@@ -227,14 +229,21 @@ def make_turn_gates(config: ScoreConfig, asked: Asked) -> None:
     for name, kind in GATES.items():
         wanted = name in config.only or (not config.only and labelled) or name in map(str, config.members)
         target = config.run / name / CARD
-        if kind.fit and wanted and not made_before(target, {"gate": name}, [source], noted_later=True):
+        if kind.fit and "turn" in kind.reads and wanted and to_fit(target, name, source):
             with writing(target.parent):
                 fitted(name, asked.train, target.parent)
-                write_meta(target, stage="fit", config={"gate": name}, inputs=[source])
+                write_meta(target, stage=FIT, config={"gate": name}, inputs=[source])
     if config.members:
         folders = [config.run / member for member in config.members]
         open_member = partial(load_gate, dtype=config.dtype, device=config.device)
         AverageGate.of(config.run / "average", folders, open_member)
+
+
+def to_fit(target: Path, name: str, source: Path) -> bool:
+    """True unless the gate was fitted to these turns already, or a recipe made it: that one is the user's."""
+    if meta_path(target).exists() and read_meta(target).get("stage") != FIT:
+        return False
+    return not made_before(target, {"gate": name}, [source], noted_later=True)
 
 
 def trained_on(config: ScoreConfig, asked: Asked, gate: GateHandle) -> dict[str, int]:

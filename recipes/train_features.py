@@ -25,11 +25,12 @@ from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, held_out_scores
 from kbtrain.gates.score_stage import attach_hits
 from kbtrain.prompts.kbm import Key
+from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.data import Labelled
-from kbtrain.training.fitted import FittedConfig, FittedGate, KeyedData, finish_fitted, read_keyed
+from kbtrain.training.fitted import FittedGate, KeyedData, finish_fitted, read_keyed
 
 
-class TrainFeaturesConfig(FittedConfig):
+class TrainFeaturesConfig(KeyedFitConfig):
     """Settings of this script."""
 
     index: Path = Field(description="folder of the BM25 index; its document frequencies are kept in the gate's folder")

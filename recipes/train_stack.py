@@ -32,10 +32,11 @@ from kbtrain.gates.stack.gate import Member, StackCard, combined, make_members
 from kbtrain.gates.stack.linear import Columns, Input, fit_linear, held_out_log_odds
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateExample
-from kbtrain.training.fitted import FittedConfig, FittedGate, KeyedData, finish_fitted, read_keyed
+from kbtrain.training.config import KeyedFitConfig
+from kbtrain.training.fitted import FittedGate, KeyedData, finish_fitted, read_keyed
 
 
-class TrainStackConfig(FittedConfig):
+class TrainStackConfig(KeyedFitConfig):
     """Settings of this script."""
 
     run: Path = Field(description="run folder with scores/ and the members' folders")

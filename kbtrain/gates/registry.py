@@ -59,7 +59,7 @@ class Kind:
     ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``names`` of its
     scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
     ``headline``: names that a report's headline may carry, the most telling first. ``fit``: of gates that are fitted
-    to labelled turns in seconds.
+    in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed.
     """
 
     card: type[GateCard]
@@ -68,7 +68,7 @@ class Kind:
     names: Callable[[Any], tuple[str, ...]]
     made_by: str
     headline: tuple[str, ...] = ()
-    fit: Callable[[Sequence[TurnExample]], Gate] | None = None
+    fit: Callable[[Sequence[Any], Sequence[float]], Gate] | None = None
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
@@ -133,7 +133,7 @@ GATES: dict[str, Kind] = {
         DialogueStateGate.load,
         TURN,
         _named("dialogue_state"),
-        "eval/score.py",
+        "recipes/fit_gate.py",
         fit=DialogueStateGate.fit,
     ),
     "structural": Kind(
@@ -141,7 +141,7 @@ GATES: dict[str, Kind] = {
         StructuralGate.load,
         TURN,
         _named("structural"),
-        "eval/score.py",
+        "recipes/fit_gate.py",
         fit=StructuralGate.fit,
     ),
     "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py"),
@@ -389,7 +389,8 @@ def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
     kind = kinds()[name]
     if kind.fit is None:
         raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
-    gate = kind.fit(train)
+    known = [turn for turn in train if turn.label is not None]
+    gate = kind.fit(known, [float(bool(turn.label)) for turn in known])
     if gate.card is None:
         raise UserError(f"gate '{name}': its fit() gives no card to write")
     gate.card.write(folder)

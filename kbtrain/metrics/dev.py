@@ -21,14 +21,16 @@ def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> Thresho
 
 
 def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[str, float]:
-    """``loss`` (nats), ``auroc``, ``average_precision``, and ``f1`` at the best threshold for these very examples.
+    """``loss`` (nats; only of scores in [0, 1]), ``auroc``, ``average_precision``, ``f1`` at the best threshold.
 
     ``f1`` is for choosing between checkpoints on dev; it is no estimate of F1 elsewhere.
     """
-    p = np.clip(np.asarray(scores, dtype=float), 1e-6, 1 - 1e-6)
-    found = classify("needed", np.asarray(need) > 0.5, p, p > best_f1_threshold(need, list(p)).value)
-    values = {"auroc": found.auroc, "average_precision": found.average_precision, "f1": found.f1}
-    return {"loss": log_loss(need, scores)} | {name: value for name, value in values.items() if value is not None}
+    values = np.asarray(scores, dtype=float)
+    found = classify("needed", np.asarray(need) > 0.5, values, values > best_f1_threshold(need, scores).value)
+    figures = {"auroc": found.auroc, "average_precision": found.average_precision, "f1": found.f1}
+    if ((values >= 0) & (values <= 1)).all():  # a score that is no probability has no log loss
+        figures = {"loss": log_loss(need, scores), **figures}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def intervals_of_examples(

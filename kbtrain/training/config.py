@@ -37,6 +37,25 @@ class FitConfig(Config):
         return (self.output,)
 
 
+class FittedConfig(Config):
+    """Settings of every recipe that fits a gate in seconds."""
+
+    train: Path = Field(description="training examples (JSONL)")
+    dev: Path = Field(description="dev examples (JSONL); they choose the thresholds noted in the folder")
+    output: Path = Field(description="folder the gate is written to")
+    labels: Labels = Field("soft", description="hard, or soft (sampled shares)")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output,)
+
+
+class KeyedFitConfig(FittedConfig):
+    """Settings of every such recipe for gates with several keys."""
+
+    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
+    seed: int = Field(0, ge=0, description="of the folds")
+
+
 class TrainingConfig(FitConfig):
     """Settings of every training; a recipe adds its own.
 

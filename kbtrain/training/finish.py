@@ -22,7 +22,7 @@ from kbtrain.metrics.ranking import separations
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
 from kbtrain.records import Example, GateExample, GateScore, TurnExample
-from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig
+from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.run import write_run_files
@@ -78,7 +78,7 @@ class Ending:
     method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as
     whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the
     result of the comparison on opening again, in words; ``questions``: the training examples, whose hashes stand in
-    the folder.
+    the folder; ``inputs``: further files it was made from; ``started``: the stage's ``time.time()`` at its begin.
     """
 
     save: Callable[[], tuple[float, Mapping[str, float]]]
@@ -91,9 +91,11 @@ class Ending:
     score: Callable[[], None] | None = None
     compared: str = "scores equal"
     questions: Sequence[Example] = ()
+    inputs: Sequence[Path] = ()
+    started: float | None = None
 
 
-def finish(config: FitConfig, state: TrainerState | None, ending: Ending) -> str:
+def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending: Ending) -> str:
     """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said.
 
     ``state`` is transformers' trainer state, None where nothing was trained in steps.
@@ -106,7 +108,14 @@ def finish(config: FitConfig, state: TrainerState | None, ending: Ending) -> str
     write_trained_on(output, ending.questions)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
     facts = {**ending.facts, "weights": stamp_weights(output)}
-    write_meta(output / ending.last, stage=ending.stage, config=run, inputs=list(inputs), extra=facts)
+    write_meta(
+        output / ending.last,
+        stage=ending.stage,
+        config=run,
+        inputs=[*inputs, *ending.inputs],
+        extra=facts,
+        started=ending.started,
+    )
     if ending.score:
         ending.score()
     if not getattr(config, "keep_checkpoints", False):

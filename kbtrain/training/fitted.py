@@ -1,4 +1,4 @@
-"""Gates with several keys that are fitted in seconds: their data, and the ending that all of them share."""
+"""Gates that are fitted in seconds: data of several keys, and what they hand to the ending of every training."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field
-
-from kbtrain.config import Config
-from kbtrain.gate_folder import CARD, HeldOut, KeyedCard, write_held_out, write_trained_on
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Gate, HeldOut, KeyedCard, write_held_out, write_trained_on
 from kbtrain.prompts.kbm import Key
-from kbtrain.provenance import git_state, package_versions, peak_rss_mb, write_meta
+from kbtrain.provenance import git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split
-from kbtrain.training.data import Labelled, Labels, check_disjoint, label_rule, labelled_questions
-from kbtrain.training.finish import TOLERANCE, USE_QUESTION, DevScores, largest_difference, save_checked
+from kbtrain.training.config import FittedConfig, KeyedFitConfig
+from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
+from kbtrain.training.finish import (
+    TOLERANCE,
+    USE_QUESTION,
+    DevScores,
+    Ending,
+    finish,
+    largest_difference,
+    save_checked,
+    snippet,
+)
 from kbtrain.training.model_card import ModelCard
-from kbtrain.training.run import write_run_files
-
-
-class FittedConfig(Config):
-    """Keys of every recipe that fits a gate with several keys in seconds."""
-
-    train: Path = Field(description="training examples (JSONL)")
-    dev: Path = Field(description="dev examples (JSONL); they choose the thresholds noted in the folder")
-    output: Path = Field(description="folder the gate is written to")
-    keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
-    labels: Labels = Field("soft", description="hard, or soft (sampled shares)")
-    seed: int = Field(0, ge=0, description="of the folds")
-
-    def writes(self) -> tuple[Path, ...]:
-        return (self.output,)
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class KeyedData:
         return list({example.id: example for example in examples if isinstance(example, GateExample)}.values())
 
 
-def read_keyed(config: FittedConfig) -> KeyedData:
+def read_keyed(config: KeyedFitConfig) -> KeyedData:
     """Both files. Raises :class:`UserError` for a key without labels, and for splits that overlap."""
     train: dict[Key, list[Labelled]] = {}
     dev: dict[Key, list[Labelled]] = {}
@@ -97,7 +90,7 @@ class _Known:
         return [self.by_id[example.id] for example in examples]
 
 
-def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, started: float) -> str:
+def finish_fitted(config: KeyedFitConfig, data: KeyedData, made: FittedGate, started: float) -> str:
     """Write the folder, open it again, compare, describe; returns the sentence to be said."""
     ids = [example.id for example in data.questions("dev")]
     dev = {}
@@ -127,16 +120,77 @@ def finish_fitted(config: FittedConfig, data: KeyedData, made: FittedGate, start
         return max(largest_difference(made.dev[name], again[name]) for name in card.names())
 
     page = _model_card(card, made, dev)
-    worst = save_checked(config.output, write, difference, TOLERANCE, page.text)
-    write_run_files(config.output, config, ("train", "dev"), None)
-    facts = {"dev": {key: of_key.metrics for key, of_key in dev.items()}}
-    inputs = [config.train, config.dev, *made.inputs]
-    write_meta(config.output / CARD, stage="train", config=run, inputs=inputs, extra=facts, started=started)
-    figures = ", ".join(f"{key} {one.metrics['auroc']:.3f}" for key, one in dev.items() if "auroc" in one.metrics)
-    return (
-        f"{len(data.questions())} questions, fitted in {run['seconds']} s; AUROC on dev: {figures or 'one class'}; "
-        f"saved, opened again, scores equal (to {worst:.0e}) -> {config.output}"
+    figures = {f"auroc_{key}": one.metrics["auroc"] for key, one in dev.items() if "auroc" in one.metrics}
+    ending = Ending(
+        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), figures),
+        trained_on=f"{len(data.questions())} questions",
+        run=run,
+        facts={"dev": {key: of_key.metrics for key, of_key in dev.items()}},
+        inputs=made.inputs,
+        started=started,
     )
+    return finish(config, None, ending)
+
+
+def finish_single(
+    config: FittedConfig,
+    gate: Gate,
+    open_again: Callable[[Path], Gate],
+    train: Sequence[Labelled],
+    rows: Sequence[Labelled],
+    started: float,
+) -> str:
+    """End the fitting of a gate with one score, whose card has what it learnt; ``rows``: of dev.
+
+    A gate with weights writes them by ``save_beside(folder)``. Returns the sentence to be said.
+    """
+    dev, fitted_card = DevScores.of(gate, rows, config.dev), gate.card
+    if fitted_card is None:
+        raise UserError(f"gate '{gate.name}': no card to write")
+    run = {
+        **fitted_card.run,
+        **config.model_dump(mode="json"),
+        **git_state(),
+        "train_examples": len(train),
+        "dev_examples": len(rows),
+        "seconds": round(time.time() - started, 1),
+        "peak_rss_mb": peak_rss_mb(),
+    }
+    about = {"label_rule": label_rule(config.train), "versions": package_versions()}
+    known = {name: value for name, value in about.items() if name not in fitted_card.ABSENT}
+    card = fitted_card.model_copy(update={"run": run, "thresholds": {gate.name: dev.threshold}, **known})
+
+    def write(folder: Path) -> None:
+        if hasattr(gate, "save_beside"):
+            gate.save_beside(folder)
+        card.write(folder)
+
+    def difference(folder: Path) -> float:
+        return largest_difference(dev.scores, open_again(folder).score(dev.examples))
+
+    page = ModelCard(
+        title=f"Retrieval gate (`{gate.name}`)",
+        what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
+        use=snippet(dev.examples),
+        points=(f"Labels: {config.labels}; a higher score means that retrieval is more needed.",),
+        limits="it was fitted to the data named below; other data were not tried.",
+        of_dev=dev.counts(),
+        metrics=dev.table,
+        threshold=dev.threshold_text,
+        run=run,
+        versions=package_versions(),
+        n_probe=len(rows),
+        tags=("adaptive-retrieval",),
+    )
+    ending = Ending(
+        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), dev.metrics),
+        trained_on=f"{len(train)} examples",
+        run=run,
+        facts={"dev": dev.metrics},
+        questions=[row.example for row in train],
+        started=started,
+    )
+    return finish(config, None, ending)
 
 
 def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Key, DevScores]) -> ModelCard:

@@ -146,6 +146,13 @@ def test_threshold_is_the_best_f1_of_dev_with_the_fewest_retrievals():
     assert metrics["loss"] == pytest.approx(-sum(map(math.log, (0.9, 0.8, 0.6, 0.8, 0.9))) / 5)
 
 
+def test_scores_that_are_no_probabilities_keep_their_order_and_have_no_loss():
+    # By hand: of the 2 x 3 pairs of a needed and another turn, 5 are in order (3 against 4 is not). Precision at the
+    # needed ones is 1 and 2/3; retrieving the three above 2.5 has F1 2 * 2 / (3 + 2).
+    metrics = classifier_metrics([1, 1, 0, 0, 0], [9.0, 3.0, 4.0, 2.0, -5.0])
+    assert metrics == pytest.approx({"auroc": 5 / 6, "average_precision": (1 + 2 / 3) / 2, "f1": 0.8})
+
+
 def small_bert():
     from transformers import BertConfig, BertForSequenceClassification
 

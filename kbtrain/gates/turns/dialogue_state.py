@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def labelled(gate: str, examples: Sequence[TurnExample]) -> tuple[list[TurnExample], list[bool]]:
-    """The turns that have a label, and their labels. Raises :class:`UserError` for a single class."""
-    known = [example for example in examples if example.label is not None]
-    labels = [bool(example.label) for example in known]
+def labelled(
+    gate: str, examples: Sequence[TurnExample], need: Sequence[float] | None = None
+) -> tuple[list[TurnExample], list[bool]]:
+    """The turns that have a label, and their labels (or those that ``need`` gives).
+
+    Raises :class:`UserError` for a single class.
+    """
+    known = [example for example in examples if need is not None or example.label is not None]
+    labels = [bool(example.label) for example in known] if need is None else [value > 0.5 for value in need]
     if len(set(labels)) < 2:
         raise UserError(f"{gate} gate: {len(known)} labelled turns of one class, nothing to learn")
     return known, labels
@@ -69,12 +74,18 @@ class DialogueStateGate(Gate):
         self.card: DialogueStateCard = card
 
     @classmethod
-    def fit(cls, examples: Sequence[TurnExample], c: float = C, least_turns: int = LEAST_TURNS) -> DialogueStateGate:
+    def fit(
+        cls,
+        examples: Sequence[TurnExample],
+        need: Sequence[float] | None = None,
+        c: float = C,
+        least_turns: int = LEAST_TURNS,
+    ) -> DialogueStateGate:
         """Learn from labelled turns (scikit-learn). Raises :class:`UserError` for a single class."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known, labels = labelled("dialogue_state", examples)
+        known, labels = labelled("dialogue_state", examples, need)
         names, table = feature_table([dialogue_features(example) for example in known], least_turns)
         scaler = StandardScaler()
         values = scaler.fit_transform(table)

@@ -70,12 +70,12 @@ class StructuralGate(Gate):
         self.card: StructuralCard = card
 
     @classmethod
-    def fit(cls, examples: Sequence[TurnExample]) -> StructuralGate:
+    def fit(cls, examples: Sequence[TurnExample], need: Sequence[float] | None = None) -> StructuralGate:
         """Learn from labelled turns (scikit-learn, L2 with C = 1). Raises :class:`UserError` for a single class."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known, labels = labelled("structural", examples)
+        known, labels = labelled("structural", examples, need)
         scaler = StandardScaler().fit([structure(example) for example in known])
         model = LogisticRegression(class_weight="balanced", max_iter=1000)
         model.fit(scaler.transform([structure(example) for example in known]), labels)

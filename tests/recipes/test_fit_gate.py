@@ -1,0 +1,123 @@
+"""A new gate is one room and one line in GATES: it is fitted, kept, opened again and decides, without a recipe."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from support.scripts import here
+from tiny_turns import turn
+
+import kbtrain
+from kbtrain import cli, jsonl
+from kbtrain.gate_folder import Gate, GateCard, trained_among
+from kbtrain.gates.registry import GATES, Kind
+from kbtrain.provenance import read_meta
+from kbtrain.records import GateExample, GateScore
+
+
+class LengthCard(GateCard):
+    ABSENT = frozenset({"base_model"})
+    kind: Literal["length"] = "length"
+    slope: float
+
+
+class Length(Gate):
+    """Score = the question's words, turned so that it rises with the need of retrieval."""
+
+    name = "length"
+    broken = False
+
+    def __init__(self, card: LengthCard) -> None:
+        self.card = card
+
+    @classmethod
+    def fit(cls, examples: Sequence[GateExample], need: Sequence[float]) -> "Length":
+        mean = sum(need) / len(need)
+        words = [len(example.question.split()) for example in examples]
+        rises = sum(n * (value - mean) for n, value in zip(words, need, strict=True)) > 0
+        return cls(LengthCard(slope=1.0 if rises else -1.0))
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        return [self.card.slope * len(example.question.split()) for example in examples]
+
+
+def opened(folder, dtype, device):
+    card = LengthCard.read(folder)
+    return Length(card.model_copy(update={"slope": 2.0}) if Length.broken else card)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Questions that are not mastered where they are long; the gate is in GATES."""
+    monkeypatch.setitem(
+        GATES,
+        "length",
+        Kind(LengthCard, opened, frozenset({"question"}), lambda card: ("length",), "x", fit=Length.fit),
+    )
+    for split in ("train", "dev"):
+        rows = []
+        for i in range(30):
+            question = f"What is the {split} {i}?" + " And why is that so?" * (i % 2)
+            rows.append(
+                replace(
+                    GateExample.ask(question),
+                    id=f"{split}{i}",
+                    question_id=f"{split}{i}",
+                    split=split,
+                    mastery=i % 2 == 0,
+                    benefit=i % 2 == 1,
+                )
+            )
+        jsonl.write(tmp_path / f"{split}.jsonl", rows)
+    return [
+        word for name in ("train", "dev") for word in (f"--{name}", tmp_path / f"{name}.jsonl")
+    ] + ["--output", tmp_path / "length", "--gate", "length", "--labels", "hard"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["mastery", "benefit"])
+def test_a_gate_of_one_room_and_one_line_is_fitted_and_decides(files, tmp_path, capsys, key):
+    done = here("recipes/fit_gate.py", *files, "--key", key)
+    assert done.returncode == 0, done.stderr
+    assert "30 examples, fitted in" in done.stdout and "scores equal (to 0e+00)" in done.stdout
+    gate = kbtrain.load_gate(tmp_path / "length")
+    assert gate.score(["Who wrote it?"]) == [3.0]  # more words, more need: for both directions of the label
+    assert gate.threshold is not None and gate.card.thresholds["length"].rule == "best_f1"
+    assert read_meta(tmp_path / "length" / "gate.json")["dev"]["auroc"] == 1.0
+    assert "## Threshold" in (tmp_path / "length" / "README.md").read_text()
+    assert len(trained_among(tmp_path / "length", list(jsonl.read(GateExample, tmp_path / "train.jsonl")))) == 30
+    assert cli.main(["decide", str(tmp_path / "length"), "Why?", "What is it? And why is that so, now?"]) == 0
+    decided = [json.loads(line)["retrieve"] for line in capsys.readouterr().out.splitlines()]
+    assert decided == [False, True]
+
+
+def test_a_folder_that_scores_otherwise_when_opened_is_not_kept(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(Length, "broken", True)
+    done = here("recipes/fit_gate.py", *files)
+    assert done.returncode == 2 and "scores differently from the trained one" in done.stderr
+    assert not (tmp_path / "length" / "gate.json").exists()
+
+
+def test_a_gate_that_cannot_be_fitted_here_names_what_makes_it(files):
+    for name, says in (("probe", "it has no fit; run recipes/train_probe.py"), ("lengt", "did you mean 'length'")):
+        done = here("recipes/fit_gate.py", *files, "--gate", name)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and says in done.stderr
+
+
+@pytest.mark.parametrize("name", ["structural", "dialogue_state"])
+def test_the_gates_of_turns_are_fitted_by_the_same_command_and_stay_as_they_were_made(name, tmp_path):
+    rows = {split: [turn(i, split) for i in range(40)] for split in ("train", "dev", "test")}
+    jsonl.write(tmp_path / "turns.jsonl", [row for part in rows.values() for row in part])
+    jsonl.write(tmp_path / "some.jsonl", [*rows["train"][:24], *rows["dev"]])
+    done = here(
+        "recipes/fit_gate.py", "--gate", name, "--train", tmp_path / "some.jsonl", "--dev", tmp_path / "some.jsonl",
+        "--output", tmp_path / name,
+    )  # fmt: skip
+    assert done.returncode == 0 and "24 examples, fitted in" in done.stdout, done.stderr
+    made = kbtrain.load_gate(tmp_path / name)
+    scored = here("eval/score.py", "--run", tmp_path, "--only", name)
+    assert scored.returncode == 0, scored.stderr
+    stored = {row.question_id: row.score for row in jsonl.read(GateScore, tmp_path / "scores" / f"{name}.jsonl")}
+    assert [stored[row.id] for row in rows["test"]] == pytest.approx(made.score(rows["test"]))
+    assert kbtrain.load_gate(tmp_path / name).card.run == made.card.run
