@@ -120,8 +120,10 @@ def _choices(annotation: Any) -> str:
         return f"[{_choices(arguments[0])},...]"
     if origin is dict:
         return f"{{{_choices(arguments[0])}: {_choices(arguments[1])},...}}"
-    names = {bool: "true|false", int: "N", float: "X", str: "TEXT", Path: "PATH"}
-    return names.get(annotation, "VALUE")
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"{{{', '.join(annotation.model_fields)}}}"
+    names = {bool: "true|false", int: "N", float: "X", str: "TEXT", Path: "PATH", type(None): "null"}
+    return names.get(annotation, "ANYTHING")
 
 
 def _shown(value: Any) -> str:
