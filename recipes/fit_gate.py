@@ -2,7 +2,8 @@
 
 The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It is handed the labelled plain
 questions (or turns) and for each the probability that retrieval is needed, whatever the label's direction. The folder
-is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev.
+is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev. Without
+--key a gate is fitted to each label there is, and the one that ranks dev best is kept.
 
 Examples:
   python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
@@ -14,41 +15,106 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gates.registry import kinds
+from kbtrain.gate_folder import Gate
+from kbtrain.gates.registry import Kind, kinds
+from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.prompts.kbm import Key
+from kbtrain.records import TurnExample
 from kbtrain.training.config import FittedConfig
-from kbtrain.training.data import Labelled, read_classifier_data
+from kbtrain.training.data import Labelled, read_classifier_data, read_examples
 from kbtrain.training.fitted import finish_single
+from kbtrain.training.run import claim_folder, run_key
+
+NOT_PART = frozenset({"output"})  # keys that decide nothing
+
+
+KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 
 
 class FitGateConfig(FittedConfig):
     """Settings of this script."""
 
     gate: str = Field(description="kind of gate, by its name in the registry or of its entry point")
-    key: Key = Field("mastery", description="questions only: which label says that retrieval is needed")
+    key: Key | None = Field(None, description="questions: label to learn; without it the one that dev chooses")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A gate and the rows that it was fitted to and is measured on."""
+
+    gate: Gate
+    train: list[Labelled]
+    dev: list[Labelled]
 
 
 def main(config: FitGateConfig) -> None:
-    """Look the gate up, read, fit, write."""
+    """Look the gate up, bind the folder to this run, fit by each key, write the best."""
     started = time.time()
-    able = {name: kind for name, kind in kinds().items() if kind.fit}
-    if config.gate not in able:
-        made_by = kinds()[config.gate].made_by if config.gate in kinds() else ""
-        hint = f"it has no fit; run {made_by}" if made_by else did_you_mean(config.gate, able)
-        raise UserError(f"key 'gate': '{config.gate}' cannot be fitted here; {hint}")
-    kind = able[config.gate]
-    data = read_classifier_data(config.train, config.dev, config.key, config.labels)
-    train, dev = plain(data.train), plain(data.dev)
-    gate = kind.fit([row.example for row in train], [row.need for row in train]) if kind.fit else None
-    if gate is None or gate.card is None:
-        raise UserError(f"gate '{config.gate}': its fit() gives no gate with a card to write")
-    said = finish_single(config, gate, lambda folder: kind.open(folder, "auto", "auto"), train, dev, started)
+    kind = kind_to_fit(config.gate)
+    # A gate fitted in seconds is fitted again on demand: its code, which is no part of the key, may have changed.
+    claim_folder(config.output, run_key(config.model_dump(mode="json"), config.train, config.dev, NOT_PART))
+    tried = fit_by_keys(config, kind)
+    key, areas = best_key(tried)
+    best, chosen = tried[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
+    said = finish_single(
+        config, best.gate, lambda folder: kind.open(folder, "auto", "auto"), best.train, best.dev, started, chosen
+    )
     print("fit_gate: " + said)
+
+
+def kind_to_fit(name: str) -> Kind:
+    """The kind of that name. Raises :class:`UserError` for one without a fit."""
+    known = kinds()
+    able = {one: kind for one, kind in known.items() if kind.fit}
+    if name not in able:
+        hint = f"it has no fit; run {known[name].made_by}" if name in known else did_you_mean(name, able)
+        raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
+    return able[name]
+
+
+def fit_by_keys(config: FitGateConfig, kind: Kind) -> dict[Key, Fitted]:
+    """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
+
+    Raises :class:`UserError` if there is none, naming what the first lacks.
+    """
+    turns = isinstance(read_examples(config.train)[0], TurnExample)
+    keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
+    found: dict[Key, Fitted] = {}
+    problems = []
+    for key in keys:
+        try:
+            data = read_classifier_data(config.train, config.dev, key, config.labels)
+        except UserError as error:
+            problems.append(error)
+            continue
+        train, dev = plain(data.train), plain(data.dev)
+        gate = kind.fit([row.example for row in train], [row.need for row in train]) if kind.fit else None
+        if gate is None or gate.card is None:
+            raise UserError(f"gate '{config.gate}': its fit() gives no gate with a card to write")
+        found[key] = Fitted(gate, train, dev)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def best_key(tried: Mapping[Key, Fitted]) -> tuple[Key, dict[str, float]]:
+    """The key whose gate ranks dev best, and each one's AUROC.
+
+    All are measured on the same labels, benefit's (a search was needed), and on their own only where those are missing.
+    """
+    areas = {}
+    for key, one in tried.items():
+        rows = tried.get("benefit", one).dev
+        scores = one.gate.score([row.example for row in rows])
+        areas[key] = classifier_metrics([row.need for row in rows], scores).get("auroc", 0.5)
+    return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 
 
 def plain(rows: tuple[Labelled, ...]) -> list[Labelled]:

@@ -115,6 +115,7 @@ def test_a_kind_of_gate_has_a_room_a_recipe_a_test_and_a_section(name):
     module = kind.open.__module__ if kind.open.__module__ != "kbtrain.gates.registry" else kind.card.__module__
     assert module.startswith("kbtrain.gates.")
     assert (ROOT / kind.made_by).is_file()
+    assert (kind.made_by == "recipes/fit_gate.py") == (kind.fit is not None)
     assert list((ROOT / "tests").rglob(f"test_*{name}*.py"))
     assert f"\n## `{name}`" in (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
 

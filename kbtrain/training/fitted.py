@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, HeldOut, KeyedCard, write_held_out, write_trained_on
@@ -139,8 +140,10 @@ def finish_single(
     train: Sequence[Labelled],
     rows: Sequence[Labelled],
     started: float,
+    chosen: Mapping[str, Any],
 ) -> str:
-    """End the fitting of a gate with one score, whose card has what it learnt; ``rows``: of dev.
+    """End the fitting of a gate with one score, whose card has what it learnt; ``rows``: of dev; ``chosen``: settings
+    that dev chose, for card and model card.
 
     A gate with weights writes them by ``save_beside(folder)``. Returns the sentence to be said.
     """
@@ -150,6 +153,7 @@ def finish_single(
     run = {
         **fitted_card.run,
         **config.model_dump(mode="json"),
+        **chosen,
         **git_state(),
         "train_examples": len(train),
         "dev_examples": len(rows),
@@ -172,7 +176,10 @@ def finish_single(
         title=f"Retrieval gate (`{gate.name}`)",
         what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
         use=snippet(dev.examples),
-        points=(f"Labels: {config.labels}; a higher score means that retrieval is more needed.",),
+        points=(
+            f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
+            *(f"{name}: {value}" for name, value in chosen.items()),
+        ),
         limits="it was fitted to the data named below; other data were not tried.",
         of_dev=dev.counts(),
         metrics=dev.table,

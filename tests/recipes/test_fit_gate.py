@@ -1,61 +1,25 @@
 """A new gate is one room and one line in GATES: it is fitted, kept, opened again and decides, without a recipe."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import pytest
+from support.length_gate import KIND, Length
 from support.scripts import here
 from tiny_turns import turn
 
 import kbtrain
 from kbtrain import cli, jsonl
-from kbtrain.gate_folder import Gate, GateCard, trained_among
-from kbtrain.gates.registry import GATES, Kind
+from kbtrain.gate_folder import trained_among
+from kbtrain.gates.registry import GATES
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
-
-
-class LengthCard(GateCard):
-    ABSENT = frozenset({"base_model"})
-    kind: Literal["length"] = "length"
-    slope: float
-
-
-class Length(Gate):
-    """Score = the question's words, turned so that it rises with the need of retrieval."""
-
-    name = "length"
-    broken = False
-
-    def __init__(self, card: LengthCard) -> None:
-        self.card = card
-
-    @classmethod
-    def fit(cls, examples: Sequence[GateExample], need: Sequence[float]) -> "Length":
-        mean = sum(need) / len(need)
-        words = [len(example.question.split()) for example in examples]
-        rises = sum(n * (value - mean) for n, value in zip(words, need, strict=True)) > 0
-        return cls(LengthCard(slope=1.0 if rises else -1.0))
-
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        return [self.card.slope * len(example.question.split()) for example in examples]
-
-
-def opened(folder, dtype, device):
-    card = LengthCard.read(folder)
-    return Length(card.model_copy(update={"slope": 2.0}) if Length.broken else card)
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Questions that are not mastered where they are long; the gate is in GATES."""
-    monkeypatch.setitem(
-        GATES,
-        "length",
-        Kind(LengthCard, opened, frozenset({"question"}), lambda card: ("length",), "x", fit=Length.fit),
-    )
+    monkeypatch.setitem(GATES, "length", KIND)
     for split in ("train", "dev"):
         rows = []
         for i in range(30):
@@ -82,7 +46,7 @@ def test_a_gate_of_one_room_and_one_line_is_fitted_and_decides(files, tmp_path, 
     assert done.returncode == 0, done.stderr
     assert "30 examples, fitted in" in done.stdout and "scores equal (to 0e+00)" in done.stdout
     gate = kbtrain.load_gate(tmp_path / "length")
-    assert gate.score(["Who wrote it?"]) == [3.0]  # more words, more need: for both directions of the label
+    assert gate.score(["Who wrote it?"]) == [13.0]  # more words, more need: for both directions of the label
     assert gate.threshold is not None and gate.card.thresholds["length"].rule == "best_f1"
     assert read_meta(tmp_path / "length" / "gate.json")["dev"]["auroc"] == 1.0
     assert "## Threshold" in (tmp_path / "length" / "README.md").read_text()
@@ -90,6 +54,23 @@ def test_a_gate_of_one_room_and_one_line_is_fitted_and_decides(files, tmp_path, 
     assert cli.main(["decide", str(tmp_path / "length"), "Why?", "What is it? And why is that so, now?"]) == 0
     decided = [json.loads(line)["retrieve"] for line in capsys.readouterr().out.splitlines()]
     assert decided == [False, True]
+
+
+def test_dev_chooses_the_label_that_is_learnt_and_the_card_says_so(files, tmp_path):
+    # benefit is noted the wrong way round in train: only mastery's gate ranks dev's questions rightly
+    rows = [replace(row, benefit=row.mastery) for row in jsonl.read(GateExample, tmp_path / "train.jsonl")]
+    jsonl.write(tmp_path / "train.jsonl", rows)
+    done = here("recipes/fit_gate.py", *files)
+    assert done.returncode == 0, done.stderr
+    run = kbtrain.load_gate(tmp_path / "length").card.run
+    assert run["key"] == "mastery" and run["dev_auroc_by_key"] == {"benefit": 0.0, "mastery": 1.0}
+    assert "- key: mastery" in (tmp_path / "length" / "README.md").read_text()
+
+
+def test_another_gate_s_folder_is_not_written_over_and_the_same_command_fits_again(files):
+    assert [here("recipes/fit_gate.py", *files).returncode for _ in range(2)] == [0, 0]
+    done = here("recipes/fit_gate.py", *files, "--key", "benefit")
+    assert done.returncode == 2 and "another training is in this folder (key was None, is benefit)" in done.stderr
 
 
 def test_a_folder_that_scores_otherwise_when_opened_is_not_kept(files, tmp_path, monkeypatch):
