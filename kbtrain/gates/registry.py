@@ -58,7 +58,7 @@ class Kind:
 
     ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``names`` of its
     scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
-    ``headline``: names that a report's headline may carry, the most telling first. ``fit``: of gates that are fitted
+    ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
     in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed.
     """
 
@@ -174,11 +174,6 @@ def kinds() -> dict[str, Kind]:
             )
         found[point.name] = kind
     return found
-
-
-def headline_names() -> tuple[str, ...]:
-    """Gates that a report's headline may carry, in the order of preference: the best one on test would be luck."""
-    return tuple(name for kind in kinds().values() for name in kind.headline)
 
 
 def kind_of(folder: Path | str) -> tuple[str, Kind]:

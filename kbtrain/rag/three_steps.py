@@ -87,7 +87,8 @@ def answer(
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
-    own = gate.card.own_prompts() if gate.card else None  # the labels are about these prompts
+    card = getattr(gate, "card", None)  # what only scores, like a rule of one's own, has none
+    own = card.own_prompts() if card else None  # the labels are about these prompts
     scores, plain = _first_judgement(questions, gate, threshold, llm)
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []

@@ -12,7 +12,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, set_threshold
-from kbtrain.gates.registry import GATES, TABLE_ORDER, handle, headline_names, kinds, read_card
+from kbtrain.gates.registry import GATES, TABLE_ORDER, handle, kinds, read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
 ROOT = Path(__file__).parents[2]
@@ -83,14 +83,10 @@ def test_scores_depend_on_card_and_weights_but_not_on_thresholds(tmp_path):
     assert handle(tmp_path / "c").depends == ":".join([handle(tmp_path / "a").depends] * 2)
 
 
-def test_the_order_of_tables_and_of_the_headline_is_as_ever():
+def test_the_order_of_tables_is_as_ever():
     assert TABLE_ORDER[-7:] == (
         "relation_only", "kbm_mastery", "kbm_certainty", "kbm_benefit",
         "probe_mastery", "probe_certainty", "probe_benefit",
-    )  # fmt: skip
-    assert headline_names() == (
-        "kbm_benefit", "kbm_certainty", "kbm_mastery", "probe_benefit", "probe_certainty", "probe_mastery",
-        "encoder", "encoder_probe", "seakr",
     )  # fmt: skip
 
 
@@ -157,10 +153,10 @@ def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_p
     code = f"""
 import kbtrain
 from pathlib import Path
-from kbtrain.gates.registry import handle, headline_names
+from kbtrain.gates.registry import handle, kinds
 gate = kbtrain.load_gate({str(tmp_path / "question_marks")!r})
 print(gate.score(["Who?", "Really??"]), gate.needs_retrieval("Who?", 1.0))
-print(handle(Path({str(tmp_path / "question_marks")!r})).names, headline_names()[-1])
+print(handle(Path({str(tmp_path / "question_marks")!r})).names, list(kinds())[-1])
 """
     path = os.pathsep.join([str(installed), str(ROOT)])
     done = subprocess.run(
