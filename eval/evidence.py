@@ -74,7 +74,7 @@ class Sheet:
 
 def main(config: EvidenceConfig) -> None:
     """Read, fit, choose, measure, write, say."""
-    started = time.time()
+    started = time.monotonic()
     sheet = sheet_of(config)
     document = {
         "main": main_table(config, sheet),
@@ -90,7 +90,7 @@ def main(config: EvidenceConfig) -> None:
         config.out / "evidence.json", document, stage="evidence", config=config, inputs=inputs, started=started
     )
     print(markdown(document))
-    print(f"{len(sheet.train)} training and {len(sheet.test)} test questions in {time.time() - started:.0f} s "
+    print(f"{len(sheet.train)} training and {len(sheet.test)} test questions in {time.monotonic() - started:.0f} s "
           f"-> {config.out}")  # fmt: skip
 
 

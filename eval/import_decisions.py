@@ -43,7 +43,7 @@ class ImportDecisionsConfig(Config):
 
 def main(config: ImportDecisionsConfig) -> None:
     """Read, check, add, say."""
-    started, out = time.time(), config.run / "imported_scores.jsonl"
+    started, out = time.monotonic(), config.run / "imported_scores.jsonl"
     questions = config.run / "questions.jsonl"
     known = {question.id for question in jsonl.read(Question, questions)}
     found = read_decisions(config.path, config.id, config.column, config.choices)

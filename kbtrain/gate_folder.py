@@ -13,9 +13,9 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -36,6 +36,7 @@ from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, GateScore, TurnExample
 
+T = TypeVar("T")
 CARD = "gate.json"
 ADAPTER = "adapter"
 README = "README.md"
@@ -217,6 +218,13 @@ class ClassifierCard(GateCard):
     key: Key = "mastery"
     base: Literal["dialogue_state"] | None = None
     seed: int
+
+    def reader(self, kind: Callable[..., T], tokenizer: Any, folder: Path | str) -> T:
+        """``kind`` made of the tokenizer and the settings. Raises :class:`UserError` for settings that it lacks."""
+        try:
+            return kind(tokenizer, **self.reads)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{at(Path(folder) / CARD, field='reads')}: {error}") from None
 
 
 def hash_weights(folder: Path) -> dict[str, str]:

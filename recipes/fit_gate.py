@@ -56,7 +56,7 @@ class Fitted:
 
 def main(config: FitGateConfig) -> None:
     """Look the gate up, bind the folder to this run, fit by each key, write the best."""
-    started = time.time()
+    started = time.monotonic()
     kind = kind_to_fit(config.gate)
     # A gate fitted in seconds is fitted again on demand: its code, which is no part of the key, may have changed.
     claim_folder(config.output, run_key(config.model_dump(mode="json"), config.train, config.dev, NOT_PART))

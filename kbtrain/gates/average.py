@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, GateCard, logistic
 from kbtrain.records import Example
@@ -21,7 +23,7 @@ class AverageCard(GateCard):
 
     ABSENT = frozenset({"base_model", "label_rule", "run", "versions"})
     kind: Literal["average"] = "average"
-    members: tuple[str, ...]
+    members: tuple[str, ...] = Field(min_length=1)
 
     def parts(self) -> tuple[str, ...]:
         """The members."""

@@ -8,14 +8,13 @@ GPUs and CPUs.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
-from kbtrain.models.weights import open_adapter, open_weights, shapes_in
+from kbtrain.models.weights import header_of, open_adapter, open_weights, opening, weight_files
 
 if TYPE_CHECKING:
     import torch
@@ -67,25 +66,17 @@ def folder_of(model: str) -> Path | None:
     return Path(cached).parent if isinstance(cached, str) else None
 
 
-def weight_files(folder: Path) -> dict[str, Path]:
-    """The file of each weight in a folder of safetensors; empty if it has none."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {name: folder / file for name, file in names.items()}
-    return {name: path for path in folder.glob("*.safetensors") for name in shapes_in(path)}
-
-
 def _first_embeddings(folder: Path) -> bytes | None:
     """The bytes of the first rows, as they are stored."""
     for name, path in weight_files(folder).items():
         if name.endswith(_EMBEDDINGS) and path.exists():
+            begin, tensors = header_of(path)
+            if name not in tensors:
+                raise UserError(f"{path}: lacks the tensor '{name}'; copy the whole folder again")
+            (first, last), shape = tensors[name]["data_offsets"], tensors[name]["shape"]
             with open(path, "rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                entry = json.loads(file.read(size))[name]
-                begin, end = entry["data_offsets"]
-                file.seek(8 + size + begin)
-                return file.read(min((end - begin) // entry["shape"][0] * _ROWS, end - begin))
+                file.seek(begin + first)
+                return file.read(min((last - first) // max(shape[0] if shape else 1, 1) * _ROWS, last - first))
     return None
 
 
@@ -112,13 +103,11 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
     )
     if place == "cuda":
         place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # each process its own GPU
-    try:
+    with opening(where, model):
         loaded: Any = open_weights(
             AutoModelForCausalLM, where, model, quantization_config=settings, dtype=compute, device_map={"": place}
         )
         tokenizer = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model '{model}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
     return _never_packed(loaded).eval(), tokenizer
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.errors import UserError
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -43,16 +41,14 @@ def _open(
     from transformers import AutoConfig, AutoTokenizer
 
     from kbtrain.models.load import choose_device, choose_dtype, resolve
-    from kbtrain.models.weights import open_weights
+    from kbtrain.models.weights import open_weights, opening
 
     where, place = resolve(name), choose_device(device)
-    try:
+    with opening(where, name):
         config: Any = AutoConfig.from_pretrained(where)
         for key, value in changes.items():
             setattr(config, key, value)
         chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
         model: Any = open_weights(auto_class, where, name, new_head, config=config, dtype=chosen)
         tokenizer = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model '{name}': cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
     return model.to(place).eval(), tokenizer

@@ -5,9 +5,11 @@ The number format of ``auto`` follows from what the processor can do, so that it
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.models.embedded import EMBEDDED, is_embedded, path_of
-from kbtrain.models.weights import open_weights
+from kbtrain.models.weights import open_weights, opening
 
 NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -94,32 +96,33 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in eval mode, on its device) and tokenizer. One-line :class:`UserError` where it can't be opened."""
     where = resolve(model)
-    try:
+    with _opening(where, model):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
         place = choose_device(device)
         chosen = choose_dtype(dtype, place, config.model_type)
         options: dict[str, Any] = {"config": config, "dtype": chosen, "trust_remote_code": trust_remote_code}
         loaded: Any = open_weights(AutoModelForCausalLM, where, model, **options)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model '{model}': {_why(model, error)}") from None
     placed: PreTrainedModel = loaded.to(place).eval()
     return placed, tokenizer
 
 
 def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer alone, for back ends that hold the model themselves. Raises :class:`UserError`."""
-    try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            resolve(model), trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(f"model '{model}': {_why(model, error)}") from None
+    where = resolve(model)
+    with _opening(where, model):
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
     return found
 
 
-def _why(model: str, error: Exception) -> str:
-    """Reason why a model does not open: a fault of its name, or else the first line of transformers' error."""
-    if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8):
-        return f"no embedded model, folder or hub id; {did_you_mean(model, EMBEDDED)}"
-    return f"cannot be opened ({str(error).strip().splitlines()[0][:200]})"
+@contextlib.contextmanager
+def _opening(where: str, model: str) -> Iterator[None]:
+    """As :func:`~kbtrain.models.weights.opening`; a name that is nearly an embedded model's is said to be so."""
+    try:
+        with opening(where, model):
+            yield
+    except UserError as error:
+        if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8) and not is_embedded(model):
+            hint = did_you_mean(model, EMBEDDED)
+            raise UserError(f"model '{model}': no embedded model, folder or hub id; {hint}") from None
+        raise error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbtrain.errors import UserError
+from kbtrain.models.weights import opening
 
 # As the models' own config.json files say; sizes follow from them and are checked in the tests.
 _LLAMA2: dict[str, Any] = {"model_type": "llama", "vocab_size": 32000, "max_position_embeddings": 4096}
@@ -53,11 +53,9 @@ def config_of(model: str) -> Any:
     if model in KNOWN:
         shape = dict(KNOWN[model])
         return AutoConfig.for_model(shape.pop("model_type"), **shape)
-    try:
-        return AutoConfig.from_pretrained(resolve(model))
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"model '{model}': its config cannot be opened ({first[:160]})") from None
+    where = resolve(model)
+    with opening(where, model, "its config"):
+        return AutoConfig.from_pretrained(where)
 
 
 def parameters_of(config: Any) -> int:

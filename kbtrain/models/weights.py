@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
+from kbtrain.files import check_regular, errors_of, read_text
+from kbtrain.jsonl import read_json
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_ADAPTER_CONFIG = "adapter_config.json"
+_INDEX = "model.safetensors.index.json"
+_CONFIGS = (
+    *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
+    _ADAPTER_CONFIG,
+)
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _NAMED = 3  # tensors that an error names
 
@@ -66,10 +75,15 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
         _refuse_pickles(str(folder), str(folder))
         raise UserError(f"{folder / ADAPTER_WEIGHTS}: no such file; an adapter's weights are expected there")
     stored = shapes_in(folder / ADAPTER_WEIGHTS)
+    if (problem := _problem(folder / _ADAPTER_CONFIG)) is not None:
+        raise UserError(f"{folder / _ADAPTER_CONFIG}: {problem}; copy the whole folder again")
     try:
         model = PeftModel.from_pretrained(base, str(folder), **options)
-    except RuntimeError as error:  # peft passes on torch's list of shapes that differ
-        raise UserError(f"{folder}: {str(error).strip().splitlines()[-1].strip()[:200]}") from None
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
+        last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
+        raise UserError(f"{folder}: {last[:200]}") from None
     expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
     for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
         if names:
@@ -78,16 +92,109 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
 
 
 def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in a safetensors file. Raises :class:`UserError` for a file that is none."""
+    """Name and shape of every tensor in a safetensors file. Raises :class:`UserError` for one that is not whole."""
+    return {name: tuple(entry["shape"]) for name, entry in header_of(path)[1].items()}
+
+
+def header_of(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Place at which a safetensors file's numbers begin; of every tensor by name ``shape`` and ``data_offsets`` there.
+
+    Raises :class:`UserError` for a file that cannot be read, is none of these, or ends too early.
+    """
+    check_regular(path)
+    with errors_of(path), open(path, "rb") as file:
+        size, whole = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        text = file.read(size) if size <= whole else b""
     try:
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size)) if size <= path.stat().st_size else None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        header = json.loads(text)
+    except (ValueError, RecursionError):
         header = None
-    if not isinstance(header, dict):
-        raise UserError(f"{path}: no safetensors file, or a truncated one")
-    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    if isinstance(header, dict):
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        if all(_fits(entry, whole - 8 - size) for entry in tensors.values()):
+            return 8 + size, tensors
+    raise UserError(f"{path}: no safetensors file, or a truncated one; copy the whole folder again")
+
+
+def _fits(entry: Any, numbers: int) -> bool:
+    """True for the description of a tensor that lies within so many bytes of numbers."""
+    shape, place = (entry.get(key) if isinstance(entry, dict) else None for key in ("shape", "data_offsets"))
+    if not isinstance(shape, list) or not isinstance(place, list) or len(place) != 2:
+        return False
+    return all(type(n) is int and n >= 0 for n in (*shape, *place)) and place[0] <= place[1] <= numbers
+
+
+@contextlib.contextmanager
+def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
+    """Check the files of a model's folder, then turn whatever reading them raises into one line that names ``model``.
+
+    transformers, tokenizers, safetensors and peft raise errors of any class for a damaged file, ``Exception`` itself
+    among them. What the machine lacks (memory, a package) stays what it is. A model of the hub has no folder to check.
+    ``what`` of the model is opened: "its config". Raises :class:`UserError`.
+    """
+    folder = Path(where)
+    _check_files(folder)
+    try:
+        yield
+    except (UserError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
+            raise
+        name = _broken_json(folder)
+        subject = f"model '{model}'" if name is None else str(folder / name)
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{subject}: {what} cannot be opened ({first})".replace(":  ", ": ")) from None
+
+
+def _check_files(folder: Path) -> None:
+    """Raise :class:`UserError` for small files of a model's folder that libraries would pass over in silence."""
+    for name in _CONFIGS:
+        if os.path.lexists(folder / name) and (problem := _problem(folder / name)):
+            raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.exists() and not path.is_dir():
+            check_regular(path)  # a pipe would be waited for
+    for path in sorted(set(weight_files(folder).values())):
+        header_of(path)
+    if os.path.lexists(folder / _ADAPTER_CONFIG) and not os.path.lexists(folder / "config.json"):
+        raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter without its base model; name the base, or merge both")
+
+
+def _problem(path: Path) -> str | None:
+    """Reason why a file is no JSON object; numbers that are not finite are allowed, as some published configs have."""
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        return f"broken JSON ({str(error)[:80]})"
+    return None if isinstance(found, dict) else f"expected a JSON object, found {type(found).__name__}"
+
+
+def _broken_json(folder: Path) -> str | None:
+    """Name of a file that is no JSON object, sought only when opening has failed: tokenizers' files are large."""
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        with contextlib.suppress(UserError):
+            if _problem(path) is None:
+                continue
+        return path.name
+    return None
+
+
+def weight_files(folder: Path) -> dict[str, Path]:
+    """The file of each weight in a folder of safetensors; empty if it has none.
+
+    Raises :class:`UserError` for a broken index, or one that names files outside the folder.
+    """
+    index = folder / _INDEX
+    if not os.path.lexists(index):
+        return {name: path for path in sorted(folder.glob("*.safetensors")) for name in shapes_in(path)}
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+        raise UserError(f"{index}: field 'weight_map': expected the file of each tensor; copy the whole folder again")
+    for file in names.values():
+        if Path(file).name != file:
+            raise UserError(f"{index}: field 'weight_map': '{file}' lies outside this folder; take it out")
+    return {name: folder / file for name, file in names.items()}
 
 
 def _refuse_pickles(where: str, model: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbtrain.errors import UserError
 from kbtrain.records import Condition, Hit, Question, Titles
 
 if TYPE_CHECKING:
@@ -187,10 +188,20 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
     turns = [{"role": "user", "content": prompt}]
     if system is not None:
         turns.insert(0, {"role": "system", "content": system})
-    text: Any = tokenizer.apply_chat_template(
-        turns, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
-    )
-    return str(text)
+    return apply_template(tokenizer, turns, add_generation_prompt=True, date_string="26 Jul 2024")
+
+
+def apply_template(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[str, str]], **options: Any) -> str:
+    """The text that a tokenizer's chat template makes of a dialogue.
+
+    Raises :class:`UserError` for a template that fails: it is a program out of the model's folder, which can raise
+    anything.
+    """
+    try:
+        return str(tokenizer.apply_chat_template([dict(turn) for turn in turns], tokenize=False, **options))
+    except Exception as error:  # noqa: BLE001 - see above
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"model '{tokenizer.name_or_path}': its chat template fails ({first})") from None
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None) -> list[int]:

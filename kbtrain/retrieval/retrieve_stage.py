@@ -5,6 +5,7 @@ An evidence file goes on after an interruption and appears under its name only w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.files import writing
+from kbtrain.files import read_text, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
@@ -32,6 +33,7 @@ from kbtrain.retrieval.tokens import Tokens
 Query = Literal["text", "text_and_options"]
 Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
+_NOTE = "built_from.json"
 _BUILD = {"bm25": build_index, "tfidf": build_tfidf}
 _LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
 
@@ -44,19 +46,41 @@ def open_index(
     chunking: Chunking | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> BM25 | TfIdf:
-    """The index of a corpus, kept in ``folder`` and built only if corpus, tokenizer or chunks differ from last time."""
+    """The index of a corpus, kept in ``folder``; built if corpus, tokenizer or chunks differ from last time, and again
+    where a file of it is missing, of another size or cannot be opened.
+    """
     tokens = tokens or Tokens()
     wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
     wanted["chunking"] = None if chunking is None else chunking._asdict()
     wanted |= {"columns": dict(columns)} if columns else {}
-    note = folder / "built_from.json"
-    if not note.exists() or json.loads(note.read_text(encoding="utf-8")) != wanted:
-        with writing(folder):
-            note.unlink(missing_ok=True)
-            passages = read_passages(corpus, columns)
-            _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
-            write_atomically(note, json.dumps(wanted))
+    note = folder / _NOTE
+    if _is_whole(note, wanted):
+        with contextlib.suppress(UserError, OSError):  # then it is built again
+            return _LOAD[kind](folder)
+    with writing(folder):
+        note.unlink(missing_ok=True)
+        passages = read_passages(corpus, columns)
+        _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
+        write_atomically(note, json.dumps({**wanted, "bytes": _sizes(folder)}))
     return _LOAD[kind](folder)
+
+
+def _is_whole(note: Path, wanted: Mapping[str, Any]) -> bool:
+    """True if the index was built from this, and its files have the sizes they had then (older notes say none)."""
+    try:
+        noted = json.loads(read_text(note))
+    except (UserError, ValueError):
+        return False
+    if not isinstance(noted, dict):
+        return False
+    sizes = noted.pop("bytes", None)
+    return noted == wanted and sizes in (None, _sizes(note.parent))
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {
+        path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != _NOTE and path.is_file()
+    }
 
 
 def by_search(searcher: Searcher, k: int) -> Search:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from kbtrain.answers.grading import CJK
 from kbtrain.errors import UserError, at
+from kbtrain.files import read_text
 
 Chinese = Literal["bigrams", "characters", "jieba"]
 # One-letter words count (chemical symbols, "Vitamin A"); a run of Chinese characters is cut further.
@@ -76,14 +77,14 @@ class Tokens:
     @staticmethod
     def load(path: Path) -> Tokens:
         """Raises :class:`UserError` if the file is missing or broken."""
+        if not path.exists():
+            raise UserError(f"{at(path)}: no such file; this folder holds no whole index")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(read_text(path))
             if data["chinese"] not in get_args(Chinese):
                 raise KeyError("chinese")
             return Tokens(data["stemmer"], frozenset(data["stop_words"]), data["pattern"], data["chinese"])
-        except FileNotFoundError:
-            raise UserError(f"{at(path)}: no such file; this folder holds no whole index") from None
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f"{at(path)}: broken; build the index again") from None
 
 

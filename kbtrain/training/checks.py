@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import available_memory, machine_memory
-from kbtrain.models.adapters import folder_of, weight_files
+from kbtrain.models.adapters import folder_of
+from kbtrain.models.weights import weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

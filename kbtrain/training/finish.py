@@ -78,7 +78,7 @@ class Ending:
     method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as
     whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the
     result of the comparison on opening again, in words; ``questions``: the training examples, whose hashes stand in
-    the folder; ``inputs``: further files it was made from; ``started``: the stage's ``time.time()`` at its begin.
+    the folder; ``inputs``: further files it was made from; ``started``: the stage's ``time.monotonic()`` at its begin.
     """
 
     save: Callable[[], tuple[float, Mapping[str, float]]]

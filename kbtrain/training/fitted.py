@@ -157,7 +157,7 @@ def finish_single(
         **git_state(),
         "train_examples": len(train),
         "dev_examples": len(rows),
-        "seconds": round(time.time() - started, 1),
+        "seconds": round(time.monotonic() - started, 1),
         "peak_rss_mb": peak_rss_mb(),
     }
     about = {"label_rule": label_rule(config.train), "versions": package_versions()}

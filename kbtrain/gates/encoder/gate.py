@@ -51,7 +51,7 @@ class EncoderGate(Gate):
         card = ClassifierCard.read(folder, "encoder")
         base = OffsetGate.load(Path(folder)) if card.base else None
         model, tokenizer = open_encoder(str(folder), dtype, device)
-        return cls(model, EncoderInput(tokenizer, **card.reads), card, base)
+        return cls(model, card.reader(EncoderInput, tokenizer, folder), card, base)
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions

@@ -119,7 +119,7 @@ class EncoderProbe(Gate):
             raise UserError(f"{at(path)}: no such file; copy the whole folder")
         head = read_model(path, ProbeHead)
         model, tokenizer = open_body(str(folder), dtype, device)
-        return cls(model, ProbeInput(tokenizer, **card.reads), head, card)
+        return cls(model, card.reader(ProbeInput, tokenizer, folder), head, card)
 
     def save_beside(self, folder: Path) -> None:
         """Write what the folder needs beside weights and tokenizer."""

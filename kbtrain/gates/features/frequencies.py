@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import check_regular
 from kbtrain.retrieval.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -72,11 +73,15 @@ class Frequencies:
         path = folder / WORDS
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; copy the whole folder")
+        check_regular(path)
         try:
             found = load_file(path)
-            return cls(Tokens.load(folder / TOKENS), found["hashes"], found["logs"])
-        except (SafetensorError, KeyError) as error:
+            hashes, logs = found["hashes"], found["logs"]
+        except (SafetensorError, KeyError, ValueError) as error:
             raise UserError(f"{at(path)}: broken ({error}); train the gate again") from None
+        if hashes.ndim != 1 or hashes.shape != logs.shape or not len(hashes) or hashes.dtype.kind != "u":
+            raise UserError(f"{at(path)}: broken ({hashes.shape} words, {logs.shape} counts); train the gate again")
+        return cls(Tokens.load(folder / TOKENS), hashes, logs)
 
 
 def word_hash(word: str) -> int:

@@ -105,12 +105,10 @@ def needs(key: Key, p_true: Sequence[float]) -> list[float]:
 def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An adapter is merged in fp32 and rounded then, exactly as at the end of its training; beside 4-bit weights it
     stays what it is."""
-    from kbtrain.models.load import NAMES, choose_device, load_model
+    from kbtrain.models.load import NAMES, choose_device, load_model, load_tokenizer
 
     if card.merged:
         return load_model(str(folder), dtype, device)
-    from transformers import AutoTokenizer
-
     from kbtrain.models.adapters import compute_of, open_beside, open_merged
 
     check_base_of_adapter(card.base_model, card.base_fingerprint, str(folder / CARD))
@@ -120,4 +118,4 @@ def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrai
         place = choose_device(device)
         rounded = NAMES[compute_of(card.base_model, dtype, place)]
         model = open_merged(card.base_model, folder / ADAPTER, card.method, place, rounded)
-    return model, AutoTokenizer.from_pretrained(folder)
+    return model, load_tokenizer(str(folder))

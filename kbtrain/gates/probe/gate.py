@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import check_regular
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Stage, logistic
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
@@ -235,6 +236,8 @@ def load_heads(path: Path, keys: Sequence[Key]) -> dict[Key, Head]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    if path.exists():
+        check_regular(path)
     try:
         tensors = load_file(str(path))
         heads = {
@@ -247,7 +250,7 @@ def load_heads(path: Path, keys: Sequence[Key]) -> dict[Key, Head]:
         }
     except (SafetensorError, OSError) as error:
         raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{at(path)}: lacks or has a broken tensor ({error}); copy the whole folder") from None
     for key, head in heads.items():
         if head.weight.ndim != 2 or len(head.weight) != len(head.layers) or not len(head.layers):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads
 from kbtrain.gates.encoder.input import require_feature
 from kbtrain.models.batching import like_length
@@ -173,15 +173,13 @@ class RagateMHA(Gate):
 
         from kbtrain.gates.ragate.mha_model import RagateMHAModel
         from kbtrain.models.load import choose_device
-        from kbtrain.models.weights import open_weights
+        from kbtrain.models.weights import open_weights, opening
 
         card = ClassifierCard.read(folder, "ragate_mha")
-        try:
+        with opening(folder, str(folder)):
             model: Any = open_weights(RagateMHAModel, str(folder), str(folder))
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{at(folder)}: cannot be opened ({str(error).strip().splitlines()[0][:200]})") from None
-        return cls(model.to(choose_device(device)).eval(), MHAInput(tokenizer, **card.reads), card)
+        return cls(model.to(choose_device(device)).eval(), card.reader(MHAInput, tokenizer, folder), card)
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order."""

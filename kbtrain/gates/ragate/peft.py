@@ -111,7 +111,7 @@ class RagatePeft(Gate):
 
         Raises :class:`UserError` before any weights are loaded if prompts or base are others than in training.
         """
-        from transformers import AutoTokenizer
+        from kbtrain.models.load import load_tokenizer
 
         card, path = RagatePeftCard.read(folder), Path(folder)
         card.check_prompts(ragate_peft_fingerprint(card.features), folder)
@@ -119,7 +119,7 @@ class RagatePeft(Gate):
         model = open_beside(
             card.base_model, path / ADAPTER, card.method, device, card.dtype if dtype == "auto" else dtype
         )
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = load_tokenizer(str(path))
         return cls(model, tokenizer, card.features, card.max_length, card=card)
 
     def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:

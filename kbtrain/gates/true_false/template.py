@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
 from kbtrain.prompts import kbm as prompts
@@ -213,11 +213,12 @@ def closing(tokenizer: PreTrainedTokenizerBase, answer: str) -> str:
     """End of an assistant's turn in the chat template, up to EOS; EOS is added where the template has none."""
     eos = str(tokenizer.eos_token)
     if not tokenizer.eos_token:
-        raise UserError("tokenizer: it has no EOS token, so that a model could not learn to stop")
+        name = tokenizer.name_or_path
+        raise UserError(f"tokenizer of '{name}': it has no EOS token, so that a model could not learn to stop")
     ending = ""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": answer}]
-        text: Any = tokenizer.apply_chat_template(turns, tokenize=False)
+        text = prompts.apply_template(tokenizer, turns)
         ending = text.rpartition(answer)[2] if answer in text else ""
     return ending.partition(eos)[0] + eos
 
