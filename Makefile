@@ -11,7 +11,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm lint format bench gpu-check \
+.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm test-adapters lint format bench gpu-check \
   vllm-env clean
 
 help:  ## this list
@@ -45,6 +45,13 @@ torture: setup $(TRAINERS)  ## the property tests on new random examples, a thou
 
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
 	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py
+
+# an environment of their own: LangChain brings a pytest plugin that every test run would import
+test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex and DSPy, in an environment of their own
+	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
+	@.venv-adapters/bin/python -m pip install -qq -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis
+	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
+	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
 
 lint: $(INSTALLED)  ## ruff and mypy, as in CI
 	$(PY) -m ruff check .

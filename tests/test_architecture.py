@@ -30,7 +30,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"distributed", "rag"}),
     frozenset({"evaluation"}),
     frozenset({"report"}),
-    frozenset({"config_check", "demo", "environment", "serve"}),
+    frozenset({"adapters", "config_check", "demo", "environment", "serve"}),
     frozenset({"cli"}),
 )
 

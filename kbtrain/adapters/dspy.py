@@ -1,0 +1,47 @@
+"""DSPy: a module that searches for context where a gate asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    import dspy
+except ImportError as error:
+    raise ImportError('DSPy is not installed; run: pip install "kbtrain[dspy]"') from error
+
+from kbtrain.adapters import opened
+from kbtrain.gate_folder import Gate
+
+
+class Gated(dspy.Module):
+    """A prediction with ``answer``, ``retrieved`` and ``score``. ``search`` gives passages for a question."""
+
+    def __init__(
+        self, gate: Gate | Path | str, search: Callable[[str], Sequence[str]], threshold: float | None = None
+    ) -> None:
+        super().__init__()
+        self._decide = opened(gate).decide
+        self._search = search
+        self._threshold = threshold
+        self.plain = dspy.Predict("question -> answer")
+        self.rag = dspy.Predict("context, question -> answer")
+
+    def _inputs(self, question: str) -> tuple[Any, dict[str, Any]]:
+        decision = self._decide([question], self._threshold)[0]
+        context = {"context": list(self._search(question))} if decision.retrieve else {}
+        return decision, {"question": question, **context}
+
+    def forward(self, question: str) -> Any:
+        """Answer one question."""
+        decision, inputs = self._inputs(question)
+        found = self.rag(**inputs) if decision.retrieve else self.plain(**inputs)
+        return dspy.Prediction(answer=found.answer, retrieved=decision.retrieve, score=decision.score)
+
+    async def aforward(self, question: str) -> Any:
+        """As :meth:`forward`; gate and search run in a thread."""
+        decision, inputs = await asyncio.to_thread(self._inputs, question)
+        found = await (self.rag if decision.retrieve else self.plain).acall(**inputs)
+        return dspy.Prediction(answer=found.answer, retrieved=decision.retrieve, score=decision.score)
