@@ -49,7 +49,9 @@ test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside tra
 # an environment of their own: LangChain brings a pytest plugin that every test run would import
 test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex and DSPy, in an environment of their own
 	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
-	@.venv-adapters/bin/python -m pip install -qq -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis
+	@cpu=".venv-adapters/bin/python -m pip install -qq --disable-pip-version-check torch==$(TORCH)+cpu"; \
+	  $$cpu 2>/dev/null || $$cpu --extra-index-url $(TORCH_CPU_INDEX) || true
+	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis
 	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
 	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
 
