@@ -120,12 +120,11 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
 
 async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Replies in the order of ``bodies``, at most ``server.concurrency`` under way. Raises :class:`UserError`."""
-    path, gate = "chat/completions" if server.chat else "completions", asyncio.Semaphore(server.concurrency)
+    gate = asyncio.Semaphore(server.concurrency)
 
     async def ask(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {key: value for key, value in {**body, **server.neutral, **server.extra}.items() if value is not None}
         async with gate:
-            return await post(client, path, fields, server.retry)
+            return await _post(client, server, body)
 
     async with _client(server) as client:
         return await asyncio.gather(*(ask(client, body) for body in bodies))
@@ -267,12 +266,9 @@ class OpenAILLM:
         """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt."""
         if n > 1:
             body = {**body, "n": n}
-        whole = {**self.server.neutral, **body, **self.server.extra}
-        fields = {key: value for key, value in whole.items() if value is not None}
-        path = "chat/completions" if self.server.chat else "completions"
         assert self._gate is not None
         async with self._gate:
-            reply = await post(client, path, fields, self.server.retry)
+            reply = await _post(client, self.server, body)
         made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
         return made, int((reply.get("usage") or {}).get("prompt_tokens") or 0)
 
@@ -333,6 +329,13 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
         hint = did_you_mean(server.model, [str(name) for name in kinds])
         raise UserError(f"key 'server_model': {where} has no model '{server.model}'; {hint}")
     return kind, roots.get(server.model)
+
+
+async def _post(client: httpx2.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply to a request with the server's own fields around it; one that is None is left out."""
+    whole = {**server.neutral, **body, **server.extra}
+    fields = {key: value for key, value in whole.items() if value is not None}
+    return await post(client, "chat/completions" if server.chat else "completions", fields, server.retry)
 
 
 async def _some(tasks: set[asyncio.Task[SampleSet]]) -> tuple[Sequence[asyncio.Task[SampleSet]], set[Any]]:
