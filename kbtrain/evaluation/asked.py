@@ -1,0 +1,100 @@
+"""Examples of a run folder that gates are to score, and what forbids a gate to score them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.distributed.scoring import ScoringConfig
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Reads, example_hash, trained_among
+from kbtrain.gates.registry import GateHandle, read_card
+from kbtrain.gates.score_stage import attach_hits, plain_examples
+from kbtrain.provenance import file_sha256
+from kbtrain.records import Example, Split, TurnExample
+from kbtrain.training.data import label_rule, own_prompts
+
+
+class AskedConfig(ScoringConfig):
+    """Keys that say which examples are scored."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
+    turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
+    allow_trained: bool = Field(False, description="score questions that a gate was trained on; they are counted")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions or turns to score by split, and their files by the name under which the hash is stored."""
+
+    reads: Reads
+    examples: Mapping[Split, Sequence[Example]]
+    files: Mapping[str, Path]
+    train: Sequence[TurnExample] = ()
+
+
+def read_asked(config: AskedConfig) -> Asked:
+    """Turns where the run folder has turns.jsonl, else questions without a reference."""
+    source = config.turns or config.run / "turns.jsonl"
+    if not source.exists() and config.turns is None:
+        files = {f"{split}.jsonl": config.run / "examples" / f"{split}.jsonl" for split in config.splits}
+        examples = {split: plain_examples(files[f"{split}.jsonl"], split) for split in config.splits}
+        return Asked("question", examples, files)
+    turns = list(jsonl.read(TurnExample, source))
+    rows = {split: [turn for turn in turns if turn.split == split] for split in config.splits}
+    if not any(rows.values()):
+        raise UserError(f"{source}: no {' or '.join(config.splits)} turn to score")
+    return Asked("turn", rows, {"turns.jsonl": source}, [turn for turn in turns if turn.split == "train"])
+
+
+def check_own_prompts(asked: Asked, gates: Sequence[GateHandle]) -> None:
+    """Raise :class:`UserError` for a gate of a folder that is about answers to other prompts than the run's."""
+    path = next(iter(asked.files.values()))
+    rule = label_rule(path)
+    if asked.reads != "question" or not rule:
+        return
+    wanted = own_prompts(rule, path)
+    for gate in gates:
+        if gate.opening is None or gate.opening.prompt is not None:
+            continue
+        card = read_card(gate.opening.model)
+        if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != wanted:
+            theirs, ours = (one.fingerprint() if one else "the project's" for one in (card.own_prompts(), wanted))
+            raise UserError(
+                f"{gate.opening.model}: gate '{gate.name}' is about answers to prompts {theirs}, the run's answers are "
+                f"to {ours}; make the gate from this run, or leave it out (only)"
+            )
+
+
+def trained_on(asked: Asked, gate: GateHandle, allow: bool) -> dict[Split, int]:
+    """Number of questions or turns of each split that the gate was trained on; refused unless that is allowed."""
+    if gate.opening is None or gate.opening.prompt is not None:
+        return {}
+    known = set.intersection(*({*gate.held_out.get(name, ())} for name in gate.names))  # scored without them
+    found = {
+        split: [row for row in trained_among(gate.opening.model, rows) if example_hash(row) not in known]
+        for split, rows in asked.examples.items()
+    }
+    first = next((row for rows in found.values() for row in rows), None)
+    counts = {split: len(rows) for split, rows in found.items() if rows}
+    if first is not None and not allow:
+        told = " and ".join(
+            f"{n} of {len(asked.examples[split])} {split} {asked.reads}s" for split, n in counts.items()
+        )
+        raise UserError(
+            f"{gate.opening.model}: gate '{gate.name}' was trained on {told} (the first: '{first.id}'), so its scores "
+            "of them say nothing; leave them out of the run, or set allow_trained to score and count them"
+        )
+    return counts
+
+
+def with_hits(run: Path, asked: Asked, hashes: Mapping[str, str]) -> tuple[Asked, dict[str, str]]:
+    """The questions with the passages that were found for them, and all hashes."""
+    source = run / "evidence.jsonl"
+    examples = {split: attach_hits(rows, source) for split, rows in asked.examples.items()}
+    files = {**asked.files, "evidence.jsonl": source}
+    return replace(asked, examples=examples, files=files), {**hashes, "evidence.jsonl": file_sha256(source)}

@@ -1,0 +1,120 @@
+"""Gates that score a run folder: those whose folders lie in it, prompted models, and those fitted in place."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from pydantic import Field, field_validator, model_validator
+
+from kbtrain.config import build, read_yaml
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.asked import Asked, AskedConfig
+from kbtrain.files import writing
+from kbtrain.gate_folder import CARD
+from kbtrain.gates.average import AverageGate
+from kbtrain.gates.registry import (
+    GATES,
+    PROMPTED,
+    GateHandle,
+    fitted,
+    handle,
+    load_gate,
+    prompted,
+    prompted_by_replies,
+)
+from kbtrain.gates.score_stage import found_gates
+from kbtrain.gates.simple import Always
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.provenance import made_before, meta_path, read_meta, write_meta
+
+FIT = "fit"  # stage of the gates that are fitted here
+
+
+class ChoiceConfig(AskedConfig):
+    """Keys that say which gates score."""
+
+    only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
+    gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
+    model: str | None = Field(None, description="language model of the prompted gates; without it they are left out")
+    prompt_llm: Path | None = Field(
+        None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
+    )
+    prompt_samples: int = Field(10, ge=1, description="prompt_llm: replies to each question; the score is their share")
+    members: tuple[Path, ...] = Field((), description="gate average: gate folders, relative to the run")
+
+    @field_validator("only", "members", mode="before")
+    @classmethod
+    def _one(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _here(self) -> ChoiceConfig:
+        if self.prompt_llm is not None and self.engine == "ray":
+            raise ValueError("prompt_llm: its model is asked from this process; use engine: local")
+        return self
+
+
+def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
+    """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
+    model, dtype, device = config.model, config.dtype, config.device
+    found = [] if model is None else [
+        prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
+        if asked.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
+    ]  # fmt: skip
+    if config.prompt_llm is not None:
+        found.append(prompted_by_replies(llm_of(config.prompt_llm), config.prompt_samples))
+    if asked.reads == "turn":
+        found.append(
+            GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
+        )
+        make_turn_gates(config, asked)
+    found += found_gates(config.run, dtype, device)
+    found += [handle(folder, dtype, device, name) for name, folder in config.gates.items()]
+    found = list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
+    known = {gate.name: gate for gate in found} | {name: gate for gate in found for name in gate.names}
+    for name in config.only:
+        if name not in known:
+            missing = " (give its --model)" if name in PROMPTED else ""
+            raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, known)}")
+    found = [gate for gate in found if not config.only or {gate.name, *gate.names} & set(config.only)]
+    if not found:
+        raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
+    twice = [name for i, gate in enumerate(found) for name in gate.names if any(name in o.names for o in found[:i])]
+    if twice:
+        raise UserError(f"{config.run}: two gates score under the name '{twice[0]}'; rename the folder of one")
+    return found
+
+
+def llm_of(path: Path) -> LLMConfig:
+    """The keys of a language model in a file that is made for sampling, too."""
+    values, _ = read_yaml(path)
+    return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
+
+
+def prompted_model(config: ChoiceConfig) -> str | None:
+    """Name of the model that the prompted gates ask."""
+    return config.model if config.prompt_llm is None else llm_of(config.prompt_llm).model
+
+
+def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
+    """Fit the gates that need no recipe, as far as they are asked for and not there yet."""
+    source, labelled = asked.files["turns.jsonl"], any(turn.label is not None for turn in asked.train)
+    for name, kind in GATES.items():
+        wanted = name in config.only or (not config.only and labelled) or name in map(str, config.members)
+        target = config.run / name / CARD
+        if kind.fit and "turn" in kind.reads and wanted and to_fit(target, name, source):
+            with writing(target.parent):
+                fitted(name, asked.train, target.parent)
+                write_meta(target, stage=FIT, config={"gate": name}, inputs=[source])
+    if config.members:
+        folders = [config.run / member for member in config.members]
+        open_member = partial(load_gate, dtype=config.dtype, device=config.device)
+        AverageGate.of(config.run / "average", folders, open_member)
+
+
+def to_fit(target: Path, name: str, source: Path) -> bool:
+    """True unless the gate was fitted to these turns already, or a recipe made it: that one is the user's."""
+    if meta_path(target).exists() and read_meta(target).get("stage") != FIT:
+        return False
+    return not made_before(target, {"gate": name}, [source], noted_later=True)
