@@ -12,7 +12,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,20 +27,21 @@ from kbtrain.evaluation.learning_curve import (
     EncoderLearner,
     FeaturesLearner,
     Learner,
-    Point,
     ProbeLearner,
     learning_curve,
     sizes_of,
 )
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
 from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.probe.gate import state_folder
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.records import GateExample
-from kbtrain.report.tables import Column, Table, as_markdown, as_text
-from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.report.learning_curve import figure, layout
+from kbtrain.report.tables import as_markdown, as_text
+from kbtrain.training.data import label_rule, own_prompts
 
 Name = Literal["features", "encoder_probe", "probe"]
 
@@ -76,7 +76,7 @@ def main(config: LearningCurveConfig) -> None:
     train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]
-    learners = [made(config, name, train, test) for name in config.gates]
+    learners = [learner(config, name, train, test) for name in config.gates]
     counts = [config.draws if n < len(train) else 1 for n in sizes_of(len(train), config.sizes)]
     total = sum(counts) * len(config.keys) * len(learners)
     with progress_bar(total=total, desc="learning curve", unit="fits") as bar:
@@ -97,82 +97,24 @@ def main(config: LearningCurveConfig) -> None:
     print(f"{len(points)} points in {time.monotonic() - started:.0f} s -> {out}, .svg and .md")
 
 
-def made(config: LearningCurveConfig, name: Name, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
+def learner(
+    config: LearningCurveConfig, name: Name, train: Sequence[GateExample], test: Sequence[GateExample]
+) -> Learner:
     """A learner with what its kind of gate needs. Raises :class:`UserError`."""
     if name == "features":
         return FeaturesLearner(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
     if name == "encoder_probe":
-        from kbtrain.gates.encoder.probe import ProbeInput
-        from kbtrain.models.encoders import open_body
-
-        body, tokenizer = open_body(config.encoder, "fp32", config.device)
-        return EncoderLearner(body, ProbeInput(tokenizer, 128), train, test)
+        return EncoderLearner.open(config.encoder, config.device, train, test)
     if config.model is None:
         raise UserError("key 'model': the gate 'probe' reads the answering model; name it")
-    from kbtrain.gates.probe.gate import Reader, state_facts, state_folder
-    from kbtrain.gates.probe.states import StateStore
-    from kbtrain.models.adapters import base_fingerprint
-    from kbtrain.models.load import load_model, name_of
-    from kbtrain.training.data import label_rule, own_prompts
-
-    model, tokenizer = load_model(config.model, config.dtype, config.device)
     source = config.run / "examples" / "train.jsonl"
-    reader = Reader(model, tokenizer, own=own_prompts(label_rule(source), source))
-    facts = state_facts(base_fingerprint(config.model), name_of(model.dtype))
-    store = StateStore(config.states or state_folder(config.run, "llm"), facts)
+    own, states = own_prompts(label_rule(source), source), config.states or state_folder(config.run, "llm")
+    probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test)
     asked = [*train, *test]
     with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
-        for n in store.extract(model, reader.prompts(asked)):
+        for n in probe.extract(asked):
             bar.update(n)
-    return ProbeLearner(reader, store, test)
-
-
-def layout(points: Sequence[Point], n_test: int) -> Table:
-    """One row for each gate, key and size: means over the draws, and the least and greatest area."""
-    columns = [Column("gate", "text"), Column("label", "text"), Column("questions", "count"), Column("draws", "count"),
-               Column("area", "decimal"), Column("least", "decimal"), Column("greatest", "decimal"),
-               Column("AUROC wrong", "decimal"), Column("AUROC needed", "decimal")]  # fmt: skip
-    groups = dict.fromkeys((point.gate, point.key, point.n) for point in sorted(points, key=lambda p: (p.gate, p.key)))
-    rows = []
-    for gate, key, n in groups:
-        part = [point for point in points if (point.gate, point.key, point.n) == (gate, key, n)]
-        areas = [point.area for point in part if point.area is not None]
-        ends = [min(areas), max(areas)] if areas else [None, None]
-        wrong, needed = [p.auroc_wrong for p in part], [p.auroc_needed for p in part]
-        rows.append([gate, key, n, len(part), _mean(areas), *ends, _mean(wrong), _mean(needed)])
-    note = (
-        f"Means over draws of training questions, on {n_test} test questions; area: random order 0, oracle's order 1."
-    )
-    return Table("learning_curve", "Learning curves", note, columns, rows)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
-def figure(points: Sequence[Point]) -> str:
-    """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
-    made, axes = new_figure(6.4, 3.6)
-    names = [name for name in COLOURS if name not in ("ink", "grid", "grey")]
-    dashes = {key: style for key, style in zip(dict.fromkeys(p.key for p in points), ("-", "--", ":"), strict=False)}
-    colours = dict(zip(dict.fromkeys(p.gate for p in points), names, strict=False))
-    for gate, key in dict.fromkeys((p.gate, p.key) for p in points):
-        found = [p for p in points if (p.gate, p.key) == (gate, key) and p.area is not None]
-        sizes = sorted({p.n for p in found})
-        means = [_mean([p.area for p in found if p.n == n]) for n in sizes]
-        colour = COLOURS[colours[gate]]
-        axes.plot(sizes, means, dashes[key], color=colour, label=f"{gate}, {key}")
-        axes.plot([p.n for p in found], [p.area for p in found], ".", color=colour, markersize=4)
-    axes.axhline(0, color=COLOURS["grey"], linewidth=1)
-    axes.set_xscale("log")
-    ticks = sorted({p.n for p in points})
-    axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("labelled training questions")
-    axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(fontsize=8, frameon=False)
-    return page(made)
+    return probe
 
 
 if __name__ == "__main__":

@@ -450,6 +450,11 @@ def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[Examp
 HeldOut = tuple[str, float]  # a question's hash and a score of it
 
 
+def held_out_rows(questions: Sequence[GateExample], log_odds: Sequence[float]) -> list[HeldOut]:
+    """Probabilities by the questions' hashes."""
+    return [(question_hash(q.question), logistic(value)) for q, value in zip(questions, log_odds, strict=True)]
+
+
 def write_held_out(folder: Path, scores: Mapping[str, Iterable[HeldOut]]) -> None:
     """Keep scores of training questions, by name, that gates fitted without these questions gave them."""
     jsonl.write(folder / HELD_OUT, (GateScore(one, name, value) for name in scores for one, value in scores[name]))

@@ -22,15 +22,13 @@ from typing import Literal
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.gate_folder import HeldOut, logistic, question_hash
+from kbtrain.evaluation.stack_inputs import StoredColumns, stack_members
+from kbtrain.gate_folder import held_out_rows
 from kbtrain.gates.features.additive import check_need
-from kbtrain.gates.registry import GateHandle, handle
+from kbtrain.gates.registry import handle
 from kbtrain.gates.score_stage import score_path
-from kbtrain.gates.stack.gate import Member, StackCard, combined, make_members
-from kbtrain.gates.stack.linear import Columns, Input, fit_linear, held_out_log_odds
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.gates.stack.gate import StackCard, combined, held_out_or_own
+from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.fitted import FittedGate, KeyedData, finish_fitted, read_keyed
@@ -52,7 +50,7 @@ def main(config: TrainStackConfig) -> None:
     if config.fit_on == "dev":
         data = KeyedData(data.dev, data.dev)
     handles = {config.run / member: handle(config.run / member) for member in config.members}
-    members = chosen(config, handles)
+    members = stack_members(config.output, handles, config.leave_out)
     files = [score_path(config.run, one.name) for one in handles.values()]
     stored = StoredColumns(members, list(handles.values()), files)
     models, held_out = {}, {}
@@ -62,11 +60,11 @@ def main(config: TrainStackConfig) -> None:
         columns = stored.of(questions)
         models[key] = fit_linear(columns, need, config.seed)
         odds = held_out_log_odds(columns, need, config.seed)
-        held_out[f"stack_{key}"] = hashed(questions, odds)
+        held_out[f"stack_{key}"] = held_out_rows(questions, odds)
     card = StackCard(keys=config.keys, members=members, labels=config.labels, models=models)
     dev = combined(card, stored.of(data.questions("dev")), card.keys)
     if config.fit_on == "dev":
-        dev = {name: in_order(data.questions("dev"), held_out[name], dev[name]) for name in dev}
+        dev = {name: held_out_or_own(data.questions("dev"), held_out[name], dev[name]) for name in dev}
 
     def again(folder: Path) -> Mapping[str, Sequence[float]]:
         read = StackCard.read(folder)
@@ -88,7 +86,7 @@ def main(config: TrainStackConfig) -> None:
             f"Fitted to {config.fit_on} questions; its own scores of them are held out.",
             *(
                 f"{key}: C {model.strength:g}; log odds move over the questions' range by "
-                + ", ".join(f"{moved(one):+.2f} ({name})" for name, one in model.inputs.items())
+                + ", ".join(f"{one.moved():+.2f} ({name})" for name, one in model.inputs.items())
                 for key, model in models.items()
             ),
         ),
@@ -97,76 +95,6 @@ def main(config: TrainStackConfig) -> None:
         members=list(handles),
     )
     print("train_stack: " + finish_fitted(config, data, made, started))
-
-
-def chosen(config: TrainStackConfig, handles: Mapping[Path, GateHandle]) -> tuple[Member, ...]:
-    """The members with the scores that are read. Raises :class:`UserError` for an unknown name to leave out."""
-    own = {folder: {stored: name for name, stored in one.stored.items()} for folder, one in handles.items()}
-    known = [name for one in handles.values() for name in one.names]
-    for name in config.leave_out:
-        if name not in known:
-            raise UserError(f"key 'leave_out': no score '{name}'; {did_you_mean(name, known)}")
-    names = {
-        folder: [own[folder].get(name, name) for name in one.names if name not in config.leave_out]
-        for folder, one in handles.items()
-    }
-    stages = {folder: one.stage for folder, one in handles.items()}
-    return make_members(config.output, [folder for folder in handles if names[folder]], names, stages)
-
-
-class StoredColumns:
-    """Scores of a run by the names under which a stack knows them.
-
-    Raises :class:`UserError` for a gate without a score file, and for scores of questions it was trained on.
-    """
-
-    def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
-        self.columns: dict[str, tuple[Path, Mapping[str, float]]] = {}
-        by_folder = {
-            Path(one.opening.model).name: (one, file) for one, file in zip(handles, files, strict=True) if one.opening
-        }
-        for member in members:
-            one, file = by_folder[Path(member.folder).name]
-            if not file.exists():
-                raise UserError(f"{file}: no such file; {HOW}")
-            trained = read_meta(file).get("trained_on") if meta_path(file).exists() else None
-            if trained:
-                raise UserError(
-                    f"{file}: scores of questions that gate '{one.name}' was trained on ({trained}) teach nothing; "
-                    "leave it out, or set fit_on to dev and score without allow_trained"
-                )
-            scores = read_scores(file)
-            for score, name in member.inputs().items():
-                self.columns[name] = (file, scores.get(one.stored.get(score, score), {}))
-
-    def of(self, questions: Sequence[GateExample]) -> Columns:
-        """Scores of these questions. Raises :class:`UserError` for one that has none."""
-        found: dict[str, list[float]] = {}
-        for name, (file, scores) in self.columns.items():
-            missing = next((q for q in questions if q.question_id not in scores), None)
-            if missing is not None:
-                raise UserError(f"{file}: no score of {missing.split} question '{missing.question_id}'; {HOW}")
-            found[name] = [scores[question.question_id] for question in questions]
-        return found
-
-
-HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out scores: set fit_on to dev)'
-
-
-def hashed(questions: Sequence[GateExample], odds: Sequence[float]) -> list[HeldOut]:
-    """Probabilities by the questions' hashes."""
-    return [(question_hash(q.question), logistic(value)) for q, value in zip(questions, odds, strict=True)]
-
-
-def in_order(questions: Sequence[GateExample], held_out: Sequence[HeldOut], own: Sequence[float]) -> list[float]:
-    """Held-out scores where there are such, else the stack's own."""
-    known = dict(held_out)
-    return [known.get(question_hash(q.question), value) for q, value in zip(questions, own, strict=True)]
-
-
-def moved(one: Input) -> float:
-    """Change of the log odds between the ends of a score's range."""
-    return one.slope * (one.value(one.high) - one.value(one.low))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -21,12 +22,13 @@ from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
-from kbtrain.gates.probe.gate import Probe, Reader
+from kbtrain.gates.probe.gate import Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
 from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.prompts.kbm import Key
+from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GateExample, Outcome
 from kbtrain.training.data import need
 
@@ -94,6 +96,16 @@ class EncoderLearner:
         self.vectors = dict(zip([e.id for e in train], vectors, strict=True))
         self.test = embeddings(body, reader, test)  # type: ignore[arg-type]
 
+    @classmethod
+    def open(
+        cls, encoder: str, device: str, train: Sequence[GateExample], test: Sequence[GateExample]
+    ) -> EncoderLearner:
+        """By the encoder's name."""
+        from kbtrain.models.encoders import open_body
+
+        body, tokenizer = open_body(encoder, "fp32", device)
+        return cls(body, ProbeInput(tokenizer, 128), train, test)
+
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""
         vectors = np.stack([self.vectors[example.id] for example in train])
@@ -109,6 +121,22 @@ class ProbeLearner:
     def __init__(self, reader: Reader, store: StateStore, test: Sequence[GateExample], average: int = 4) -> None:
         self.reader, self.store, self.test, self.average = reader, store, test, average
         reader.stored = store
+
+    @classmethod
+    def open(
+        cls, model: str, dtype: str, device: str, own: OwnPrompts | None, states: Path, test: Sequence[GateExample]
+    ) -> ProbeLearner:
+        """By the answering model's name; ``own``: templates under which it answered; ``states``: where its are kept."""
+        from kbtrain.models.adapters import base_fingerprint
+        from kbtrain.models.load import load_model, name_of
+
+        opened, tokenizer = load_model(model, dtype, device)
+        store = StateStore(states, state_facts(base_fingerprint(model), name_of(opened.dtype)))
+        return cls(Reader(opened, tokenizer, own=own), store, test)
+
+    def extract(self, examples: Sequence[GateExample]) -> Iterator[int]:
+        """Compute the states that are not stored yet; yields the numbers of questions that are done."""
+        return self.store.extract(self.reader.model, self.reader.prompts(examples))
 
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
-from kbtrain.gate_folder import HeldOut, KeyedCard, KeyedGate, Stage, logistic, question_hash
+from kbtrain.gate_folder import HeldOut, KeyedCard, KeyedGate, Stage, held_out_rows, logistic
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
@@ -114,8 +114,7 @@ def held_out_scores(
     for key, part in data.items():
         rows = feature_rows(gate.frequencies, questions_of(part), gate.card.after_search)
         odds = held_out_log_odds(rows, [row.need for row in part], knots, seed)
-        hashes = [question_hash(example.question) for example in questions_of(part)]
-        found[f"{gate.prefix}_{key}"] = [(one, logistic(value)) for one, value in zip(hashes, odds, strict=True)]
+        found[f"{gate.prefix}_{key}"] = held_out_rows(questions_of(part), odds)
     return found
 
 

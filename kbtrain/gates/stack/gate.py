@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gate_folder import STAGES, Gate, HeldOut, KeyedCard, KeyedGate, Stage, logistic, question_hash
 from kbtrain.gates.stack.linear import Columns, Linear
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import Example, GateExample
@@ -113,6 +113,12 @@ class Stack(KeyedGate):
 def combined(card: StackCard, columns: Columns, keys: Sequence[Key]) -> dict[str, list[float]]:
     """Scores by name, from the members' scores."""
     return {f"{card.PREFIX}_{key}": [logistic(x) for x in card.models[key].log_odds(columns)] for key in keys}
+
+
+def held_out_or_own(questions: Sequence[GateExample], held_out: Sequence[HeldOut], own: Sequence[float]) -> list[float]:
+    """Held-out scores where there are such, else the stack's own."""
+    known = dict(held_out)
+    return [known.get(question_hash(q.question), value) for q, value in zip(questions, own, strict=True)]
 
 
 def make_members(

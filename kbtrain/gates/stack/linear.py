@@ -43,6 +43,10 @@ class Input(BaseModel):
         p = min(max(value, _CLIP), 1 - _CLIP)
         return math.log(p) - math.log1p(-p)
 
+    def moved(self) -> float:
+        """Change of the log odds between the ends of the score's range."""
+        return self.slope * (self.value(self.high) - self.value(self.low))
+
 
 class Linear(BaseModel):
     """Log odds = ``intercept`` + the sum over ``inputs``; ``strength`` is the C that was chosen."""

@@ -1,0 +1,69 @@
+"""Scores in a run folder as the inputs of a stack: its members, and a column of numbers for each of their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.gates.registry import GateHandle
+from kbtrain.gates.stack.gate import Member, make_members
+from kbtrain.gates.stack.linear import Columns
+from kbtrain.provenance import meta_path, read_meta
+from kbtrain.records import GateExample
+
+HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out scores: set fit_on to dev)'
+
+
+def stack_members(
+    output: Path, handles: Mapping[Path, GateHandle], leave_out: Sequence[str] = ()
+) -> tuple[Member, ...]:
+    """The members with the scores that are read. Raises :class:`UserError` for an unknown name to leave out."""
+    own = {folder: {stored: name for name, stored in one.stored.items()} for folder, one in handles.items()}
+    known = [name for one in handles.values() for name in one.names]
+    for name in leave_out:
+        if name not in known:
+            raise UserError(f"key 'leave_out': no score '{name}'; {did_you_mean(name, known)}")
+    names = {
+        folder: [own[folder].get(name, name) for name in one.names if name not in leave_out]
+        for folder, one in handles.items()
+    }
+    stages = {folder: one.stage for folder, one in handles.items()}
+    return make_members(output, [folder for folder in handles if names[folder]], names, stages)
+
+
+class StoredColumns:
+    """Scores of a run by the names under which a stack knows them.
+
+    Raises :class:`UserError` for a gate without a score file, and for scores of questions it was trained on.
+    """
+
+    def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
+        self.columns: dict[str, tuple[Path, Mapping[str, float]]] = {}
+        by_folder = {
+            Path(one.opening.model).name: (one, file) for one, file in zip(handles, files, strict=True) if one.opening
+        }
+        for member in members:
+            one, file = by_folder[Path(member.folder).name]
+            if not file.exists():
+                raise UserError(f"{file}: no such file; {HOW}")
+            trained = read_meta(file).get("trained_on") if meta_path(file).exists() else None
+            if trained:
+                raise UserError(
+                    f"{file}: scores of questions that gate '{one.name}' was trained on ({trained}) teach nothing; "
+                    "leave it out, or set fit_on to dev and score without allow_trained"
+                )
+            scores = read_scores(file)
+            for score, name in member.inputs().items():
+                self.columns[name] = (file, scores.get(one.stored.get(score, score), {}))
+
+    def of(self, questions: Sequence[GateExample]) -> Columns:
+        """Scores of these questions. Raises :class:`UserError` for one that has none."""
+        found: dict[str, list[float]] = {}
+        for name, (file, scores) in self.columns.items():
+            missing = next((q for q in questions if q.question_id not in scores), None)
+            if missing is not None:
+                raise UserError(f"{file}: no score of {missing.split} question '{missing.question_id}'; {HOW}")
+            found[name] = [scores[question.question_id] for question in questions]
+        return found
