@@ -22,8 +22,9 @@ from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import StoredScores, read_labels, stored_scores
 from kbtrain.evaluation.savings import Saving, four_fold, savings
+from kbtrain.gate_folder import KeyedCard
+from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
-from kbtrain.prompts.kbm import ALL_KEYS
 from kbtrain.provenance import check_unchanged, write_atomically, write_meta
 from kbtrain.records import Outcome
 from kbtrain.report.examples import collect, worst_errors
@@ -98,14 +99,19 @@ def main(config: ReportConfig) -> None:
 
 
 def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
-    """The command that decides by the gate at its threshold from dev; empty where no folder is behind the scores."""
+    """The command that decides by the gate at its threshold from dev; empty where no folder is behind the scores.
+
+    Key and threshold are left out where the folder alone says them.
+    """
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     source = None if saving is None else sources(run, stored).get(saving.gate)
     if saving is None or source is None or saving.dev_saved <= 0:
         return ""
-    key = source.name.rpartition("_")[2]
-    keyed = f" --key {key}" if key in ALL_KEYS else ""
-    return f'kbtrain decide {source.folder} "a question"{keyed} --threshold {saving.threshold:.6g}; '
+    card, key = read_card(source.folder), source.name.rpartition("_")[2]
+    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.keys != (key,) else ""
+    noted = card.thresholds.get(source.name)
+    threshold = "" if noted and noted.threshold == saving.threshold else f" --threshold {saving.threshold:.6g}"
+    return f'kbtrain decide {source.folder} "a question"{keyed}{threshold}; '
 
 
 def main_gate(own: list[GateResult], wanted: str | None, found: list[Saving]) -> GateResult | None:

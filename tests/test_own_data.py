@@ -86,7 +86,7 @@ def test_every_step_says_what_matters(followed: Any) -> None:
     assert list(block) == ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
     assert block["is that real?"].startswith("This is certain")
     assert f"open {folder / 'runs' / 'mine' / 'report.html'}" in block["next"]
-    assert block["next"].startswith('kbtrain decide runs/mine/features "a question" --key ')
+    assert block["next"].startswith('kbtrain decide runs/mine/features "a question"; open ')  # its threshold is noted
 
 
 def test_the_gate_saves_what_the_model_knows(followed: Any) -> None:

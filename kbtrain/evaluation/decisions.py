@@ -27,6 +27,7 @@ from kbtrain.metrics.significance import (
 )
 from kbtrain.metrics.thresholds import (
     RULES,
+    SMALL_LOSS,
     AnyRule,
     Dev,
     ThresholdChoice,
@@ -129,6 +130,9 @@ def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, los
     if rule == "max_loss":
         found = control("accuracy_lost", table, loss.limit, loss.delta, gate.floor)
         return replace(chosen(found.threshold, rule, table), guarantee=found)
+    if rule == "fewest_searches":
+        value = fewest_searches(table, SMALL_LOSS)
+        return chosen(value if gate.floor is None else max(value, gate.floor), rule, table)
     if rule == "given":
         if gate.given is not None:
             return chosen(gate.given, rule, table)

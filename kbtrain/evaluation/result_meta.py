@@ -49,7 +49,7 @@ def result_meta(
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
     card = run / "kbm" / gate_folder.CARD
     return {
-        "date": time.strftime("%Y-%m-%d", time.localtime(started)),
+        "date": time.strftime("%Y-%m-%d"),
         "split": "test",
         "n": len(test.outcomes),
         "n_dev": len(dev.outcomes),

@@ -17,10 +17,10 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.metrics.ranking import Curve, normalised_area, retrieval_curve
 from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
-from kbtrain.metrics.thresholds import cuts
+from kbtrain.metrics.thresholds import SMALL_LOSS, cuts
 from kbtrain.records import Outcome
 
-LIMIT = 0.02
+LIMIT = SMALL_LOSS
 BAND_DRAWS = 1_000
 _ROUNDING = 1e-9
 

@@ -55,11 +55,6 @@ class LLMConfig(Config):
     def _possible(self) -> LLMConfig:
         check_url(self.server_url, "server_url")
         hide_values(self.server_extra)
-        if self.backend == "openai" and self.server_endpoint == "chat" and self.server_n and not self.server_logprobs:
-            raise ValueError(
-                "key 'server_n': without log-probabilities the chat endpoint tells the length of an answer only when "
-                "it is alone in its reply; set server_n: false"
-            )
         return self
 
     def sampling(self) -> Sampling:

@@ -51,8 +51,7 @@ class Checked:
             "model": self.model,
             "server_url": self.url,
             "server_endpoint": self.endpoint,
-            # without log-probabilities only usage tells an answer's length, and it counts all answers of a reply
-            "server_n": self.answers > 1 and self.logprobs,
+            "server_n": self.answers > 1,
             "server_logprobs": self.logprobs,
         }
         if self.key_env != "OPENAI_API_KEY":
@@ -76,11 +75,17 @@ class Checked:
             "n": n,
             "logprobs": "yes" if self.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
-            "usage": "yes" if self.usage else "no: lengths of answers are estimated",
+            "usage": self._usage(),
         }
         if self.extra:
             found["fields"] = f"server_extra: {json.dumps(dict(self.extra))}"
         return [f"{name:<9} {text}" for name, text in found.items()]
+
+    def _usage(self) -> str:
+        if not self.usage:
+            return "no: lengths of answers are estimated"
+        shared = self.answers > 1 and not self.logprobs
+        return "yes" + (", for all answers of a reply together: shared out by their texts" if shared else "")
 
 
 class _Refused(Exception):

@@ -51,12 +51,15 @@ def samples(
 ) -> list[Sample]:
     """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without probabilities, or
     that does not follow OpenAI's protocol.
+
+    Without log-probabilities and tokenizer the usage's tokens are shared out by the answers' bytes.
     """
     with _protocol():
-        choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))[:n]
-        alone = (reply.get("usage") or {}).get("completion_tokens") if len(reply["choices"]) == 1 else None
+        choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
+        used = (reply.get("usage") or {}).get("completion_tokens")
+        lengths = _lengths([_text(choice, stop) for choice in choices], used)
         made = []
-        for i, choice in enumerate(choices):
+        for i, choice in enumerate(choices[:n]):
             found = token_logprobs(choice)
             if logprobs and found is None:
                 raise UserError(
@@ -65,22 +68,23 @@ def samples(
             text, finish = _text(choice, stop), _finish(choice, stop)
             if found is not None:
                 count = len(found)
-            elif alone is not None:
-                count = int(alone)
-            elif tokenizer is not None:
+            elif tokenizer is not None and (used is None or len(choices) > 1):
                 count = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + (finish != "length")
-            elif len(reply["choices"]) == 1:
-                count = max(
-                    1, round(len(text.encode()) / _BYTES_A_TOKEN)
-                )  # neither usage nor probabilities: an estimate
             else:
-                raise UserError("server: does not say how long its answers are; set server_n: false")
+                count = lengths[i]
             index = GREEDY if first == GREEDY else first + i
             total = math.fsum(found or ())
             if not math.isfinite(total) or count < 0:
                 raise ValueError(f"log-probability {total}, {count} tokens")
             made.append(Sample(index, whole_text(text)[0], count, finish, total))
         return made
+
+
+def _lengths(texts: Sequence[str], used: int | None) -> list[int]:
+    """Tokens of each answer of a reply that counts ``used`` in all; without such a count, estimated from its bytes."""
+    sizes = [max(1, len(text.encode(errors="replace"))) for text in texts]
+    total = sum(sizes) / _BYTES_A_TOKEN if used is None else int(used)
+    return [round(total)] if len(sizes) == 1 else [max(1, round(total * size / sum(sizes))) for size in sizes]
 
 
 def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:

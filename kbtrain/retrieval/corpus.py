@@ -101,11 +101,24 @@ def _text(data: dict[str, Any], field: str, path: Path | str, number: int, ours:
         return str(value)
     if field not in data:
         others = [key for key in data if key not in FIELDS]
-        mapped = f'; map yours: --columns "{{{ours}: {others[0]}}}"' if others else ""
-        hint = f"; {did_you_mean(field, others)}{mapped}" if others else ""
-        raise UserError(f"{at(path, number)}: field '{field}': missing{hint}")
+        mapped = f'; {did_you_mean(field, others)}; map yours: --columns "{_guessed(data, ours)}"' if others else ""
+        raise UserError(f"{at(path, number)}: field '{field}': missing{mapped}")
     what = "empty" if isinstance(value, str) else f"expected text, found {value!r:.40}"
     raise UserError(f"{at(path, number, field)}: {what}")
+
+
+_USUAL_TITLES = frozenset({"head", "heading", "headline", "name", "page", "subject"})
+
+
+def _guessed(data: Mapping[str, Any], ours: str) -> str:
+    """A map of columns for this line: its longest text, and what is called as titles often are."""
+    others = {key: value for key, value in data.items() if key not in FIELDS}
+    longest = max(others, key=lambda key: len(value) if isinstance(value := others[key], str) else 0)
+    found = {ours: longest}
+    title = next((key for key in others if key.lower() in _USUAL_TITLES and key != longest), None)
+    if title is not None and not data.get("title"):  # none of its own: filled in as empty
+        found["title"] = title
+    return "{" + ", ".join(f"{own}: {theirs}" for own, theirs in found.items()) + "}"
 
 
 def _tsv(path: Path | str, columns: Mapping[str, str]) -> Iterator[Passage]:

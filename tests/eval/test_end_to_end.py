@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import shutil
 import time
@@ -20,6 +21,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import check, load
 from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.evaluation.savings import savings
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import sources_of
 from kbtrain.gates.registry import handle
@@ -271,6 +273,27 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
     readme = (run_folder / "kbm" / "README.md").read_text()
     lines = "\n".join(noted[name].line(name) for name in ("kbm_mastery", "kbm_benefit"))
     assert readme == f"# A gate\n\n## Threshold\n{lines}\n\n## Run\n| | |\n"
+
+
+def test_the_threshold_of_the_headline_can_be_the_one_that_is_noted(script: Script, run_folder: Path) -> None:
+    made_gate(run_folder / "kbm", run_folder)
+    document = evaluate(script, run_folder, threshold_rule="fewest_searches")
+    check(document)
+    gates = {gate["gate"]: gate for gate in document["gates"]}
+    outcomes = list(jsonl.read(Outcome, run_folder / "outcomes.jsonl"))
+    dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
+    scores = read_scores(run_folder / "scores.jsonl")
+    headline = {one.gate: one for one in savings(dev, test, {name: scores[name] for name in ("kbm_mastery",)})}
+    noted = KBMCard.read(run_folder / "kbm").thresholds["kbm_mastery"]
+    assert (noted.rule, noted.threshold) == ("fewest_searches", headline["kbm_mastery"].threshold)
+    assert gates["kbm_mastery"]["threshold"] == noted.threshold
+    assert gates["kbm_mastery"]["retrieval_ratio"] == pytest.approx(1 - headline["kbm_mastery"].saved.mean)
+
+
+def test_a_result_bears_the_day_of_its_making(script: Script, run_folder: Path) -> None:
+    before = datetime.date.today()
+    made = datetime.date.fromisoformat(evaluate(script, run_folder)["meta"]["date"])
+    assert before <= made <= datetime.date.today()
 
 
 def test_thresholds_go_where_the_score_file_says_and_nowhere_else(

@@ -25,7 +25,7 @@ CASES = {
     "all": ({}, {"server_endpoint": "chat", "server_n": True, "server_logprobs": True}),
     "hosted": (
         {"logprobs": False, "missing": ("completions",)},
-        {"server_endpoint": "chat", "server_n": False, "server_logprobs": False},
+        {"server_endpoint": "chat", "server_n": True, "server_logprobs": False},
     ),
     "base model": (
         {"missing": ("chat/completions",)},

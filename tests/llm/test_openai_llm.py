@@ -167,8 +167,16 @@ def test_a_server_without_logprobs_must_be_declared_so(open_llm, asks):
             answered(open_llm(server), asks)
         found = answered(open_llm(server, chat=True, logprobs=False, n_in_one=False), asks)
         assert {(s.logprob, s.n_tokens) for made in found for s in made.samples} == {(0.0, 3)}
-        with pytest.raises(UserError, match="does not say how long its answers are; set server_n: false"):
-            answered(open_llm(server, chat=True, logprobs=False), asks)
+        together = answered(open_llm(server, chat=True, logprobs=False), asks)
+        assert {(s.logprob, s.n_tokens) for made in together for s in made.samples} == {(0.0, 3)}
+
+
+def test_the_tokens_of_a_reply_are_shared_out_among_its_answers():
+    reply = {"choices": [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(("a" * 30, "b"))]}
+    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, (), False, None)]  # noqa: E731
+    assert lengths({"usage": {"completion_tokens": 31}}) == [30, 1]
+    assert lengths({"usage": {"completion_tokens": 3}}) == [3, 1]  # none of nothing
+    assert lengths({}) == [8, 1]  # a quarter of their bytes
 
 
 def test_fields_can_be_added_and_taken_out(open_llm, question):

@@ -253,8 +253,8 @@ def _refuse_unknown(data: Any, file: DataFile, number: int) -> None:
     maps = ", ".join(f"{own}: {theirs}" for own, theirs in guessed.items())
     told = f"{{{maps or 'text: question'}}}"
     raise UserError(
-        f"{at(file.name, number, unknown[0])}: unknown field; {did_you_mean(unknown[0], ours)} With a map of the "
-        f'fields that count the others are left out: --columns "{told}"'
+        f"{at(file.name, number, unknown[0])}: unknown field; {did_you_mean(unknown[0], ours)}; map "
+        f'those of yours that count, the others are left out: --columns "{told}"'
     )
 
 
