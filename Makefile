@@ -11,7 +11,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm test-adapters lint format bench gpu-check \
+.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm test-adapters lint format docs bench gpu-check \
   vllm-env clean
 
 help:  ## this list
@@ -64,6 +64,11 @@ format: $(INSTALLED)  ## let ruff mend what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
+DOCS := $(VENV)/.docs
+docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be read without a server
+	$(PY) -m sphinx -b html -q --fail-on-warning --keep-going docs docs/_build/html
+	@echo "open $(CURDIR)/docs/_build/html/index.html"
+
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
 evidence: setup  ## docs/evidence.md's numbers from KBTRAIN_TEST_DATA (llm_outcomes/, passages.jsonl), 10 minutes
 	@test -f "$(EVIDENCE)" || { echo "error: KBTRAIN_TEST_DATA names no folder with llm_outcomes/outcomes.jsonl" >&2; exit 2; }
@@ -88,7 +93,7 @@ vllm-env: .venv-vllm/.installed  ## an environment with vLLM, to measure the sam
 	@touch $@
 
 clean:  ## remove caches and build products (not .venv*, not runs/)
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # On Linux a plain `pip install torch` takes a CUDA build of several GB. Without an NVIDIA GPU the CPU build of the
@@ -104,6 +109,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	fi
 	@echo "installing the pinned packages into $(VENV) (2 to 4 minutes)"
 	@$(PIP) -c constraints.txt -e '.[dev,serve]'
+	@touch $@
+
+$(DOCS): $(INSTALLED)
+	@$(PIP) -c constraints.txt -e '.[dev,serve,docs]'
 	@touch $@
 
 # What only the tests need of the optional packages, so that nothing is skipped for want of it: DeepSpeed, bitsandbytes,

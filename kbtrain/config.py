@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -69,15 +69,21 @@ def _parser(kind: type[Config], description: str | None, prog: str | None = None
     help_text = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
     parser.add_argument("--config", metavar="FILE|NAME", help=help_text)
     groups = {owner: parser.add_argument_group(_title(owner, kind)) for owner in _owners(kind)}
+    for name, choices, default, text in key_rows(kind):
+        is_switch = kind.model_fields[name].annotation is bool
+        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if is_switch else {}  # --dry-run
+        if default:
+            text += " (required)" if kind.model_fields[name].is_required() else f" (default: {default})"
+        group = next(group for owner, group in groups.items() if name in owner.__annotations__)
+        group.add_argument(_flag(name), dest=name, metavar=choices, help=text.replace("%", "%%"), **alone)
+    return parser
+
+
+def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
+    """Name, values, default (as in YAML; "required", or empty for one that says nothing) and meaning of each key."""
     for name, field in kind.model_fields.items():
         default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        text = as_typed(field.description or name) + (f" ({default})" if default else "")
-        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}  # --dry-run
-        group = next(group for owner, group in groups.items() if name in owner.__annotations__)
-        group.add_argument(
-            _flag(name), dest=name, metavar=_choices(field.annotation), help=text.replace("%", "%%"), **alone
-        )
-    return parser
+        yield name, _choices(field.annotation), default, as_typed(field.description or name)
 
 
 def _owners(kind: type[Config]) -> list[type[Config]]:
@@ -127,10 +133,10 @@ def _choices(annotation: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """``default: VALUE`` as it stands in YAML; empty for a default that says nothing (null, an empty list)."""
+    """A default as it stands in YAML; empty for one that says nothing (null, an empty list)."""
     if value is None or value == "" or (isinstance(value, Sized) and not value):
         return ""
-    return f"default: {_yaml(value)}"
+    return _yaml(value)
 
 
 def _yaml(value: Any) -> str:

@@ -97,7 +97,7 @@ def test_the_code_blocks_use_names_that_exist():
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.records import GateExample
 
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
     used = {name for code in blocks("python") for name in re.findall(r"\b(?:gate|kbm)\.(\w+)\(", code)}
     assert {"needs_retrieval", "decide", "score_all"} <= used and all(callable(getattr(KBM, name)) for name in used)
     assert callable(kbtrain.load_gate) and callable(KBM.gate)

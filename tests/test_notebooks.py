@@ -1,0 +1,36 @@
+"""The notebooks of docs/ run from top to bottom, with the real model, and end as their text says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def script(notebook: Path) -> str:
+    """The cells of code in their order; they hold no shell lines and no magic."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    assert [cell.get("outputs", []) for cell in cells if cell.get("outputs")] == []
+
+
+def test_the_first_gate_searches_for_what_the_model_does_not_know(tmp_path: Path) -> None:
+    file = tmp_path / "cells.py"
+    file.write_text(script(ROOT / "docs" / "notebooks" / "first_gate.ipynb"), encoding="utf-8")
+    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sum("mastery" in line for line in lines) == 2
+    assert lines[-2].startswith("plain -> ") and "Paris" in lines[-2]
+    assert lines[-1].startswith("searched -> ") and "Thimphu" in lines[-1]
