@@ -121,5 +121,5 @@ $(DOCS): $(INSTALLED)
 $(TRAINERS): $(INSTALLED)
 	@echo "installing DeepSpeed, bitsandbytes, wandb, TensorBoard, Ray and bert-score into $(VENV) (1 to 2 minutes)"
 	@$(PIP) -c constraints.txt setuptools
-	@DS_BUILD_OPS=0 $(PIP) -c constraints.txt --no-build-isolation -e '.[train,wandb,tensorboard,ray,bertscore]'
+	@DS_BUILD_OPS=0 $(PIP) -c constraints.txt --no-build-isolation -e '.[train,wandb,tensorboard,ray,bertscore,vectors]'
 	@touch $@

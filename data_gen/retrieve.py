@@ -1,7 +1,8 @@
 """Search evidence for every question of a run folder: questions.jsonl + passages.jsonl -> evidence.jsonl.
 
 One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; an index
-is built once and kept in RUN/bm25/ or RUN/tfidf/. A corpus is JSON Lines (id, title, text) or DPR's TSV, plain or .gz.
+is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines (id,
+title, text) or DPR's TSV, plain or .gz.
 
 Examples:
   python data_gen/retrieve.py --run runs/demo
@@ -12,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +30,7 @@ from kbtrain.retrieval.base import context_hits, fixed_hits
 from kbtrain.retrieval.corpus import Chunking
 from kbtrain.retrieval.retrieve_stage import EvidenceFile, Search, by_own, by_search, find_evidence, open_index, summary
 from kbtrain.retrieval.tokens import Chinese, Tokens
+from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
 
 
@@ -37,8 +40,10 @@ class RetrieveConfig(Config):
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
     )
-    retriever: Literal["bm25", "tfidf", "fixed", "context", "web"] = Field(
-        "bm25", description="bm25, tfidf, fixed (gold passages), context (all that came with a question), web (key web)"
+    retriever: Literal["bm25", "tfidf", "vectors", "fixed", "context", "web"] = Field(
+        "bm25",
+        description="bm25, tfidf, vectors (RUN/vectors, by data_gen/embed.py), fixed (gold passages), context (all "
+        "that came with a question), web (key web)",
     )
     k: int = Field(3, ge=1, description="passages per question, best first")
     query: Literal["text", "text_and_options"] = Field("text", description="what is searched for")
@@ -57,14 +62,14 @@ class RetrieveConfig(Config):
 def main(config: RetrieveConfig) -> None:
     started = time.monotonic()
     questions, target = config.run / "questions.jsonl", config.run / "evidence.jsonl"
-    corpus = None if config.retriever == "web" else config.corpus or config.run / "passages.jsonl"
+    corpus = searched(config)
     inputs = [questions, *([corpus] if corpus else [])]
     check_unchanged(*inputs)
     key = key_of(config, questions, corpus)
     if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key and unchanged(target):
         return print(f"{target} is there already, made from the same questions, passages and options")
-    with EvidenceFile(target, key) as out:
-        search, web = search_of(config, corpus)
+    with EvidenceFile(target, key) as out, contextlib.ExitStack() as opened:
+        search, web = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:
             for batch in find_evidence(
@@ -92,12 +97,27 @@ def main(config: RetrieveConfig) -> None:
         print("warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?")
 
 
-def search_of(config: RetrieveConfig, corpus: Path | None) -> tuple[Search, WebSearch | None]:
-    """The retriever that is asked for, its index built if need be."""
+def searched(config: RetrieveConfig) -> Path | None:
+    """The file that says what is searched: the corpus, or the card of its vectors; None for the web."""
+    if config.retriever == "web":
+        return None
+    if config.retriever == "vectors":
+        if config.corpus is not None:
+            raise UserError("key 'corpus': retriever vectors searches RUN/vectors; give data_gen/embed.py the corpus")
+        return config.run / "vectors" / CARD
+    return config.corpus or config.run / "passages.jsonl"
+
+
+def search_of(
+    config: RetrieveConfig, corpus: Path | None, opened: contextlib.ExitStack
+) -> tuple[Search, WebSearch | None]:
+    """The retriever that is asked for, its index built if need be; ``opened`` releases it."""
     if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         return by_search(web := WebSearch(config.web), config.k), web
+    if config.retriever == "vectors":
+        return by_search(opened.enter_context(VectorIndex.open(corpus.parent)), config.k), None
     columns = {str(ours): theirs for ours, theirs in config.columns.items()}
     if config.retriever in ("fixed", "context"):
         own = fixed_hits if config.retriever == "fixed" else context_hits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import ipaddress
 import re
 import time
 
@@ -27,3 +28,13 @@ def retry_after(text: str | None, most: float) -> float | None:
 def whole_text(text: str) -> tuple[str, int]:
     """``text`` with halves of surrogate pairs replaced by U+FFFD, and their number: no file or store can hold them."""
     return _HALVES.subn("�", text)
+
+
+def is_loopback(host: str) -> bool:
+    """True for addresses that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

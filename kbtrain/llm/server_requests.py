@@ -26,8 +26,9 @@ HINTS = {
     403: "; is the key allowed to use this model?",
 }
 NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
-    True: "; check server_url and server_model, or set server_endpoint: completions",
-    False: "; check server_url and server_model, or set server_endpoint: chat",
+    "chat/completions": "; check server_url and server_model, or set server_endpoint: completions",
+    "completions": "; check server_url and server_model, or set server_endpoint: chat",
+    "embeddings": "; check server_url and server_model: does this server make embeddings?",
 }
 
 
@@ -58,12 +59,14 @@ class NoReply(Exception):
         self.asked = asked
 
 
-async def post(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
-    """The JSON object that answers ``body``, with at least one choice. Raises :class:`UserError`."""
+async def post(
+    client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], retry: Retry, holds: str = "choices"
+) -> dict[str, Any]:
+    """The JSON object that answers ``body``, with something in its field ``holds``. Raises :class:`UserError`."""
     failed = 0
     while True:
         try:
-            return await _once(client, path, body)
+            return await _once(client, path, body, holds)
         except NoReply as error:
             failed += 1
             if failed >= retry.tries:
@@ -74,7 +77,7 @@ async def post(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], r
             await asyncio.sleep(retry.seconds(failed, error.asked))
 
 
-async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:
     try:
         async with asyncio.timeout(_deadline(client)), client.stream("POST", path, json=body) as response:
             text = await _text_of(response)
@@ -91,14 +94,14 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any]) 
         raise NoReply(why, retry_after(response.headers.get("retry-after"), LONGEST_ASKED))
     if response.status_code != 200:
         status = f"status {response.status_code} ({message(response, text)})"
-        hint = NOT_FOUND["chat" in path] if response.status_code == 404 else HINTS.get(response.status_code, "")
+        hint = NOT_FOUND[path] if response.status_code == 404 else HINTS.get(response.status_code, "")
         raise UserError(f"server {client.base_url}: {status}{hint}")
     try:
         reply = json.loads(strike(text))  # a server may echo its caller's headers
     except (ValueError, RecursionError):
         raise NoReply(f"a reply that is not JSON ({text[:60]!r})") from None
-    if not isinstance(reply, dict) or not reply.get("choices"):
-        raise NoReply(f"a reply without choices ({message(response, text)})")
+    if not isinstance(reply, dict) or not reply.get(holds):
+        raise NoReply(f"a reply without {holds} ({message(response, text)})")
     return reply
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.credentials import check_url
+from kbtrain.servers import is_loopback
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
@@ -36,7 +36,8 @@ class ServeConfig(Config):
 
     search: str = Field(
         "auto",
-        description="none; atlas; an index folder; a corpus (.jsonl, .tsv); http(s)://...{query}; module:function; "
+        description="none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv); http(s)://...{query}; "
+        "module:function; "
         "auto: the index of the run folder that the gate stands in, else the atlas",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
@@ -85,13 +86,3 @@ class ServeConfig(Config):
         if not is_loopback(self.host) and self.keys is None:
             raise ValueError(f"key 'host': {self.host} can be reached by others; give a file of API keys: keys")
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """True for addresses that only this machine reaches."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, never_show
-from kbtrain.serve.config import ServeConfig, is_loopback
+from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
+from kbtrain.servers import is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

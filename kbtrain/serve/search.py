@@ -1,4 +1,4 @@
-"""Searches that a server can ask: BM25 over a corpus, any HTTP service that answers with JSON, a Python function."""
+"""Searches that a server can ask: BM25 over a corpus, a vector store, an HTTP service, a Python function."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at, strike
 from kbtrain.jsonl import one_line
+from kbtrain.llm.server_requests import Retry
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import hit_of
+from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
 
@@ -77,6 +79,30 @@ class AsyncSearch:
         """Nothing to release."""
 
 
+class VectorSearch:
+    """The passages whose vectors are nearest to the query's (:mod:`kbtrain.retrieval.vectors`)."""
+
+    def __init__(self, index: VectorIndex) -> None:
+        self.name = index.card.collection
+        self._index = index
+        self._embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # a deadline stands over both
+        self._pool = ThreadPoolExecutor(1 if index.card.store is None else THREADS, thread_name_prefix="search")
+
+    async def find(self, query: str, k: int) -> Sequence[Hit]:
+        """As :meth:`Search.find`."""
+        try:
+            (vector,) = await self._index.embedded(self._embedder, [query])
+        except UserError:  # its words may repeat the query
+            raise SearchFailed(f"no embedding from {self._index.card.server_url}") from None
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._index.store.nearest, vector, k)
+
+    async def close(self) -> None:
+        """As :meth:`Search.close`."""
+        await self._embedder.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._index.store.close()
+
+
 class HttpSearch:
     """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); asked once a question."""
 
@@ -123,6 +149,8 @@ def open_search(config: ServeConfig) -> Search | None:
         except ValidationError as error:
             raise UserError(f"key 'search_mapping': {one_line(error)}") from None
         return HttpSearch(service)
+    if is_index(Path(name)):
+        return VectorSearch(VectorIndex.open(Path(name)))
     if name == "atlas" or Path(name).exists():
         return _bm25(name)
     if ":" in name:
@@ -135,11 +163,13 @@ def automatic(config: ServeConfig) -> str | None:
 
     Raises :class:`UserError` for an upstream without anything to search.
     """
-    index = config.gate.resolve().parent / "bm25"
+    run = config.gate.resolve().parent
     if config.upstream is None and config.model is None:
         return None
-    if (index / "tokens.json").exists():
-        return str(index)
+    if (run / "bm25" / "tokens.json").exists():
+        return str(run / "bm25")
+    if is_index(run / "vectors"):
+        return str(run / "vectors")
     if config.model is not None:
         return "atlas"
     raise UserError(

@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import httpx2
 
 from kbtrain.credentials import key_from_environment
-from kbtrain.serve.config import ServeConfig, is_loopback
+from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
+from kbtrain.servers import is_loopback
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",

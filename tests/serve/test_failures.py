@@ -10,6 +10,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from embedding_server import EmbeddingServer
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 
@@ -181,6 +182,37 @@ def test_results_of_a_function_are_checked():
     for wrong in ("text", {"text": "b"}, [3], [{"title": "b"}], None):
         with pytest.raises(SearchFailed):
             hits_of(wrong, 5)
+
+
+@pytest.fixture(scope="module")
+def vectors_folder(tmp_path_factory):
+    """An index of three passages in a store inside this process, and the server that embedded them."""
+    pytest.importorskip("qdrant_client")
+    from kbtrain import jsonl
+    from kbtrain.records import Passage
+    from kbtrain.retrieval.vectors import Embeddings, VectorBuild
+
+    folder = tmp_path_factory.mktemp("run")
+    texts = {"m": "The museum opens at nine", "t": "The theatre opens at ten", "z": "The zoo is closed"}
+    jsonl.write(folder / "passages.jsonl", [Passage(name, name.upper(), text) for name, text in texts.items()])
+    with EmbeddingServer() as server:
+        of = Embeddings(server_url=server.url, server_model="words")
+        assert list(VectorBuild(folder / "passages.jsonl", folder / "vectors", of).batches(8)) == [0, 3]
+        yield folder / "vectors", server
+
+
+def test_search_in_a_vector_store_and_without_its_server_of_embeddings(gate, stub, vectors_folder):
+    folder, embeddings = vectors_folder
+    with serving(gate, upstream=stub.url, search=str(folder), k=1, threshold=0.0) as server:
+        reply, reason, found = ask(server, "museum")
+        assert (reply.status, reason, found) == (200, "above-threshold", "1")
+        assert "opens at nine" in stub.body()["messages"][0]["content"]
+        embeddings.fail = [500, 500]
+        reply, reason, found = ask(server, "zoo")
+        assert (reply.status, reason, found) == (200, "search-failed", "0")
+        assert "closed" not in stub.body()["messages"][0]["content"]
+        reply, reason, _ = ask(server, "zoo")
+        assert reason == "above-threshold" and "closed" in stub.body()["messages"][0]["content"]
 
 
 class Slow(ThreadSearch):

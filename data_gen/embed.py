@@ -1,0 +1,80 @@
+"""Embed a corpus, for `kbtrain serve --search FOLDER` and retriever vectors: passages.jsonl -> RUN/vectors/.
+
+The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI). Qdrant keeps them: inside
+this process in the output folder (one process at a time, some 20,000 passages), or in a running server (store).
+Resumable: an interrupted run goes on behind the last passage that is stored. Needs the extra vectors.
+
+Examples:
+  python data_gen/embed.py --run runs/demo --server-url http://127.0.0.1:8001/v1 --server-model bge-small-en-v1.5
+  python data_gen/embed.py --corpus passages.tsv --output vectors --server-url http://127.0.0.1:8001/v1 \
+    --server-model e5 --query-prefix "query: " --passage-prefix "passage: " --store http://127.0.0.1:6333
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from kbtrain.config import run_script
+from kbtrain.errors import UserError, require
+from kbtrain.progress import progress_bar
+from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.retrieval.corpus import read_passages
+from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild
+
+
+class EmbedConfig(Embeddings):
+    run: Path | None = Field(None, description="run folder, for the two keys below: its passages.jsonl and vectors/")
+    corpus: Path | None = Field(None, description="passages: .jsonl or .tsv, plain or .gz")
+    output: Path | None = Field(
+        None, description="folder for vectors.json, and for the vectors unless there is a store"
+    )
+    columns: dict[Literal["id", "title", "text"], str] = Field(
+        {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
+    )
+    batch: int = Field(64, ge=1, description="passages in one request")
+    parallel: int = Field(4, ge=1, description="requests under way at once")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (folder_of(self),)
+
+
+def main(config: EmbedConfig) -> None:
+    started = time.monotonic()
+    require("qdrant_client", "vectors")
+    corpus, folder = corpus_of(config), folder_of(config)
+    check_unchanged(corpus)
+    columns = {str(ours): theirs for ours, theirs in config.columns.items()}
+    settings = Embeddings(**config.model_dump(include=set(Embeddings.model_fields)))
+    build = VectorBuild(corpus, folder, settings, columns, config.parallel)
+    if build.whole:
+        return print(f"{folder} is there already, made from the same passages by the same model")
+    total = sum(1 for _ in read_passages(corpus, columns))
+    with progress_bar(total=total, desc="embed", unit="passages") as bar:
+        for n in build.batches(config.batch):
+            bar.update(n)
+    options = config.model_dump(mode="json")
+    write_meta(folder / CARD, stage="embed", config=options, inputs=[corpus], started=started)
+    print(f"{build.done} passages by {config.server_model} -> {config.store or folder}; search them: "
+          f"kbtrain serve GATE --search {folder}")  # fmt: skip
+
+
+def corpus_of(config: EmbedConfig) -> Path:
+    """The corpus that is named, or the run folder's."""
+    if config.corpus is None and config.run is None:
+        raise UserError("key 'corpus': name a corpus, or a run folder (key 'run')")
+    return config.corpus or Path(config.run or ".") / "passages.jsonl"
+
+
+def folder_of(config: EmbedConfig) -> Path:
+    """The folder that is named, or the run folder's."""
+    if config.output is None and config.run is None:
+        raise UserError("key 'output': name a folder, or a run folder (key 'run')")
+    return config.output or Path(config.run or ".") / "vectors"
+
+
+if __name__ == "__main__":
+    run_script(main, EmbedConfig, __doc__)

@@ -1,0 +1,362 @@
+"""Passages in a vector store (Qdrant), found by embeddings of a server that speaks OpenAI's protocol.
+
+A folder's ``vectors.json`` says where the vectors are: in the folder itself, where Qdrant runs inside this process (one
+process at a time, some 20,000 passages), or in a running Qdrant. Point number i is the corpus's passage i, so the
+number of points is the place at which an interrupted build goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import pickle
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+import httpx2
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.config import Config
+from kbtrain.credentials import check_url, key_from_environment
+from kbtrain.errors import UserError, at, require
+from kbtrain.llm.server_requests import Retry, post
+from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.records import Hit, Passage
+from kbtrain.retrieval.corpus import read_passages
+from kbtrain.servers import is_loopback
+
+if TYPE_CHECKING:
+    import numpy as np
+    from qdrant_client import QdrantClient
+
+    Vectors = np.ndarray[Any, Any]
+
+CARD = "vectors.json"
+POINTS = "qdrant"  # subfolder of a store inside this process
+TIMEOUT = 60.0  # seconds for one batch of embeddings
+
+
+class Embeddings(Config):
+    """The server that makes vectors. Many models want a prefix before queries and another before passages."""
+
+    server_url: str = Field(description="server of embeddings in OpenAI's protocol, up to and with /v1")
+    server_model: str = Field(description="the model's name there")
+    server_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
+    query_prefix: str = Field("", description="put before every query, as the model wants it: 'query: '")
+    passage_prefix: str = Field("", description="put before every passage: 'passage: '")
+    store: str | None = Field(
+        None, description="address of a running Qdrant; null: Qdrant inside this process, kept in the output folder"
+    )
+    store_key_env: str = Field("QDRANT_API_KEY", description="environment variable that holds Qdrant's key")
+    collection: str = Field("passages", pattern=r"^[\w-]{1,200}$", description="its name in the store")
+
+
+class VectorCard(Embeddings):
+    """Content of ``vectors.json``. ``passages`` is None until all of them are in the store."""
+
+    corpus_sha256: str
+    columns: dict[str, str] = Field({})
+    dimensions: int = Field(ge=1)
+    passages: int | None = None
+
+
+class Embedder:
+    """Texts to vectors, one request a call. Raises :class:`UserError` for no answer, and for one of another form."""
+
+    def __init__(self, of: Embeddings, retry: Retry) -> None:
+        check_url(of.server_url, "server_url")
+        key = key_from_environment(of.server_key_env)
+        self._model, self._retry = of.server_model, retry
+        self._client = httpx2.AsyncClient(
+            base_url=of.server_url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(TIMEOUT, connect=10.0, pool=None),
+            trust_env=not is_loopback(urlsplit(of.server_url).hostname or ""),
+        )
+
+    async def vectors(self, texts: Sequence[str]) -> Vectors:
+        """Shape (texts, dimensions), fp32."""
+        body = {"model": self._model, "input": list(texts)}
+        return vectors_of(await post(self._client, "embeddings", body, self._retry, holds="data"), len(texts))
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self._client.aclose()
+
+
+def vectors_of(reply: Mapping[str, Any], n: int) -> Vectors:
+    """The vectors of a reply in the order of the texts. Raises :class:`UserError` for any other reply."""
+    import numpy as np
+
+    try:
+        rows = sorted(reply["data"], key=lambda row: int(row["index"]))
+        found = np.array([row["embedding"] for row in rows], dtype=np.float32)
+        right = [int(row["index"]) for row in rows] == list(range(n)) and found.ndim == 2
+    except (KeyError, TypeError, ValueError, OverflowError):
+        right = False
+    if not right:
+        raise UserError(f"server: expected {n} embeddings of one length, numbered from 0; is it OpenAI's protocol?")
+    if not np.isfinite(found).all() or not found.any(axis=1).all():
+        raise UserError("server: an embedding that is zero, or holds a number that is none")
+    return found
+
+
+class Store:
+    """One Qdrant collection, whose point i holds passage i. Raises :class:`UserError` where it cannot be used."""
+
+    def __init__(self, client: QdrantClient, collection: str, where: str) -> None:
+        self._client, self._collection, self._where = client, collection, where
+
+    @classmethod
+    def open(cls, card: Embeddings, folder: Path) -> Store:
+        """The running Qdrant's, or the one kept in the folder."""
+        require("qdrant_client", "vectors")
+        from qdrant_client import QdrantClient
+
+        if card.store is None:
+            points = folder / POINTS
+            check_points(points)
+            try:
+                return cls(QdrantClient(path=str(points)), card.collection, str(points))
+            except RuntimeError:
+                raise UserError(f"{at(points)}: another process uses it; stop that one, or take a running Qdrant "
+                                "(key 'store')") from None  # fmt: skip
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, sqlite3.Error) as error:
+                raise UserError(f"{at(points)}: cannot be opened ({type(error).__name__}); remove the folder and "
+                                "embed the passages again") from None  # fmt: skip
+        check_url(card.store, "store")
+        key = key_from_environment(card.store_key_env)
+        try:
+            client = QdrantClient(url=card.store, api_key=key, timeout=30, check_compatibility=False)
+        except ValueError as error:
+            raise UserError(f"key 'store': no valid address ({str(error)[:100]})") from None
+        return cls(client, card.collection, card.store)
+
+    def count(self) -> int | None:
+        """Number of points; None where there is no such collection."""
+        if not self._asked(lambda: self._client.collection_exists(self._collection)):
+            return None
+        return int(self._asked(lambda: self._client.count(self._collection, exact=True)).count)
+
+    def create(self, dimensions: int) -> None:
+        """Make the collection; vectors are compared by their cosine."""
+        from qdrant_client import models
+
+        layout = models.VectorParams(size=dimensions, distance=models.Distance.COSINE)
+        self._asked(lambda: self._client.create_collection(self._collection, vectors_config=layout))
+
+    def add(self, first: int, passages: Sequence[Passage], vectors: Vectors) -> None:
+        """Passages numbered from ``first``, one after the other: what a kill leaves is a beginning without holes."""
+        from qdrant_client import models
+
+        points = [
+            models.PointStruct(id=i, vector=row.tolist(), payload={"id": p.id, "title": p.title, "text": p.text})
+            for i, (p, row) in enumerate(zip(passages, vectors, strict=True), first)
+        ]
+        self._asked(lambda: self._client.upsert(self._collection, points, wait=True))
+
+    def nearest(self, vector: Vectors, k: int) -> tuple[Hit, ...]:
+        """At most ``k`` hits, best first; the score is the cosine."""
+        found = self._asked(lambda: self._client.query_points(self._collection, query=vector.tolist(), limit=k))
+        hits = []
+        for point in found.points:
+            held = point.payload or {}
+            if not all(isinstance(held.get(name), str) for name in ("id", "title", "text")):
+                raise UserError(f"{at(self._where)}: a point without id, title and text; embed the passages again")
+            hits.append(Hit(held["id"], held["title"], held["text"], float(point.score)))
+        return tuple(hits)
+
+    def close(self) -> None:
+        """Release connections, or the folder."""
+        self._client.close()
+
+    def _asked(self, ask: Any) -> Any:
+        from qdrant_client.http.exceptions import ApiException
+
+        try:
+            return ask()
+        except (ApiException, ValueError) as error:
+            why = " ".join(str(error).split())[:150] or type(error).__name__
+            raise UserError(f"vector store {self._where}: {why}") from None
+
+
+class _PointsAlone(pickle.Unpickler):
+    """Reads what Qdrant's own points are made of, and nothing that could run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("qdrant_client.http.models.models", "PointStruct"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def check_points(folder: Path) -> None:
+    """Raise :class:`UserError` for a folder whose points are more than data: Qdrant in a process keeps them as pickles,
+    and a folder may come from anybody.
+    """
+    for file in sorted(folder.glob("collection/*/storage.sqlite")):
+        try:
+            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:
+                for (point,) in rows.execute("SELECT point FROM points"):
+                    _PointsAlone(io.BytesIO(point)).load()
+        except Exception as error:  # noqa: BLE001 - a broken pickle raises what it likes
+            why = f"{type(error).__name__}: {str(error)[:60]}"
+            raise UserError(
+                f"{at(file)}: holds more than points, or is broken ({why}); remove the folder and embed the passages "
+                "again"
+            ) from None
+
+
+class VectorIndex:
+    """A whole index of a folder. Implements :class:`~kbtrain.retrieval.base.Searcher`; a context manager."""
+
+    def __init__(self, card: VectorCard, store: Store) -> None:
+        self.card, self.store = card, store
+
+    @classmethod
+    def open(cls, folder: Path) -> VectorIndex:
+        """Raises :class:`UserError` for a folder that is not whole, and a store that holds something else."""
+        card = read_card(folder)
+        if card.passages is None:
+            raise UserError(f"{at(folder)}: not all passages are embedded; run the same data_gen/embed.py again")
+        store = Store.open(card, folder)
+        found = store.count()
+        if found != card.passages:
+            store.close()
+            held = "no such collection" if found is None else f"{found} passages"
+            raise UserError(f"{at(folder)}: the store has {held} in '{card.collection}', expected {card.passages}; "
+                            "embed the passages again into another folder or collection")  # fmt: skip
+        return cls(card, store)
+
+    def embedder(self, retry: Retry | None = None) -> Embedder:
+        """The server that embeds queries; to be closed."""
+        return Embedder(self.card, retry or Retry())
+
+    async def embedded(self, embedder: Embedder, queries: Sequence[str]) -> Vectors:
+        """Vectors of queries. Raises :class:`UserError`, also for another model than the passages'."""
+        found = await embedder.vectors([self.card.query_prefix + query for query in queries])
+        if found.shape[1] != self.card.dimensions:
+            raise UserError(f"server: embeddings of {found.shape[1]} numbers, the passages' have "
+                            f"{self.card.dimensions}; is it the model '{self.card.server_model}'?")  # fmt: skip
+        return found
+
+    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
+        """As :meth:`kbtrain.retrieval.base.Searcher.search`."""
+
+        async def ask() -> Vectors:
+            embedder = self.embedder()
+            try:
+                return await self.embedded(embedder, queries)
+            finally:
+                await embedder.close()
+
+        return [self.store.nearest(vector, k) for vector in asyncio.run(ask())]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+
+def read_card(folder: Path) -> VectorCard:
+    """Raises :class:`UserError`."""
+    return jsonl.read_model(folder / CARD, VectorCard)
+
+
+def is_index(folder: Path) -> bool:
+    """True for a folder that :class:`VectorBuild` has written into."""
+    return (folder / CARD).is_file()
+
+
+class VectorBuild:
+    """Embeds a corpus into a folder's index, or goes on with one that the same settings began.
+
+    ``done``: passages that are in the store, ``whole``: all of them. Raises :class:`UserError`.
+    """
+
+    def __init__(
+        self, corpus: Path, folder: Path, of: Embeddings, columns: Mapping[str, str] | None = None, parallel: int = 4
+    ) -> None:
+        self._corpus, self._folder, self._parallel = corpus, folder, parallel
+        self._columns = dict(columns or {})
+        made = {**of.model_dump(), "corpus_sha256": file_sha256(corpus), "columns": self._columns}
+        self._made, self.done, self.whole = made, 0, False
+        if is_index(folder):
+            self._go_on(read_card(folder))
+
+    def _go_on(self, card: VectorCard) -> None:
+        noted = card.model_dump()
+        other = sorted(key for key, value in self._made.items() if noted[key] != value and not key.endswith("_env"))
+        if other:
+            raise UserError(f"{at(self._folder / CARD)}: was made with another {', '.join(other)}; name another output "
+                            "folder, or remove this one")  # fmt: skip
+        if card.passages is not None:
+            VectorIndex.open(self._folder).store.close()
+            self.done, self.whole = card.passages, True
+
+    def batches(self, size: int) -> Iterator[int]:
+        """Embed what is missing, ``size`` passages a request; numbers of passages as they are stored, the first of them
+        what was there before.
+        """
+        store = Store.open(VectorCard(**self._made, dimensions=1), self._folder)
+        try:
+            with asyncio.Runner() as runner:
+                embedder = Embedder(VectorCard(**self._made, dimensions=1), Retry())
+                try:
+                    yield from self._stored(store, embedder, runner, size)
+                finally:
+                    runner.run(embedder.close())
+        finally:
+            store.close()
+
+    def _stored(self, store: Store, embedder: Embedder, runner: asyncio.Runner, size: int) -> Iterator[int]:
+        begun, there = is_index(self._folder), store.count()
+        if there is not None and not begun:
+            name = self._made["collection"]
+            raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
+        self.done = there or 0
+        yield self.done
+        passages = itertools.islice(self._numbered(), self.done, None)
+        while group := list(itertools.islice(passages, size * self._parallel)):
+            parts = [group[i : i + size] for i in range(0, len(group), size)]
+            for part, vectors in zip(parts, runner.run(self._embedded(embedder, parts)), strict=True):
+                if there is None:
+                    self._write(vectors.shape[1], None)  # first, so that a collection always has its folder
+                    store.create(vectors.shape[1])
+                    there = 0
+                store.add(self.done, part, vectors)
+                self.done += len(part)
+                yield len(part)
+        if there is None:
+            raise UserError(f"{at(self._corpus)}: no passages to search: the corpus is empty")
+        self._write(read_card(self._folder).dimensions, self.done)
+        self.whole = True
+
+    async def _embedded(self, embedder: Embedder, parts: Sequence[Sequence[Passage]]) -> list[Vectors]:
+        prefix = self._made["passage_prefix"]
+        return await asyncio.gather(*(embedder.vectors([prefix + text_of(p) for p in part]) for part in parts))
+
+    def _numbered(self) -> Iterator[Passage]:
+        """The corpus. Raises :class:`UserError` for an id that occurs twice."""
+        seen: set[str] = set()
+        for number, passage in enumerate(read_passages(self._corpus, self._columns), 1):
+            if passage.id in seen:
+                raise UserError(f"{at(self._corpus)}: passage {number}: field 'id': duplicate '{passage.id}'")
+            seen.add(passage.id)
+            yield passage
+
+    def _write(self, dimensions: int, passages: int | None) -> None:
+        card = VectorCard(**self._made, dimensions=dimensions, passages=passages)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / CARD, card.model_dump_json(indent=1) + "\n")
+
+
+def text_of(passage: Passage) -> str:
+    """The text to embed: the passage's, behind its title where that does not stand in it."""
+    return passage.text if passage.title in passage.text else f"{passage.title}\n{passage.text}"

@@ -1,0 +1,70 @@
+"""A local server with /v1/embeddings whose vectors count a text's words; it fails where it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+DIMENSIONS = 256
+
+
+def vector(text: str) -> list[float]:
+    """Counts of words, each at the place its hash says: texts that share words are near each other."""
+    found = [0.0] * DIMENSIONS
+    for word in re.findall(r"\w+", text.lower()):
+        found[hashlib.sha256(word.encode()).digest()[0]] += 1.0
+    return found
+
+
+class EmbeddingServer(ThreadingHTTPServer):
+    """``asked``: the texts of each request; ``spoil`` makes another reply of a right one; ``fail``: statuses first;
+    ``fail_after`` requests everything is refused."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[list[str]] = []
+        self.keys: list[str | None] = []
+        self.fail: list[int] = []
+        self.fail_after: int | None = None
+        self.spoil: Any = lambda reply: reply
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def __enter__(self) -> EmbeddingServer:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: EmbeddingServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server = self.server
+        server.asked.append(body["input"])
+        server.keys.append(self.headers.get("authorization"))
+        status = server.fail.pop(0) if server.fail else 200
+        if server.fail_after is not None and len(server.asked) > server.fail_after:
+            status = 400
+        rows = [{"object": "embedding", "index": i, "embedding": vector(t)} for i, t in enumerate(body["input"])]
+        whole = server.spoil({"object": "list", "data": rows[::-1], "model": body["model"]})
+        data = json.dumps(whole if status == 200 else {"error": {"message": "not now"}}).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None: ...

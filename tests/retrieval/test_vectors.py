@@ -1,0 +1,280 @@
+"""Passages in Qdrant: embedded once, gone on with after an interruption, found by their vectors; bad ones refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sqlite3
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import pytest
+from embedding_server import EmbeddingServer, vector
+from support import scripts
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.llm.server_requests import Retry
+from kbtrain.questions import atlas_passages, load_questions
+from kbtrain.records import Evidence, Passage
+from kbtrain.retrieval import vectors
+from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex
+
+pytest.importorskip("qdrant_client")
+PASSAGES = list(atlas_passages())[:12]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _well(server, monkeypatch):
+    server.fail, server.fail_after, server.spoil = [], None, lambda reply: reply
+    server.asked.clear()
+    server.keys.clear()
+    monkeypatch.setattr(vectors, "Retry", lambda **_: Retry(tries=3, first=0.0, longest=0.0))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "passages.jsonl"
+    jsonl.write(path, PASSAGES)
+    return path
+
+
+def settings(server, **more):
+    return Embeddings(server_url=server.url, server_model="words", **more)
+
+
+def build(corpus, folder, of, size=5, **more):
+    made = VectorBuild(corpus, folder, of, **more)
+    return list(made.batches(size)), made
+
+
+@pytest.fixture(scope="module")
+def whole(server, tmp_path_factory):
+    """A finished index."""
+    folder = tmp_path_factory.mktemp("vectors")
+    jsonl.write(folder / "passages.jsonl", PASSAGES)
+    build(folder / "passages.jsonl", folder / "index", settings(server))
+    return folder / "index"
+
+
+def cosine(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True)) / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
+
+
+def test_hits_are_those_of_the_cosines_by_hand_best_first(whole, server):
+    queries = [f"Where is {PASSAGES[7].title}?", PASSAGES[3].text]
+    with VectorIndex.open(whole) as index:
+        found = index.search(queries, 3)
+    assert server.asked == [queries]
+    for query, hits in zip(queries, found, strict=True):
+        by_hand = sorted(((cosine(vector(query), vector(vectors.text_of(p))), p.id) for p in PASSAGES), reverse=True)
+        assert [hit.score for hit in hits] == pytest.approx([score for score, _ in by_hand[:3]], abs=1e-5)
+        assert hits[0].passage_id == by_hand[0][1]
+    assert found[1][0].passage_id == PASSAGES[3].id and found[1][0].text == PASSAGES[3].text
+
+
+def test_a_corpus_is_embedded_in_batches_with_the_prefixes_of_the_model(corpus, tmp_path, server, monkeypatch):
+    monkeypatch.setenv("EMBED_KEY", "key-of-the-embeddings")
+    of = settings(server, query_prefix="query: ", passage_prefix="passage: ", server_key_env="EMBED_KEY")
+    steps, made = build(corpus, tmp_path / "index", of, 5)
+    assert steps == [0, 5, 5, 2] and (made.done, made.whole) == (12, True)
+    texts = sorted(text for batch in server.asked for text in batch)
+    assert texts == sorted(f"passage: {vectors.text_of(p)}" for p in PASSAGES)
+    assert set(server.keys) == {"Bearer key-of-the-embeddings"}
+    server.asked.clear()
+    with VectorIndex.open(tmp_path / "index") as index:
+        index.search(["Who?"], 1)
+    assert server.asked == [["query: Who?"]]
+    assert "key-of" not in (tmp_path / "index" / CARD).read_text()
+
+
+def test_an_interrupted_build_goes_on_behind_what_is_stored(corpus, tmp_path, server):
+    folder = tmp_path / "index"
+    server.fail_after = 2
+    with pytest.raises(UserError, match="status 400"):
+        build(corpus, folder, settings(server), 3, parallel=1)
+    with pytest.raises(UserError, match="not all passages are embedded"):
+        VectorIndex.open(folder)
+    server.fail_after = None
+    server.asked.clear()
+    steps, made = build(corpus, folder, settings(server), 3, parallel=1)
+    assert steps == [6, 3, 3] and made.whole
+    assert [text for batch in server.asked for text in batch] == [vectors.text_of(p) for p in PASSAGES[6:]]
+    with VectorIndex.open(folder) as index:
+        assert index.store.count() == 12
+        assert [hits[0].passage_id for hits in index.search([p.text for p in PASSAGES], 1)] == [p.id for p in PASSAGES]
+
+
+def test_passing_faults_of_the_server_are_tried_again(corpus, tmp_path, server):
+    server.fail = [503, 429]
+    assert build(corpus, tmp_path / "index", settings(server), 12)[1].whole
+    assert len(server.asked) == 3
+
+
+def spoiled(reply, **change):
+    return {**reply, "data": [{**row, **change} for row in reply["data"]]}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda r: {**r, "data": r["data"][1:]}, "expected 12 embeddings"),
+        (lambda r: spoiled(r, index=0), "expected 12 embeddings"),
+        (lambda r: spoiled(r, embedding="AAAA"), "expected 12 embeddings"),
+        (lambda r: spoiled(r, embedding=[]), "is zero"),
+        (lambda r: spoiled(r, embedding=[0.0, 0.0]), "is zero"),
+        (lambda r: spoiled(r, embedding=[1.0, float("nan")]), "is zero, or holds"),
+        (lambda r: {**r, "data": [{**r["data"][0], "embedding": [1.0]}, *r["data"][1:]]}, "expected 12 embeddings"),
+        (lambda r: {"data": []}, "a reply without data"),
+        (lambda r: [], "a reply without data"),
+    ],
+)
+def test_a_reply_of_another_form_is_one_line(corpus, tmp_path, server, spoil, says):
+    server.spoil = spoil
+    with pytest.raises(UserError, match=says) as error:
+        build(corpus, tmp_path / "index", settings(server), 12)
+    assert "\n" not in str(error.value) and not (tmp_path / "index" / CARD).exists()
+
+
+def test_other_settings_or_another_corpus_are_refused_by_name(whole, server, tmp_path):
+    corpus = whole.parent / "passages.jsonl"
+    assert VectorBuild(corpus, whole, settings(server)).whole
+    with pytest.raises(UserError, match="another passage_prefix; name another output"):
+        VectorBuild(corpus, whole, settings(server, passage_prefix="p: "))
+    jsonl.write(tmp_path / "other.jsonl", PASSAGES[:3])
+    with pytest.raises(UserError, match="another corpus_sha256"):
+        VectorBuild(tmp_path / "other.jsonl", whole, settings(server))
+
+
+def test_an_id_twice_and_an_empty_corpus_are_refused(tmp_path, server):
+    jsonl.write(tmp_path / "twice.jsonl", [Passage("a", "A", "x"), Passage("b", "B", "y"), Passage("a", "C", "z")])
+    with pytest.raises(UserError, match="passage 3: field 'id': duplicate 'a'"):
+        build(tmp_path / "twice.jsonl", tmp_path / "index", settings(server))
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(UserError, match="the corpus is empty"):
+        build(tmp_path / "empty.jsonl", tmp_path / "none", settings(server))
+
+
+def test_a_second_process_and_a_changed_store_are_one_line_each(corpus, tmp_path, server):
+    folder = tmp_path / "index"
+    build(corpus, folder, settings(server))
+    with VectorIndex.open(folder), pytest.raises(UserError, match="another process uses it"):
+        VectorIndex.open(folder)
+    card = json.loads((folder / CARD).read_text())
+    (folder / CARD).write_text(json.dumps({**card, "passages": 13}))
+    with pytest.raises(UserError, match="the store has 12 passages in 'passages', expected 13"):
+        VectorIndex.open(folder)
+    (folder / CARD).write_text(json.dumps({**card, "collection": "other"}))
+    with pytest.raises(UserError, match="no such collection"):
+        VectorIndex.open(folder)
+    (folder / CARD).write_text(json.dumps({**card, "dimensions": 3}))
+    with VectorIndex.open(folder) as index, pytest.raises(UserError, match="the passages' have 3"):
+        index.search(["x"], 1)
+    (folder / vectors.POINTS / "meta.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be opened"):
+        VectorIndex.open(folder)
+
+
+class Harmful:
+    def __reduce__(self):
+        return (open, ("/tmp/never-written", "w"))
+
+
+@pytest.mark.parametrize("row", [pickle.dumps(Harmful()), b"no pickle", b""])
+def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(corpus, tmp_path, server, row):
+    folder = tmp_path / "index"
+    build(corpus, folder, settings(server), 12)
+    (file,) = folder.glob(f"{vectors.POINTS}/collection/*/storage.sqlite")
+    with sqlite3.connect(file) as rows:
+        rows.execute("UPDATE points SET point = ? WHERE rowid = 1", (row,))
+    with pytest.raises(UserError, match="holds more than points, or is broken"):
+        VectorIndex.open(folder)
+    assert not Path("/tmp/never-written").exists()
+
+
+class QdrantServer(BaseHTTPRequestHandler):
+    """The routes of a running Qdrant that this project asks for, in front of a real collection in this process."""
+
+    client: ClassVar[Any] = None
+    keys: ClassVar[list[str | None]] = []
+
+    def answer(self):
+        from qdrant_client import models
+
+        self.keys.append(self.headers.get("api-key"))
+        length = int(self.headers.get("content-length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        name, what = self.path.partition("?")[0].removeprefix("/collections/").partition("/")[::2]
+        if what == "exists":
+            return {"exists": self.client.collection_exists(name)}
+        if what == "points/count":
+            return {"count": self.client.count(name).count}
+        if what == "points/query":
+            found = self.client.query_points(name, query=body["query"]["nearest"], limit=body["limit"]).points
+            return {"points": [point.model_dump() for point in found]}
+        if what == "points":
+            self.client.upsert(name, [models.PointStruct(**point) for point in body["points"]])
+            return {"operation_id": 1, "status": "completed"}
+        return self.client.create_collection(name, vectors_config=models.VectorParams(**body["vectors"]))
+
+    def do_GET(self):
+        data = json.dumps({"result": self.answer(), "status": "ok", "time": 0.0}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_POST = do_PUT = do_GET
+
+    def log_message(self, *_): ...
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used")
+def test_a_running_qdrant_by_its_address(corpus, tmp_path, server, monkeypatch):
+    from qdrant_client import QdrantClient
+
+    monkeypatch.setattr(QdrantServer, "client", QdrantClient(":memory:"))
+    monkeypatch.setenv("QDRANT_API_KEY", "key-of-qdrant")
+    store = ThreadingHTTPServer(("127.0.0.1", 0), QdrantServer)
+    Thread(target=store.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    of = settings(server, store=f"http://127.0.0.1:{store.server_port}", collection="wiki")
+    assert build(corpus, tmp_path / "index", of)[1].whole
+    assert not (tmp_path / "index" / vectors.POINTS).exists()
+    with VectorIndex.open(tmp_path / "index") as index:
+        assert index.search([PASSAGES[5].text], 1)[0][0].passage_id == PASSAGES[5].id
+    assert set(QdrantServer.keys) == {"key-of-qdrant"}
+    with pytest.raises(UserError, match="the store has a 'wiki' that this folder did not make"):
+        build(corpus, tmp_path / "second", of)
+    store.shutdown()
+    store.server_close()
+    with pytest.raises(UserError, match="vector store http") as error:
+        VectorIndex.open(tmp_path / "index")
+    assert "\n" not in str(error.value) and "key-of" not in str(error.value)
+
+
+def test_the_stage_embeds_a_run_folder_and_retrieve_searches_it(tmp_path, server):
+    run = tmp_path / "run"
+    run.mkdir()
+    jsonl.write(run / "questions.jsonl", list(load_questions("atlas"))[:5])
+    jsonl.write(run / "passages.jsonl", PASSAGES)
+    embed = ("data_gen/embed.py", "--run", run, "--server-url", server.url, "--server-model", "words")
+    done = scripts.here(*embed)
+    assert done.returncode == 0, done.stderr
+    assert "12 passages by words" in done.stdout and "is there already" in scripts.here(*embed).stdout
+    retrieve = ("data_gen/retrieve.py", "--run", run, "--retriever", "vectors")
+    done = scripts.here(*retrieve)
+    assert done.returncode == 0, done.stderr
+    found = list(jsonl.read(Evidence, run / "evidence.jsonl"))
+    with VectorIndex.open(run / "vectors") as index:
+        assert [e.hits for e in found] == index.search([e.query for e in found], 3)
+    assert "give data_gen/embed.py the corpus" in scripts.here(*retrieve, "--corpus", "x.jsonl").stderr
+    assert "name a folder, or a run folder" in scripts.here(*embed[:1], *embed[3:]).stderr
