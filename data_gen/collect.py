@@ -15,35 +15,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import did_you_mean
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import made_before, unchanged, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
-from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
+from kbtrain.questions.collect import CollectCounts, PickRule, Shares, picked, warnings, write_questions
 from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
-from kbtrain.questions.near import MOST, NearPair, near_duplicates
-from kbtrain.records import Gold, Question, Split
-
-
-def _numbers(value: object) -> object:
-    return value.split(",") if isinstance(value, str) else value
-
-
-def _whole(shares: tuple[float, float, float]) -> tuple[float, float, float]:
-    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"shares of train, dev and test must add up to 1, found {sum(shares):g}")
-    return shares
-
-
-Shares = Annotated[tuple[float, float, float], BeforeValidator(_numbers), AfterValidator(_whole)]
+from kbtrain.questions.near import NearRule, check_near
+from kbtrain.records import Gold, Split
 
 
 class CollectConfig(Config):
@@ -55,7 +41,7 @@ class CollectConfig(Config):
     dev_share: float = Field(0.0, ge=0, lt=1, description="so much of the test questions becomes dev, by their ids")
     shares: Shares | None = Field(None, description="shares of train, dev, test, as .5,.25,.25: splits by a hash")
     group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
-    near_duplicates: Literal["count", "refuse", "off"] = Field(
+    near_duplicates: NearRule = Field(
         "count", description="questions that nearly stand in two splits: count and say, refuse, or do not look"
     )
     columns: ColumnMap = Field({}, description="jsonl, csv, datasets: our field -> their column")
@@ -105,7 +91,7 @@ def main(config: CollectConfig) -> None:
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
-    near = [] if atlas else look_for_near(config, target, tally)
+    near = [] if atlas else check_near(target, tally.splits, config.near_duplicates)
     if n_passages:
         corpus = config.run / "passages.jsonl"
         write_meta(corpus, stage="collect", config=options, inputs=inputs, started=started)
@@ -115,41 +101,8 @@ def main(config: CollectConfig) -> None:
     write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
-    for line in warnings(tally, near):
+    for line in warnings(tally.splits, near):
         print(f"warning: {line}")
-
-
-def look_for_near(config: CollectConfig, target: Path, tally: CollectCounts) -> list[NearPair] | None:
-    """Near duplicates across splits; None where they were not looked for. Raises :class:`UserError` if refused."""
-    if config.near_duplicates == "off" or tally.splits.total() > MOST or len(+tally.splits) < 2:
-        return None
-    found = near_duplicates(list(jsonl.read(Question, target)))
-    if found and config.near_duplicates == "refuse":
-        target.unlink()
-        one = found[0]
-        raise UserError(
-            f"{len(found)} questions nearly stand in two splits, the first: '{one.id}' ({one.split}) and "
-            f"'{one.other_id}' ({one.other_split}); keep them together by group_by, or set near_duplicates: count"
-        )
-    return found
-
-
-def warnings(tally: CollectCounts, near: list[NearPair] | None) -> list[str]:
-    """Lines on faults that will hurt later: splits without questions, questions in two splits."""
-    needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
-             "test": "nothing is tested without them"}  # fmt: skip
-    found = [
-        f"no {split} questions: {why}; make splits by --shares .5,.25,.25"
-        for split, why in needs.items()
-        if not tally.splits[split]
-    ]
-    if near:
-        one = near[0]
-        found.append(
-            f"{len(near)} questions nearly stand in two splits ('{one.id}' in {one.split}, '{one.other_id}' in "
-            f"{one.other_split}, ...): figures on test will flatter; keep them together by --group-by"
-        )
-    return found
 
 
 def wanted(config: CollectConfig) -> PickRule:

@@ -95,7 +95,7 @@ def train(
 
     from kbtrain.dialogue.responder import ResponsePrompts
     from kbtrain.dialogue.train_responder import DialogueTrainer, lesson_rows
-    from kbtrain.models.adapters import compute_of, open_base, trainable
+    from kbtrain.models.adapters import compute_of, open_trainable
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
 
@@ -104,9 +104,9 @@ def train(
     check_rows(rows, [lesson.turn.id for lesson in (*data.train, *data.dev)])
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-    base, tokenizer = open_base(config.model, "full", recipe.device, compute)
+    model, tokenizer = open_trainable(config.model, "full", recipe.device, compute, None, config.gradient_checkpointing)
     arguments = training_arguments(config, compute, recipe.device, has_dev=bool(data.dev))
-    model, n = trainable(base, None, config.gradient_checkpointing), len(data.train)
+    n = len(data.train)
     trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:], recipe.bar())
     recipe.train_to_end(trainer)
     return trainer, tokenizer, {"compute": compute, **asdict(cut)}

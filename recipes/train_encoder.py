@@ -22,17 +22,18 @@ Examples:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.offset import turns_only
+from kbtrain.gates.encoder.pair import PairConfig, train_pair
 from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, fit_probe, with_adapter
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.training.config import ClassifierConfig, classifier_arguments
+from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
 from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
 from kbtrain.training.recipe import Recipe
@@ -42,38 +43,20 @@ if TYPE_CHECKING:
     from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
-class ProbeSettings(BaseModel):
-    """Settings in which the probe beside a fine-tuned encoder differs from it."""
+class TrainEncoderConfig(PairConfig):
+    only_tuned = ("act_weight", "layer_decay", "frozen_layers")
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    base: Literal["dialogue_state"] | None = None
-    max_length: int = Field(64, ge=16)
-    class_weight: float = Field(0.0, ge=0, le=1)
-
-
-class TrainEncoderConfig(ClassifierConfig):
     model: str = Field("all-minilm-l6-v2", description="pretrained encoder: embedded name, local folder or hub id")
     features: tuple[Feature, ...] = Field(
         ("structure",), description="turns only, before the context: structure, acts, resp, syn-resp, ner, know, source"
     )
-    max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
     head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
-    base: Literal["dialogue_state"] | None = Field(
-        None, description="turns only: a gate fitted first, to whose log odds the encoder's are added (probe: jointly)"
-    )
     frozen_layers: int | None = Field(
         None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
     )
     layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
     act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
-    method: Literal["full", "lora", "probe"] = Field(
-        "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
-    )
-    probe: ProbeSettings | None = Field(
-        None, description="methods full and lora: fit a probe too ({base, max_length, class_weight}), average the two"
-    )
     lora_rank: int = Field(16, ge=1, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
 
@@ -85,18 +68,7 @@ class TrainEncoderConfig(ClassifierConfig):
             raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
-        if self.method == "probe" and self.probe:
-            raise ValueError("key probe is for methods full and lora; method probe is that probe alone")
         return self
-
-    def members(self) -> list[TrainEncoderConfig]:
-        """The trainings of a pair, each in a folder of its own inside ``output``."""
-        if not self.probe:
-            return []
-        tuned = {"probe": None, "output": self.output / "tuned"}
-        settings = {"method": "probe", "probe": None, "output": self.output / "probe", **self.probe.model_dump()}
-        only_tuned = {"act_weight": 0.0, "layer_decay": 1.0, "frozen_layers": None}  # a probe has no such thing
-        return [self.model_copy(update=changes) for changes in (tuned, settings | only_tuned)]
 
 
 def main(config: TrainEncoderConfig) -> None:
@@ -108,16 +80,7 @@ def main(config: TrainEncoderConfig) -> None:
         for one in config.members() or [config]:
             train_one(one, data)
         return
-    recipe = Recipe("train_encoder", config)
-    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
-        return
-    for member in config.members():
-        train_one(member, data)
-    if recipe.first:
-        from kbtrain.gates.encoder.pair import finish_pair
-
-        folders = [member.output for member in config.members()]
-        recipe.say(finish_pair(config, folders, data, recipe.device, recipe.facts()))
+    train_pair("train_encoder", config, data, train_one)
 
 
 def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:

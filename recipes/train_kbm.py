@@ -100,10 +100,9 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
 
 
 def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.models.adapters import open_base, trainable
+    from kbtrain.models.adapters import open_trainable
 
-    base, tokenizer = open_base(config.model, config.method, device, compute)
-    return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
+    return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
 
 
 def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCard:

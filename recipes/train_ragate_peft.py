@@ -16,7 +16,6 @@ Examples:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,14 +60,16 @@ class TrainRagatePeftConfig(HeldOutConfig):
 
 
 def main(config: TrainRagatePeftConfig) -> None:
-    from kbtrain.gates.ragate.train_peft import check_turns, read_turns
+    from kbtrain.gates.ragate.train_peft import check_turns, dry_run, read_turns
 
     recipe = Recipe("train_ragate_peft", config)
     data = read_turns(config.train, config.dev, config.features)
     held_out = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
-        return recipe.show(dry_run(config, data))
+        shape = (config.device_batch_size * config.gradient_accumulation_steps, config.epochs)
+        base = (config.model, config.method, config.dtype, config.device)
+        return recipe.show(dry_run(base, config.features, config.max_length, data, *shape))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, compute = train(recipe, config, data, test)
@@ -113,10 +114,9 @@ def train(
 
 
 def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.models.adapters import open_base, trainable
+    from kbtrain.models.adapters import open_trainable
 
-    base, tokenizer = open_base(config.model, config.method, device, compute)
-    return trainable(base, config.adapter(), config.gradient_checkpointing), tokenizer
+    return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
 
 
 def card_of(config: TrainRagatePeftConfig, compute: str) -> RagatePeftCard:
@@ -132,17 +132,6 @@ def card_of(config: TrainRagatePeftConfig, compute: str) -> RagatePeftCard:
         label_rule=label_rule(config.train),
         **config.model_dump(include={"method", "features", "max_length", "seed"}),
     )
-
-
-def dry_run(config: TrainRagatePeftConfig, data: ClassifierData) -> str:
-    from kbtrain.gates.ragate.peft import peft_prompts
-    from kbtrain.gates.ragate.train_peft import dry_run
-    from kbtrain.training.checks import check_base
-
-    tokenizer = check_base(config.model, config.method, config.dtype, "cpu" if config.device == "cpu" else "auto")
-    prompts = peft_prompts(tokenizer, config.features, config.max_length)
-    rows_a_step = config.device_batch_size * config.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
-    return dry_run(prompts, data, rows_a_step, config.epochs)
 
 
 if __name__ == "__main__":

@@ -212,12 +212,15 @@ class Adapter:
         return get_peft_model(model, config)
 
 
-def trainable(base: Any, adapter: Adapter | None, checkpointing: bool) -> Any:
-    """``base`` with adapters (if any), ready for gradient checkpointing (if wanted)."""
-    model = adapter(base) if adapter else base
+def open_trainable(
+    model: str, method: str, device: str, compute: str, adapter: Adapter | None, checkpointing: bool
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    """As :func:`open_base`, with adapters (if any), ready for gradient checkpointing (if wanted)."""
+    base, tokenizer = open_base(model, method, device, compute)
+    adapted = adapter(base) if adapter else base
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model
+        adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return adapted, tokenizer
 
 
 def checkpointed(model: Any) -> bool:

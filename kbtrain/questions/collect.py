@@ -13,14 +13,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
+from kbtrain.questions.near import NearPair
 from kbtrain.records import Gold, Passage, Question, Split
+
+
+def _shares(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _add_up(shares: tuple[float, float, float]) -> tuple[float, float, float]:
+    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"shares of train, dev and test must add up to 1, found {sum(shares):g}")
+    return shares
+
+
+Shares = Annotated[tuple[float, float, float], BeforeValidator(_shares), AfterValidator(_add_up)]
 
 
 class PassageWriter:
@@ -198,3 +214,21 @@ def write_questions(
         passages.add(corpus)
         passages.finish()
     return n, passages.n
+
+
+def warnings(splits: Counter[str], near: Sequence[NearPair] | None) -> list[str]:
+    """Lines on faults that will hurt later: splits without questions, questions in two splits."""
+    needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
+             "test": "nothing is tested without them"}  # fmt: skip
+    found = [
+        f"no {split} questions: {why}; make splits by --shares .5,.25,.25"
+        for split, why in needs.items()
+        if not splits[split]
+    ]
+    if near:
+        one = near[0]
+        found.append(
+            f"{len(near)} questions nearly stand in two splits ('{one.id}' in {one.split}, '{one.other_id}' in "
+            f"{one.other_split}, ...): figures on test will flatter; keep them together by --group-by"
+        )
+    return found

@@ -6,12 +6,18 @@ far apart. Exact repeats are :func:`kbtrain.questions.checks.find_leaks`'s, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+from kbtrain import jsonl
+from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Question, Split
 
+NearRule = Literal["count", "refuse", "off"]
 ALIKE = 0.85  # cosine from which two questions count as nearly the same
 MOST = 20_000  # questions: more are not compared, since time grows with the product of the splits
 _BLOCK = 512
@@ -53,4 +59,22 @@ def near_duplicates(questions: Sequence[Question], alike: float = ALIKE) -> list
                 if row[place] >= alike:
                     other = against[place]
                     found.append(NearPair(question.id, split, other.id, other.split, float(row[place])))
+    return found
+
+
+def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPair] | None:
+    """Near duplicates in a file of collected questions, ``splits`` counted; None where they were not looked for.
+
+    Raises :class:`UserError` if there are some and the rule is to refuse; the file is deleted then.
+    """
+    if rule == "off" or splits.total() > MOST or len(+splits) < 2:
+        return None
+    found = near_duplicates(list(jsonl.read(Question, path)))
+    if found and rule == "refuse":
+        path.unlink()
+        one = found[0]
+        raise UserError(
+            f"{len(found)} questions nearly stand in two splits, the first: '{one.id}' ({one.split}) and "
+            f"'{one.other_id}' ({one.other_split}); keep them together by group_by, or set near_duplicates: count"
+        )
     return found

@@ -2,18 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from kbtrain.gate_folder import set_threshold
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from kbtrain.gate_folder import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
+from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import DevScores, Ending, finish, score_held_out, snippet
+from kbtrain.training.finish import SCORES, DevScores, Ending, finish, score_held_out, snippet
 from kbtrain.training.model_card import ModelCard
+from kbtrain.training.recipe import Recipe
+
+Pair = TypeVar("Pair", bound="PairConfig")
+
+
+class ProbeSettings(BaseModel):
+    """Settings in which the probe beside a fine-tuned encoder differs from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base: Literal["dialogue_state"] | None = None
+    max_length: int = Field(64, ge=16)
+    class_weight: float = Field(0.0, ge=0, le=1)
+
+
+class PairConfig(ClassifierConfig):
+    """Keys of an encoder and of a probe beside it; ``only_tuned``: names of keys that a probe does not read."""
+
+    only_tuned: ClassVar[tuple[str, ...]] = ()
+
+    max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
+    base: Literal["dialogue_state"] | None = Field(
+        None, description="turns only: a gate fitted first, to whose log odds the encoder's are added (probe: jointly)"
+    )
+    method: Literal["full", "lora", "probe"] = Field(
+        "full", description="train all weights, low-rank adapters, or no weight (nothing about steps is read then)"
+    )
+    probe: ProbeSettings | None = Field(
+        None, description="methods full and lora: fit a probe too ({base, max_length, class_weight}), average the two"
+    )
+
+    @model_validator(mode="after")
+    def _one_probe(self) -> Self:
+        if self.method == "probe" and self.probe:
+            raise ValueError("key probe is for methods full and lora; method probe is that probe alone")
+        return self
+
+    def members(self) -> list[Self]:
+        """The trainings of a pair, each in a folder of its own inside ``output``."""
+        if not self.probe:
+            return []
+        tuned = {"probe": None, "output": self.output / "tuned"}
+        settings = {"method": "probe", "probe": None, "output": self.output / "probe", **self.probe.model_dump()}
+        settings |= {name: type(self).model_fields[name].default for name in self.only_tuned}
+        return [self.model_copy(update=changes) for changes in (tuned, settings)]
+
+
+def train_pair(name: str, config: Pair, data: ClassifierData, train: Callable[[Pair, ClassifierData], None]) -> None:
+    """Train both members by ``train`` and make their average in ``config.output``; ``name``: the recipe's."""
+    recipe = Recipe(name, config)
+    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
+        return
+    for member in config.members():
+        train(member, data)
+    if recipe.first:
+        folders = [member.output for member in config.members()]
+        recipe.say(finish_pair(config, folders, data, recipe.device, recipe.facts()))
 
 
 def finish_pair(

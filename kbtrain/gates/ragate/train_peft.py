@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from transformers.training_args import OptimizerNames
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ADAPTER
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard
+from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_prompts
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics
@@ -21,7 +22,7 @@ from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import Row
-from kbtrain.training.checks import count_steps
+from kbtrain.training.checks import check_base, count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, read_classifier_data
 from kbtrain.training.finish import (
@@ -192,8 +193,22 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
     )
 
 
-def dry_run(prompts: TurnPrompts, data: ClassifierData, rows_a_step: int, epochs: float) -> str:
-    """The first row as the model reads it (the answer in double brackets), then one line of figures."""
+def dry_run(
+    base: tuple[str, str, str, str],
+    features: Sequence[PeftFeature],
+    max_length: int,
+    data: ClassifierData,
+    rows_a_step: int,
+    epochs: float,
+) -> str:
+    """The first row as the model reads it (the answer in double brackets), then one line of figures; no weights.
+
+    ``base``: model, method, dtype and device as configured; ``rows_a_step`` of one process.
+    """
+    model, method, dtype, device = base
+    tokenizer = check_base(model, method, dtype, "cpu" if device == "cpu" else "auto")
+    prompts = peft_prompts(tokenizer, features, max_length)
+    rows_a_step *= int(os.environ.get("WORLD_SIZE", "1"))
     rows = [turn_row(prompts, turn) for turn in turns_of(data.train)]
     ids, decode = list(rows[0].ids), prompts.encoder.tokenizer.decode
     lengths = sorted(len(row.ids) for row in rows)
