@@ -13,6 +13,7 @@ Examples:
   kbtrain decide runs/demo/kbm "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
   kbtrain calibrate runs/demo/kbm --log decisions.jsonl --ratio 0.3
+  kbtrain push runs/demo/kbm USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
 """
 
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_server(commands)
     _add_decide(commands)
     _add_serve(commands)
+    _add_push(commands)
     compare = commands.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
     compare.add_argument("first", metavar="A", help="run folder with results.json")
     compare.add_argument("second", metavar="B", help="another one")
@@ -153,7 +155,8 @@ def _add_server(commands: Any) -> None:
 
 def _add_decide(commands: Any) -> None:
     decide = commands.add_parser("decide", help="a gate's decisions about texts, one JSON line each")
-    decide.add_argument("folder", metavar="FOLDER", help="the gate's folder")
+    decide.add_argument("folder", metavar="FOLDER", help="the gate's folder, or USER/NAME on the hub")
+    decide.add_argument("--revision", help="branch, tag or commit of a gate on the hub")
     decide.add_argument("texts", metavar="TEXT", nargs="*", help="questions; without any, lines of standard input")
     decide.add_argument("--file", metavar="FILE", help="a question a line, as text or JSON (field question or text)")
     decide.add_argument("--key", help="of a KBM: mastery, certainty or benefit (without it: the best on dev)")
@@ -181,6 +184,18 @@ def _add_serve(commands: Any) -> None:
     calibrate.add_argument("--key", help="of a KBM, where the log holds several")
     calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
     calibrate.set_defaults(run=_calibrate)
+
+
+def _add_push(commands: Any) -> None:
+    push = commands.add_parser("push", help="send a gate to the Hugging Face hub, with a model card")
+    push.add_argument("folder", metavar="FOLDER", help="the gate's folder")
+    push.add_argument("name", metavar="USER/NAME", help="its repository; made if it is not there")
+    push.add_argument("--dry-run", action="store_true", help="check everything, show files and card, send nothing")
+    push.add_argument("--private", action="store_true", help="make the new repository private")
+    push.add_argument("--base-model", metavar="USER/MODEL", help="the answering model's name on the hub")
+    push.add_argument("--license", metavar="ID", help="of the weights, as the hub writes it: apache-2.0")
+    push.add_argument("--no-hashes", action="store_true", help="keep the hashes of the training questions here")
+    push.set_defaults(run=_push)
 
 
 class _ServeHelp(argparse.Action):
@@ -282,7 +297,7 @@ def _decide(args: argparse.Namespace) -> None:
         inputs = read_inputs(read_text(args.file).splitlines(), args.file)
     elif not args.texts:
         inputs = read_inputs(sys.stdin, "standard input")
-    gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify)
+    gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify, args.revision)
     for decided in decisions(gate, inputs, args.threshold):
         sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
         sys.stdout.flush()
@@ -292,6 +307,14 @@ def _serve(args: argparse.Namespace) -> None:
     from kbtrain.serve.server import serve_command
 
     serve_command(args.arguments, _step)
+
+
+def _push(args: argparse.Namespace) -> None:
+    from kbtrain.push.push import Push, push
+
+    hashes = not args.no_hashes
+    wanted = Push(Path(args.folder), args.name, args.private, args.dry_run, args.base_model, args.license, hashes)
+    sys.stdout.write("\n".join(push(wanted, _step)) + "\n")
 
 
 def _calibrate(args: argparse.Namespace) -> None:

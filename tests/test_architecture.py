@@ -22,7 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"files", "scripts"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
-    frozenset({"kernels", "metrics"}),
+    frozenset({"hub", "kernels", "metrics"}),
     frozenset({"llm", "training"}),
     frozenset({"labeling", "retrieval"}),
     frozenset({"dialogue"}),
@@ -30,7 +30,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"distributed", "rag"}),
     frozenset({"evaluation"}),
     frozenset({"report"}),
-    frozenset({"adapters", "config_check", "demo", "environment", "serve"}),
+    frozenset({"adapters", "config_check", "demo", "environment", "push", "serve"}),
     frozenset({"cli"}),
 )
 

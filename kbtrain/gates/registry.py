@@ -41,6 +41,7 @@ from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
+from kbtrain.hub import local_folder
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -194,13 +195,20 @@ def read_card(folder: Path | str) -> GateCard:
 
 
 def load_gate(
-    folder: Path | str, key: str | None = None, dtype: str = "auto", device: str = "auto", verify: bool = False
+    folder: Path | str,
+    key: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    verify: bool = False,
+    revision: str | None = None,
 ) -> Gate:
     """Open any gate's folder. ``dtype`` auto: as it was saved. ``verify``: hash its weights even if none looks changed.
 
-    ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that was
-    most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
+    ``USER/NAME`` that is no folder here is a gate on the hub (:mod:`kbtrain.hub`), ``revision`` a branch, tag or commit
+    of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that
+    was most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
     """
+    folder = local_folder(folder, revision)
     name, kind = kind_of(folder)
     if key is not None and not issubclass(kind.card, KeyedCard):
         raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")

@@ -1,0 +1,165 @@
+"""Gates on the Hugging Face hub: the folder of a repository's gate, and the hub's refusals in one line.
+
+The cache is the hub client's own (``HF_HOME``); ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE`` hold as in any of its programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kbtrain.credentials import key_from_environment
+from kbtrain.errors import UserError, at, never_show
+from kbtrain.gate_folder import CARD, README, TRAINED_ON, read_gate_json
+
+TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
+# Names of files that gates are opened from, in their folder or one below it; nothing else is sent or fetched.
+FILES = (
+    *(CARD, README, TRAINED_ON, "*.safetensors", "model.safetensors.index.json"),
+    *("config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model"),
+    *("probe.json", "base.json", "tokens.json", "curves.svg", "layers.svg"),
+)
+PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill", ".npy", ".npz"})
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def is_hub_name(place: Path | str) -> bool:
+    """True for ``USER/NAME`` where neither that nor ``USER`` is a folder here: ``runs/kbm`` means this machine."""
+    text = str(place)
+    return bool(_NAME.fullmatch(text)) and not Path(text).exists() and not Path(text).parent.is_dir()
+
+
+def check_name(name: str) -> None:
+    """Raise :class:`UserError` for what cannot be a repository's name."""
+    if not _NAME.fullmatch(name) or ".." in name or "--" in name or name.endswith((".git", ".ipynb", "-", ".")):
+        raise UserError(f"'{name}': no name of a repository on the hub; expected USER/NAME (letters, digits, ., _, -)")
+
+
+def local_folder(place: Path | str, revision: str | None = None) -> Path:
+    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
+    if is_hub_name(place):
+        return fetched(str(place), revision)
+    if revision is not None:
+        raise UserError(
+            f"revision '{revision}': '{place}' is read from this machine, not from the hub; leave the revision out"
+        )
+    return Path(place)
+
+
+def fetched(name: str, revision: str | None = None) -> Path:
+    """The folder of a hub's gate in the client's cache; what is not there yet is downloaded.
+
+    ``revision``: branch, tag or commit; None: the main branch. Without network the cached one is taken. Raises
+    :class:`UserError`: no such repository or revision, no access, a pickle in it, no gate in it.
+    """
+    from huggingface_hub import snapshot_download
+
+    check_name(name)
+    with hub_errors(name, revision), quiet():
+        given = token()
+        _check_listed(name, _listed(name, revision, given))
+        patterns = [pattern for file in FILES for pattern in (file, f"*/{file}")]
+        folder = Path(snapshot_download(name, revision=revision, token=given, allow_patterns=patterns))
+    for card in folder.rglob(CARD):
+        if read_gate_json(card.parent)["kind"] == "server":
+            raise UserError(
+                f"{at(card)}: a gate of kind 'server' names an address and a key of the environment to send there; it "
+                "is not opened from the hub: read its gate.json, copy the folder, open the copy"
+            )
+    return folder
+
+
+def _listed(name: str, revision: str | None, given: str | None) -> list[str]:
+    """Files of a repository; none where the hub cannot be asked, as the cache may hold what is wanted."""
+    import httpx2
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        # asked once; a tree would be asked for again and again, half a minute long, before the cache is looked at
+        siblings = HfApi(token=given).model_info(name, revision=revision).siblings
+        return [sibling.rfilename for sibling in siblings or ()]
+    except HfHubHTTPError as error:
+        if error.response.status_code < 500:
+            raise
+    except (ConnectionError, httpx2.TransportError):
+        pass
+    return []
+
+
+def _check_listed(name: str, files: Iterable[str]) -> None:
+    found = sorted(files)
+    if pickle := pickle_in(found):
+        raise UserError(f"{name}: {pickle} is a pickle, which can run code; kbtrain reads safetensors only")
+    if found and CARD not in found:
+        raise UserError(f"{name}: no {CARD} in it, so it holds no gate of kbtrain")
+
+
+def pickle_in(files: Iterable[str]) -> str | None:
+    """The first file whose name says that it is a pickle."""
+    return next((file for file in files if PurePosixPath(file).suffix.lower() in PICKLES), None)
+
+
+def token() -> str | None:
+    """The hub's token from ``HF_TOKEN``, else of its own login; it is struck from every message from now on."""
+    from huggingface_hub import get_token
+
+    given = key_from_environment(TOKEN) or get_token()
+    if given:
+        never_show(given)
+    return given
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the client's bars and its advice to log in."""
+    utils: Any = import_module("huggingface_hub.utils")  # its types name only a part of it
+    level, shown = utils.logging.get_verbosity(), not utils.are_progress_bars_disabled()
+    utils.logging.set_verbosity_error()
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        utils.logging.set_verbosity(level)
+        if shown:
+            utils.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def hub_errors(name: str, revision: str | None = None) -> Iterator[None]:
+    """Turn what the hub's client raises about a repository into one line. Raises :class:`UserError`."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.RevisionNotFoundError:
+        raise UserError(f"{name}: no revision '{revision}' on the hub; give a branch, a tag or a commit") from None
+    except errors.GatedRepoError:
+        raise UserError(f"{name}: its owner grants access on the hub; ask there, and set {TOKEN}") from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(
+            f"{name}: no such folder here, and no repository on the hub that this token may read ({TOKEN})"
+        ) from None
+    except errors.LocalEntryNotFoundError:
+        raise UserError(f"{name}: the hub cannot be reached, and its cache here has no whole copy of it") from None
+    except errors.HfHubHTTPError as error:
+        raise UserError(f"{name}: {_refusal(error.response.status_code)}") from None
+    except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
+        raise UserError(f"{name}: the hub cannot be reached ({type(error).__name__})") from None
+    except (ValueError, KeyError) as error:  # the client reads answers as they come
+        raise UserError(f"{name}: the hub's answer is not understood ({str(error).splitlines()[0][:120]})") from None
+
+
+def _refusal(status: int) -> str:
+    if status in (401, 403):
+        return f"the hub refused (status {status}); set {TOKEN} to a token that may do this"
+    if status == 429:
+        return "the hub asks to wait (status 429); try again later"
+    return f"the hub answered with status {status}; try again later"

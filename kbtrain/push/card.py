@@ -1,0 +1,167 @@
+"""The model card of a gate on the hub: the model it is for, figures with intervals, hashes of its data, a snippet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kbtrain.evaluation.results import GateResult, Results, load
+from kbtrain.gate_folder import README, GateCard
+from kbtrain.gates.noted import card_hash
+from kbtrain.gates.registry import kind_of
+from kbtrain.metrics.significance import Delta
+from kbtrain.push.staging import Staged, without_paths
+from kbtrain.report.summary import interval
+from kbtrain.report.words import percent
+from kbtrain.text_table import number, signed
+from kbtrain.training.finish import USE_QUESTION, USE_TURN
+
+_HERE = Path(__file__).parent
+# Names on the hub of the embedded models' original weights.
+_ORIGINALS = {
+    "smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2",
+}
+_OWN_SECTIONS = ("Run", "Versions")  # of the folder's README: not of interest to others, and full of paths
+HEAD = ("score", "searches for", "accuracy", "against never", "against always", "against random", "area")
+
+
+def card_text(
+    name: str, folder: Path, staged: Staged, card: GateCard, shown: str, licence: str | None, private: bool
+) -> str:
+    """The repository's ``README.md``. ``shown``: what the gate said of the snippet's question when it was opened."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    results, tested = figures(folder)
+    model = staged.model or _answered(results)
+    points, sections = _of_readme(folder)
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=False,  # noqa: S701 - Markdown
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    text = environment.get_template("card.md.jinja").render(
+        metadata=yaml.safe_dump(metadata(name, card.kind, model, tested, licence), sort_keys=False).rstrip(),
+        name=name,
+        kind=card.kind,
+        model=model,
+        snippet=_snippet(name, "question" in kind_of(folder)[1].reads),
+        shown=shown,
+        private=private,
+        points=points,
+        tested=table(tested),
+        n=tested[0].n if tested else 0,
+        split=results.meta.get("split", "test") if results else "",
+        draws=results.meta.get("bootstrap_draws") if results else None,
+        sections=sections,
+        hashes=data_hashes(folder, card),
+        files=staged.files,
+    )
+    return without_paths(text)
+
+
+def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
+    """The run folder's evaluation, and its rows about this very gate; none where there is no such file or row."""
+    path = folder.resolve().parent / "results.json"
+    if not path.exists():
+        return None, []
+    results, own = load(path), card_hash(folder)
+    sources = [stage.get("gates", {}) for stage in results.meta.get("stages", {}).values() if isinstance(stage, dict)]
+    names = {name for gates in sources for name, source in gates.items() if source.get("card") == own}
+    return results, [gate for gate in results.gates if gate.gate in names]
+
+
+def table(gates: Sequence[GateResult]) -> str:
+    """Markdown: a row a score, differences with their intervals."""
+    if not gates:
+        return ""
+    rows = [
+        (
+            f"`{gate.gate}`",
+            f"{percent(gate.retrieval_ratio)} %",
+            number(gate.accuracy),
+            _difference(gate.delta_vs_llm_only),
+            _difference(gate.delta_vs_all_rag),
+            _difference(gate.delta_vs_random),
+            "" if gate.curve.area is None else f"{number(gate.curve.area.mean)} {interval(gate.curve.area)}",
+        )
+        for gate in gates
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (HEAD, ("---",) * len(HEAD), *rows))
+
+
+def _difference(delta: Delta) -> str:
+    return f"{signed(delta.mean)} {interval(delta)}"
+
+
+def data_hashes(folder: Path, card: GateCard) -> dict[str, str]:
+    """SHA-256 of the training and dev files, as far as the folder notes them."""
+    try:
+        noted = json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("data_sha256", {})
+    except (OSError, ValueError, AttributeError):
+        noted = {}
+    found = {key: value for key, value in noted.items() if isinstance(value, str)} if isinstance(noted, dict) else {}
+    found |= {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
+    dev = {chosen.dev_file_sha256 for chosen in card.thresholds.values()} - {"", *found.values()}
+    return found | {f"dev (threshold{f' {i}' if i else ''})": value for i, value in enumerate(sorted(dev))}
+
+
+def metadata(
+    name: str, kind: str, model: str | None, tested: Sequence[GateResult], licence: str | None = None
+) -> dict[str, Any]:
+    """The card's head, as the hub reads it; ``base_model`` only where it is a name on the hub."""
+    base = _ORIGINALS.get(model or "", model)
+    made: dict[str, Any] = {"library_name": "kbtrain", "tags": ["adaptive-retrieval", "retrieval-gate", kind]}
+    if base and re.fullmatch(r"[\w.-]+/[\w.-]+", base):
+        made["base_model"] = base
+    if licence:
+        made["license"] = licence
+    if tested:
+        made["model-index"] = [{"name": name, "results": [_indexed(gate) for gate in tested]}]
+    return made
+
+
+def _indexed(gate: GateResult) -> dict[str, Any]:
+    values: Mapping[str, float | None] = {
+        "auroc": gate.auroc,
+        "accuracy": gate.accuracy,
+        "share of searches": gate.retrieval_ratio,
+    }
+    metrics = [
+        {"type": key, "value": round(value, 4), "name": key} for key, value in values.items() if value is not None
+    ]
+    return {
+        "task": {"type": "text-classification", "name": f"retrieval needed ({gate.gate})"},
+        "dataset": {"type": "test", "name": f"the run's test questions ({gate.n})"},
+        "metrics": metrics,
+    }
+
+
+def _answered(results: Results | None) -> str | None:
+    """The model whose answers the evaluation is about, where it has a name that says something elsewhere."""
+    model = results.meta.get("sampling", {}).get("model") if results else None
+    return model if isinstance(model, str) and not model.startswith(("/", ".", "~")) else None
+
+
+def _snippet(name: str, of_questions: bool) -> str:
+    use = USE_QUESTION if of_questions else USE_TURN
+    return use.replace('load_gate(".")  # this folder', f'load_gate("{name}")  # revision="..." holds one commit')
+
+
+def _of_readme(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Points about the gate, and the sections with dev's figures and thresholds, of the README in its folder."""
+    path = folder / README
+    if not path.exists():
+        return [], {}
+    head, *rest = path.read_text(encoding="utf-8").split("\n## ")
+    points = [line for line in re.sub(r"```.*?```", "", head, flags=re.S).splitlines() if line.startswith("- ")]
+    sections = {heading.strip(): text.strip() for heading, _, text in (part.partition("\n") for part in rest)}
+    return points, {heading: text for heading, text in sections.items() if heading not in _OWN_SECTIONS}

@@ -1,0 +1,100 @@
+"""``kbtrain push``: a gate's folder to a repository on the Hugging Face hub.
+
+Everything is checked before the first byte is sent: what would be sent is opened as a gate from its own folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import README, Gate
+from kbtrain.gates.registry import load_gate, read_card
+from kbtrain.hub import FILES, TOKEN, check_name, hub_errors, quiet, token
+from kbtrain.push.card import card_text
+from kbtrain.push.staging import Staged, check_no_machine, stage
+
+ASKED = "What is the capital of France?"  # the snippet's question
+
+
+@dataclass(frozen=True)
+class Push:
+    """``model``: the answering model's name on the hub, where the card names a folder of this machine; ``private``:
+    of a new repository; ``hashes``: those of the training questions are sent."""
+
+    folder: Path
+    name: str
+    private: bool = False
+    dry_run: bool = False
+    model: str | None = None
+    licence: str | None = None
+    hashes: bool = True
+
+
+def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
+    """Lines about what was sent, or would be. Raises :class:`UserError`, and then nothing was sent."""
+    check_name(wanted.name)
+    given = token()
+    if given is None and not wanted.dry_run:
+        raise UserError(
+            f"no token: set {TOKEN} to one that may write to {wanted.name} (huggingface.co/settings/tokens)"
+        )
+    with tempfile.TemporaryDirectory(prefix="kbtrain-push-") as place:
+        target = Path(place) / "gate"
+        staged = stage(wanted.folder, target, wanted.model, wanted.hashes)
+        say("opening what would be sent ...")
+        shown = tried(load_gate(target))
+        card = read_card(target)
+        text = card_text(wanted.name, wanted.folder, staged, card, shown, wanted.licence, wanted.private)
+        (target / README).write_text(text, encoding="utf-8")
+        check_no_machine(target, wanted.folder, Path(place))
+        lines = listing(staged)
+        if wanted.dry_run:
+            return [*lines, "", *text.splitlines(), "", f"nothing was sent to {wanted.name} (--dry-run)"]
+        say(f"sending {len(staged.files) + 1} files to {wanted.name} ...")
+        commit = send(wanted, staged, given)
+    use = f'kbtrain.load_gate("{wanted.name}", revision="{commit}")'
+    return [*lines, f"sent to {wanted.name}; that very commit: {use}"]
+
+
+def tried(gate: Gate) -> str:
+    """The decision on the snippet's question, for gates that need nothing else. Raises :class:`UserError`."""
+    if "question" not in gate.reads or gate.needs_samples or gate.needs_evidence or gate.stage in ("draft", "search"):
+        return ""
+    score = gate.score([ASKED])[0]
+    if gate.threshold is None:
+        return f"score {score:.6g} for the first question"
+    return f"score {score:.6g} for the first question, threshold {gate.threshold:.6g}"
+
+
+def listing(staged: Staged) -> list[str]:
+    """The files that are sent, with sizes, and those of the folder that are not."""
+    sizes = {file: (staged.folder / file).stat().st_size for file in (*staged.files, README)}
+    lines = [f"{size:>14,}  {file}" for file, size in sizes.items()]
+    return [*lines, f"not sent: {', '.join(staged.left) or 'nothing'}"]
+
+
+def send(wanted: Push, staged: Staged, given: str | None) -> str:
+    """Make the repository if it is not there, and one commit of all files; returns the commit.
+
+    A gate's files that an earlier commit had and this one has not are removed by it. Raises :class:`UserError`.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    api = HfApi(token=given)
+    with hub_errors(wanted.name), quiet():
+        api.create_repo(wanted.name, private=True if wanted.private else None, exist_ok=True)
+        sent = {*staged.files, README}
+        stale = _stale(api.list_repo_files(wanted.name), sent)
+        made = [CommitOperationAdd(file, staged.folder / file) for file in sorted(sent)]
+        removed = [CommitOperationDelete(file) for file in stale]
+        message = f"Gate of kind {read_card(staged.folder).kind}, sent by kbtrain"
+        return str(api.create_commit(wanted.name, [*made, *removed], commit_message=message).oid)
+
+
+def _stale(there: Sequence[str], sent: set[str]) -> list[str]:
+    return [file for file in there if file not in sent and any(fnmatch(Path(file).name, name) for name in FILES)]

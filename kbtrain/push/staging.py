@@ -1,0 +1,158 @@
+"""The copy of a gate's folder that is sent: its own files alone, weights in safetensors, no path of this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError, at
+from kbtrain.files import read_text
+from kbtrain.gate_folder import CARD, README, TRAINED_ON, GateCard
+from kbtrain.gates.registry import check_parts, read_card
+from kbtrain.hub import FILES, pickle_in
+from kbtrain.models.embedded import is_embedded
+from kbtrain.models.weights import header_of
+
+# vocabularies, in which a path would be a token
+_NOT_SETTINGS = ("tokenizer.json", "vocab.json", "added_tokens.json", "*.index.json")
+_PATH = r"(?:~|[A-Za-z]:)?[\\/](?:[^\s\\/`'\"|,;:()\[\]{}<>]+[\\/])+[^\s\\/`'\"|,;:()\[\]{}<>]*"
+_ALONE = re.compile(rf"{_PATH}|(?:~|[A-Za-z]:)[\\/]\S+")
+_WITHIN = re.compile(rf"(?<![\w:./\\<-]){_PATH}")
+_LARGEST_TEXT = 5_000_000  # bytes of a text that is searched for paths
+
+
+@dataclass(frozen=True)
+class Staged:
+    """``files``: what would be sent, by its place in the repository; ``left``: files of the folder that stay here."""
+
+    folder: Path
+    files: tuple[str, ...]
+    left: tuple[str, ...]
+    model: str | None
+
+
+def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = True) -> Staged:
+    """Put into ``target`` what a gate is opened from, parts of a stack in folders of their own.
+
+    ``model``: the answering model's name on the hub, in place of a folder of this machine that the card names.
+    ``hashes``: those of the training questions are sent, too. Raises :class:`UserError` for a folder that is not whole,
+    or holds pickles.
+    """
+    card = read_card(folder)
+    if card.kind == "server":
+        raise UserError(
+            f"{at(folder / CARD)}: a gate of kind 'server' is an address of yours and a key; it is not sent"
+        )
+    check_parts(folder, card)
+    pickle = pickle_in(path.relative_to(folder).as_posix() for path in _own_files(folder))
+    if pickle:
+        raise UserError(f"{at(folder / pickle)}: a pickle; a gate is sent in safetensors only: remove it")
+    card.check_weights(folder, full=True)
+    named = _named_model(folder, card, model)
+    parts = {part: Path(part).name for part in card.parts()}
+    if len(set(parts.values())) < len(parts):
+        raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
+    renamed = {**parts, **({card.base_model: named} if card.base_model and named else {})}
+    target.mkdir(parents=True, exist_ok=True)
+    files, left = [], []
+    for path in _own_files(folder):
+        place = path.relative_to(folder)
+        if not _is_sent(place) or place.as_posix() == README or (place.name == TRAINED_ON and not hashes):
+            left.append(place.as_posix())
+            continue
+        (target / place).parent.mkdir(parents=True, exist_ok=True)
+        _copy(path, target / place, renamed)
+        files.append(place.as_posix())
+    for part, name in parts.items():
+        inner = stage(folder / part, target / name, model, hashes)
+        named = named or inner.model
+        files += [f"{name}/{file}" for file in inner.files]
+    return Staged(target, tuple(sorted(files)), tuple(left), named)
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    """Files of a gate's folder and of the folders in it, but for checkpoints and hidden ones."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in parts)
+        if path.is_file() and not hidden and not parts[0].startswith(("checkpoint", "saving")):
+            yield path
+
+
+def _is_sent(place: Path) -> bool:
+    inside = len(place.parts) == 2 and place.name in (README, CARD)  # an adapter's card is another library's
+    return len(place.parts) <= 2 and not inside and any(fnmatch(place.name, name) for name in FILES)
+
+
+def _copy(path: Path, target: Path, renamed: Mapping[str, str]) -> None:
+    """Link what is sent as it is; write settings anew, without paths of this machine."""
+    if path.suffix == ".safetensors":
+        header_of(path)  # a pickle under this name is refused
+    settings = path.suffix == ".json" and not any(fnmatch(path.name, name) for name in _NOT_SETTINGS)
+    if not settings:
+        target.symlink_to(path.resolve())
+        return
+    try:
+        data = json.loads(read_text(path))
+    except ValueError as error:
+        raise UserError(f"{at(path)}: broken JSON ({str(error)[:80]}); copy the whole folder again") from None
+    made = mapped(data, lambda text: renamed.get(text) or bare(text))
+    if made == data:
+        target.symlink_to(path.resolve())
+    else:
+        target.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """``value`` of JSON with every text in it changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [mapped(one, change) for one in value]
+    if isinstance(value, dict):
+        return {key: mapped(one, change) for key, one in value.items()}
+    return value
+
+
+def bare(text: str) -> str:
+    """The last name of an absolute path; any other text as it is."""
+    return re.split(r"[\\/]", text.rstrip("\\/"))[-1] if _ALONE.fullmatch(text) else text
+
+
+def without_paths(text: str) -> str:
+    """A text whose absolute paths are cut to their last names."""
+    return _WITHIN.sub(lambda found: re.split(r"[\\/]", found[0].rstrip("\\/"))[-1], text)
+
+
+def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
+    """The answering model's name for others. Raises :class:`UserError` where only this machine knows it."""
+    own = card.base_model
+    if model is not None or own is None or is_embedded(own):
+        return model or own
+    if Path(own).expanduser().exists() or own.startswith((".", "/", "~")) or own.count("/") > 1:
+        raise UserError(
+            f"{at(folder / CARD, field='base_model')}: '{own}' is a folder of this machine; give the model's name on "
+            "the hub: --base-model USER/MODEL"
+        )
+    return own
+
+
+def check_no_machine(staged: Path, *own: Path) -> None:
+    """Raise :class:`UserError` where a text that would be sent holds the home folder, this folder's path or ``own``."""
+    paths = {str(path.expanduser().absolute()) for path in (Path.home(), Path.cwd(), *own)}
+    paths |= {str(Path(path).resolve()) for path in paths}
+    needles = sorted(path for path in paths if path.count("/") > 1 or "\\" in path)
+    for path in sorted(staged.rglob("*")):
+        if not path.is_file() or path.suffix == ".safetensors" or path.stat().st_size > _LARGEST_TEXT:
+            continue
+        text = read_text(path)
+        for needle in needles:
+            if needle in text:
+                raise UserError(
+                    f"{path.relative_to(staged)}: would tell '{needle}', a path of this machine; nothing sent"
+                )

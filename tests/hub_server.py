@@ -1,0 +1,218 @@
+"""A local stand-in of the Hugging Face hub's HTTP interface: repositories, commits, uploads, downloads by revision.
+
+What the hub's own client (``HF_ENDPOINT``) asks for is served: making a repository, checking a card's head,
+``preupload``, the LFS batch with its uploads, ``commit``, trees, ``resolve`` with ``ETag`` and ``X-Repo-Commit``, and
+the refusals with ``X-Error-Code``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import urllib.parse
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import yaml
+
+TOKEN = "hf_standInTokenOfTheTests"
+
+
+@dataclass
+class Repository:
+    """``commits``: files by path, by the commit's id, in their order; ``refs``: commits of branches and tags."""
+
+    private: bool = False
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    refs: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+
+    def commit(self, files: dict[str, bytes]) -> str:
+        """Put ``files`` in place of all others, on main."""
+        oid = hashlib.sha1(f"{len(self.commits)}{sorted(files)}".encode()).hexdigest()
+        self.commits[oid] = files
+        self.refs["main"] = oid
+        return oid
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return self.commits[self.refs["main"]]
+
+
+class HubServer(ThreadingHTTPServer):
+    """``status``: answer to everything, where it is set. ``asked``: (method, path) of each request."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repositories: dict[str, Repository] = {}
+        self.large: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.status = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> HubServer:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: HubServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.handled()
+
+    def do_GET(self) -> None:
+        self.handled()
+
+    def do_PUT(self) -> None:
+        self.handled()
+
+    def do_POST(self) -> None:
+        self.handled()
+
+    def handled(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        path = urllib.parse.unquote(url.path)
+        self.server.asked.append((self.command, path))
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        may_write = self.headers.get("authorization") == f"Bearer {TOKEN}"
+        if self.server.status:
+            return self.answer(self.server.status, {"error": "out of order"})
+        if path == "/api/validate-yaml":
+            return self.validated(json.loads(body)["content"])
+        if path.startswith("/lfs/"):
+            return self.stored(path.removeprefix("/lfs/"), body)
+        if self.command == "POST" and not may_write:
+            return self.answer(401, {"error": "Invalid credentials"}, {"X-Error-Message": "Invalid credentials"})
+        if path == "/api/repos/create":
+            return self.created(json.loads(body))
+        if path.endswith(".git/info/lfs/objects/batch"):
+            return self.batch(json.loads(body)["objects"])
+        words = path.strip("/").removeprefix("api/models/").split("/")
+        name, rest = "/".join(words[:2]), words[2:]
+        repository = self.server.repositories.get(name)
+        if repository is None or (repository.private and not may_write):
+            return self.answer(401, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+        return self.about(name, repository, rest, body)
+
+    def about(self, name: str, repository: Repository, rest: list[str], body: bytes) -> None:
+        what, revision = (rest[0], rest[1]) if len(rest) > 1 else ("revision", "main")
+        oid = repository.refs.get(revision, revision)
+        if oid not in repository.commits:
+            return self.answer(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+        files = repository.commits[oid]
+        if what == "revision":
+            return self.answer(200, {"id": name, "sha": oid, "siblings": [{"rfilename": file} for file in files]})
+        if what == "tree":
+            return self.answer(200, [self.entry(file, data) for file, data in files.items()])
+        if what == "preupload":
+            return self.preupload(files, json.loads(body)["files"])
+        if what == "commit":
+            return self.commit(name, repository, [json.loads(line) for line in body.splitlines()])
+        return self.resolved(files, "/".join(rest[2:]), oid)
+
+    def entry(self, file: str, data: bytes) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": "file", "path": file, "size": len(data), "oid": git_oid(data)}
+        if file.endswith(".safetensors"):
+            made["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+        return made
+
+    def validated(self, content: str) -> None:
+        head = content.split("---\n")[1]
+        try:
+            found = yaml.safe_load(head)
+            index = found.get("model-index", [])
+            bad = [r for one in index for r in one["results"] if not {"task", "dataset", "metrics"} <= set(r)]
+        except (yaml.YAMLError, AttributeError, KeyError) as error:
+            bad = [str(error)]
+        self.answer(400 if bad else 200, {"errors": [{"message": str(one)} for one in bad], "warnings": []})
+
+    def created(self, wanted: dict[str, Any]) -> None:
+        name = f"{wanted['organization']}/{wanted['name']}"
+        known = name in self.server.repositories
+        if not known:
+            self.server.repositories[name] = Repository(wanted.get("visibility") == "private")
+        self.answer(409 if known else 200, {"url": f"{self.server.url}/{name}"})
+
+    def preupload(self, there: dict[str, bytes], files: list[dict[str, Any]]) -> None:
+        made = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
+                "shouldIgnore": False,
+                "oid": git_oid(there[file["path"]]) if file["path"] in there else None,
+            }
+            for file in files
+        ]
+        self.answer(200, {"files": made})
+
+    def batch(self, objects: list[dict[str, Any]]) -> None:
+        made = [{**one, "actions": {"upload": {"href": f"{self.server.url}/lfs/{one['oid']}"}}} for one in objects]
+        self.answer(200, {"transfer": "basic", "objects": made})
+
+    def stored(self, oid: str, body: bytes) -> None:
+        if self.command == "PUT":
+            assert hashlib.sha256(body).hexdigest() == oid
+            self.server.large[oid] = body
+            return self.answer(200, {})
+        assert "authorization" not in self.headers  # the storage is another host: no token for it
+        self.send(200, self.server.large[oid], {"ETag": f'"{oid}"'})
+
+    def commit(self, name: str, repository: Repository, lines: list[dict[str, Any]]) -> None:
+        files = dict(repository.files)
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.server.large[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
+        oid = repository.commit(files)
+        self.answer(200, {"commitUrl": f"{self.server.url}/{name}/commit/{oid}", "commitOid": oid, "success": True})
+
+    def resolved(self, files: dict[str, bytes], file: str, oid: str) -> None:
+        if file not in files:
+            return self.answer(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+        data, about = files[file], {"X-Repo-Commit": oid}
+        if file.endswith(".safetensors"):
+            sha = hashlib.sha256(data).hexdigest()
+            self.server.large[sha] = data
+            about |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(data))}
+            elsewhere = self.server.url.replace("127.0.0.1", "localhost")  # another host, as the hub's storage is
+            return self.send(302, b"", {**about, "Location": f"{elsewhere}/lfs/{sha}"})
+        self.send(200, data, {**about, "ETag": f'"{git_oid(data)}"'})
+
+    def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
+        self.send(status, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
+
+    def send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+def git_oid(data: bytes) -> str:
+    """Git's hash of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

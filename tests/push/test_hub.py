@@ -1,0 +1,347 @@
+"""Gates on the hub: sent with a card, fetched by revision, through the hub's own client and a stand-in of its HTTP."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hub_server import TOKEN, HubServer, Repository
+from safetensors.numpy import save_file
+
+import kbtrain
+from kbtrain import cli
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, write_trained_on
+from kbtrain.gates.average import AverageCard
+from kbtrain.gates.features.additive import Additive, Curve
+from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.gate import Features, FeaturesCard
+from kbtrain.hub import is_hub_name, local_folder
+from kbtrain.push.push import Push, push
+from kbtrain.push.staging import bare, without_paths
+from kbtrain.records import GateExample
+from kbtrain.retrieval.tokens import Tokens
+
+ROOT = Path(__file__).parents[2]
+SECRET_QUESTION = "Which river runs behind our office?"
+NAME = "someone/river-gate"
+
+
+def features(folder, run=None, slope=4.0):
+    """A gate that asks for a search where a question is long."""
+    folder.mkdir(parents=True)
+    model = Additive(intercept=-1.0, curves={"characters": Curve(knots=(5, 60), values=(0, slope))}, strength=1.0)
+    threshold = Threshold(threshold=0.5, rule="ratio", dev_file_sha256="d" * 64, n_dev=3)
+    card = FeaturesCard(
+        keys=("mastery",),
+        labels="soft",
+        models={"mastery": model},
+        thresholds={"features_mastery": threshold},
+        run=run or {},
+    )
+    words = Frequencies(Tokens(), np.array([1, 5], dtype=np.uint32), np.array([1, 2], dtype=np.float16))
+    Features(words, card)
+    words.save(folder)
+    write_trained_on(folder, [GateExample.ask(SECRET_QUESTION)])
+    (folder / "environment.json").write_text(json.dumps({"data_sha256": {"train": "a" * 64}}))
+    (folder / "held_out.jsonl").write_text("{}\n")
+    card.write(folder)
+    return folder
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """The stand-in, with the client's settings as its environment would set them at its start."""
+    from huggingface_hub import constants
+
+    with HubServer() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("HOME", "/home/nobody-of-the-tests")
+        yield server
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return features(tmp_path / "run" / "gate", {"index": str(tmp_path / "run" / "bm25"), "train_sha256": "b" * 64})
+
+
+def lines(folder, name=NAME, **options):
+    return push(Push(folder, name, **options), lambda line: None)
+
+
+def test_a_gate_that_was_sent_scores_as_the_folder_does(hub, gate):
+    told = lines(gate)
+    fetched = kbtrain.load_gate(NAME)
+    asked = ["Who?", "Who was the first of the rulers that came from the far north?"]
+    assert fetched.score(asked) == kbtrain.load_gate(gate).score(asked)
+    assert [one.retrieve for one in fetched.decide(asked)] == [False, True]
+    assert set(hub.repositories[NAME].files) == {
+        ".gitattributes", "README.md", "gate.json", "tokens.json", "trained_on.txt", "words.safetensors"
+    }  # fmt: skip
+    assert "not sent: environment.json, held_out.jsonl" in told
+    assert hub.repositories[NAME].refs["main"] in told[-1]
+    assert not hub.repositories[NAME].private
+
+
+def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp_path):
+    (gate / "notes.txt").write_text(SECRET_QUESTION)
+    (gate / "scores.jsonl").write_text(json.dumps({"question": SECRET_QUESTION}))
+    (gate / "README.md").write_text(f"# A gate\n- Index: {tmp_path}/run/bm25.\n\n## Run\n| train | {tmp_path}/t |\n")
+    lines(gate, private=True)
+    repository = hub.repositories[NAME]
+    sent = b"".join(repository.files.values())
+    assert SECRET_QUESTION.encode() not in sent and str(tmp_path).encode() not in sent and TOKEN.encode() not in sent
+    assert json.loads(repository.files["gate.json"])["run"]["index"] == "bm25"
+    assert "Index: bm25." in repository.files["README.md"].decode()
+    assert repository.private
+
+
+def test_the_card_says_what_it_is_for_and_its_snippet_runs(hub, gate, capsys):
+    (gate / "README.md").write_text(
+        "# A gate\n- Limits: few.\n\n## On dev\n| auroc | 0.7 [0.6, 0.8] |\n\n## Versions\nx\n"
+    )
+    lines(gate, licence="apache-2.0")
+    card = hub.repositories[NAME].files["README.md"].decode()
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert (head["library_name"], head["license"]) == ("kbtrain", "apache-2.0")
+    assert "Not valid for other models" in card and "- Limits: few." in card and "0.7 [0.6, 0.8]" in card
+    assert "## Versions" not in card
+    assert f"| train | `{'b' * 64}` |" in card and f"`{'d' * 64}`" in card
+    (code,) = (part.partition("```")[0] for part in card.split("```python\n")[1:])
+    exec(compile(code, "card", "exec"), {})
+    score = kbtrain.load_gate(gate).score(["What is the capital of France?"])[0]
+    assert f"{score:.6g}" in card and capsys.readouterr().out.startswith(f"[{score}]")
+
+
+def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
+    lines(features(tmp_path / "one"))
+    first = hub.repositories[NAME].refs["main"]
+    hub.repositories[NAME].refs["v1"] = first
+    lines(features(tmp_path / "two", slope=8.0))
+    question = ["Who was it that came?"]
+    now, then = kbtrain.load_gate(NAME).score(question), kbtrain.load_gate(NAME, revision=first).score(question)
+    assert now != then == kbtrain.load_gate(tmp_path / "one").score(question)
+    assert kbtrain.load_gate(NAME, revision="v1").score(question) == then
+    with pytest.raises(UserError, match=f"{NAME}: no revision 'v9' on the hub"):
+        kbtrain.load_gate(NAME, revision="v9")
+
+
+def test_files_of_an_earlier_gate_are_removed_and_other_peoples_stay(hub, gate):
+    hub.repositories[NAME] = Repository()
+    hub.repositories[NAME].commit({"probe.json": b"{}", "LICENSE": b"mine", ".gitattributes": b""})
+    lines(gate)
+    assert {"LICENSE", ".gitattributes"} < set(hub.repositories[NAME].files)
+    assert "probe.json" not in hub.repositories[NAME].files
+
+
+def test_a_gate_made_of_others_is_sent_with_them(hub, tmp_path):
+    members = [features(tmp_path / name, slope=slope) for name, slope in (("a", 1.0), ("b", 3.0))]
+    folder = tmp_path / "both"
+    folder.mkdir()
+    AverageCard(members=("../a", "../b")).write(folder)
+    lines(folder)
+    files = hub.repositories[NAME].files
+    assert {"gate.json", "a/gate.json", "b/words.safetensors"} <= set(files) and len(members) == 2
+    assert json.loads(files["gate.json"])["members"] == ["a", "b"]
+    assert kbtrain.load_gate(NAME).score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
+
+
+def test_what_is_in_the_cache_opens_without_the_hub(hub, gate, monkeypatch):
+    from huggingface_hub import constants
+
+    lines(gate)
+    commit, score = hub.repositories[NAME].refs["main"], kbtrain.load_gate(NAME).score(["Who?"])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked = len(hub.asked)
+    assert kbtrain.load_gate(NAME).score(["Who?"]) == score == kbtrain.load_gate(NAME, revision=commit).score(["Who?"])
+    assert len(hub.asked) == asked
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    hub.status = 503
+    assert kbtrain.load_gate(NAME).score(["Who?"]) == score
+    with pytest.raises(
+        UserError, match="someone/other: the hub cannot be reached, and its cache here has no whole copy"
+    ):
+        kbtrain.load_gate("someone/other")
+
+
+def test_without_network_one_line_says_so(hub, gate):
+    hub.shutdown()
+    hub.server_close()
+    with pytest.raises(UserError, match=f"{NAME}: the hub cannot be reached, and its cache"):
+        kbtrain.load_gate(NAME)
+    with pytest.raises(UserError, match=rf"{NAME}: the hub cannot be reached \(ConnectError\)"):
+        lines(gate)
+
+
+@pytest.mark.parametrize(
+    "status, said", [(401, "status 401.*HF_TOKEN"), (403, "status 403"), (429, "wait"), (500, "500")]
+)
+def test_a_refusal_is_one_line_without_the_token(hub, gate, status, said):
+    hub.status = status
+    with pytest.raises(UserError, match=f"{NAME}: .*{said}") as error:
+        lines(gate)
+    assert TOKEN not in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+def test_a_repository_that_is_not_there_or_not_ours(hub, gate, monkeypatch):
+    with pytest.raises(UserError, match="someone/none: no such folder here, and no repository on the hub"):
+        kbtrain.load_gate("someone/none")
+    lines(gate, private=True)
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(UserError, match=f"{NAME}: no such folder here, and no repository on the hub that this token"):
+        kbtrain.load_gate(NAME)
+    with pytest.raises(UserError, match="no token: set HF_TOKEN"):
+        lines(gate)
+    monkeypatch.setenv("HF_TOKEN", "hf_ends_in_a_line\n")
+    with pytest.raises(UserError, match="HF_TOKEN: character 18 of the key is a line end") as error:
+        lines(gate)
+    assert "hf_ends" not in str(error.value)
+
+
+def damaged(gate, what):
+    """Do one damage to a gate's folder."""
+    if what == "head":
+        (gate / "words.safetensors").unlink()
+    elif what == "changed":
+        save_file({"hashes": np.zeros(2, np.uint32)}, gate / "words.safetensors")
+    elif what == "vocabulary":
+        (gate / "tokens.json").unlink()
+    elif what == "pickle":
+        (gate / "head.pt").write_bytes(pickle.dumps({"a": 1}))
+    elif what == "card":
+        (gate / "gate.json").unlink()
+    elif what == "disguised":
+        (gate / "extra.safetensors").write_bytes(pickle.dumps({"a": 1}))
+
+
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("head", "words.safetensors: no such file; gate.json names it"),
+        ("changed", "words.safetensors: not the weights that gate.json names"),
+        ("vocabulary", "tokens.json: no such file"),
+        ("pickle", "head.pt: a pickle"),
+        ("card", "gate.json: no such file"),
+        ("disguised", "extra.safetensors: no safetensors file"),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_refused_before_anything_is_sent(hub, gate, what, said):
+    damaged(gate, what)
+    with pytest.raises(UserError, match=said):
+        lines(gate)
+    assert hub.asked == []
+
+
+def test_a_pickle_on_the_hub_is_refused_before_anything_is_fetched(hub, gate):
+    lines(gate)
+    repository = hub.repositories[NAME]
+    repository.commit({**repository.files, "old/head.pkl": pickle.dumps({"a": 1})})
+    hub.asked.clear()
+    with pytest.raises(UserError, match=f"{NAME}: old/head.pkl is a pickle"):
+        kbtrain.load_gate(NAME)
+    assert not [path for _, path in hub.asked if "/resolve/" in path]
+    repository.commit({"model.safetensors": b"x"})
+    with pytest.raises(UserError, match=r"no gate\.json in it, so it holds no gate"):
+        kbtrain.load_gate(NAME)
+
+
+def test_weights_that_were_changed_on_the_hub_are_refused(hub, gate):
+    lines(gate)
+    repository = hub.repositories[NAME]
+    repository.commit({**repository.files, "words.safetensors": repository.files["words.safetensors"][:-1] + b"\x01"})
+    with pytest.raises(UserError, match=r"not the weights that gate\.json names"):
+        kbtrain.load_gate(NAME)
+
+
+def test_a_gate_that_would_send_a_key_of_the_environment_is_neither_sent_nor_opened(hub, gate):
+    card = {"schema_version": 1, "kind": "server", "base_model": "m", "dtype": "auto", "prompt_fingerprint": "p"}
+    text = json.dumps(
+        {**card, "signal": "server_p_yes", "url": "http://evil/v1", "served": "m", "key_env": "AWS_SECRET"}
+    )
+    hub.repositories[NAME] = Repository()
+    hub.repositories[NAME].commit({"gate.json": text.encode()})
+    with pytest.raises(UserError, match="kind 'server' names an address and a key of the environment"):
+        kbtrain.load_gate(NAME)
+    (gate / "gate.json").write_text(text)
+    with pytest.raises(UserError, match="is not sent"):
+        lines(gate)
+
+
+def test_a_model_that_only_this_machine_knows_needs_a_name(hub, gate, tmp_path):
+    (tmp_path / "weights").mkdir()
+    card = json.loads((gate / "gate.json").read_text())
+    (gate / "gate.json").write_text(json.dumps({**card, "base_model": str(tmp_path / "weights")}))
+    with pytest.raises(UserError, match=r"field 'base_model': .* is a folder of this machine; .* --base-model"):
+        lines(gate)
+    lines(gate, model="org/llm")
+    files = hub.repositories[NAME].files
+    assert json.loads(files["gate.json"])["base_model"] == "org/llm"
+    assert "trained on the answers of `org/llm`" in files["README.md"].decode()
+    assert yaml.safe_load(files["README.md"].decode().split("---\n")[1])["base_model"] == "org/llm"
+
+
+def test_a_dry_run_shows_files_and_card_and_asks_nobody(hub, gate, capsys):
+    assert cli.main(["push", str(gate), NAME, "--dry-run", "--no-hashes"]) == 0
+    out = capsys.readouterr().out
+    assert "words.safetensors" in out and "# someone/river-gate" in out and "nothing was sent" in out
+    assert "not sent: environment.json, held_out.jsonl, trained_on.txt" in out
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("name", ["gate", "a/b/c", "a/../b", "someone/", "/a", "some one/gate", "a/b.git", "a/b--c"])
+def test_a_name_that_no_repository_has_is_refused(gate, name):
+    with pytest.raises(UserError, match="no name of a repository on the hub"):
+        lines(gate, name, dry_run=True)
+
+
+def test_a_folder_s_name_is_never_asked_of_the_hub(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "kbm").mkdir(parents=True)
+    assert not is_hub_name("runs/kbm") and not is_hub_name("runs/kmb") and not is_hub_name("/a/b") and is_hub_name(NAME)
+    with pytest.raises(UserError, match=r"runs/kmb/gate.json: no such file"):
+        kbtrain.load_gate("runs/kmb")
+    with pytest.raises(UserError, match="revision 'v1': 'runs/kbm' is read from this machine"):
+        local_folder("runs/kbm", "v1")
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("/home/me/runs/demo/train.jsonl", "train.jsonl"),
+        ("~/x/y", "y"),
+        ("C:\\Users\\me\\x", "x"),
+        ("runs/demo/train.jsonl", "runs/demo/train.jsonl"),
+        ("org/model", "org/model"),
+        ("</s>", "</s>"),
+        ("http://host/v1/x", "http://host/v1/x"),
+        ("and/or", "and/or"),
+    ],
+)
+def test_paths_of_this_machine_become_names(text, expected):
+    assert bare(text) == expected
+    assert without_paths(f"It is ({text}), `{text}`.") == f"It is ({expected}), `{expected}`."
+
+
+def test_the_client_s_own_settings_hold(hub, gate, tmp_path):
+    """``kbtrain decide`` as a process: HF_ENDPOINT, HF_HOME and HF_TOKEN are read from the environment."""
+    lines(gate, private=True)
+    env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    question = "Who was the first of the rulers that came from the far north?"
+    command = [sys.executable, "-m", "kbtrain.cli", "decide", NAME, question, "--revision", "main"]
+    env["PYTHONPATH"] = str(ROOT)
+    decided = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
+    assert (decided.returncode, decided.stderr) == (0, "")
+    assert json.loads(decided.stdout)["retrieve"] is True
