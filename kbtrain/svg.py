@@ -21,6 +21,7 @@ COLOURS = {
     "grey": "#8c8c8c",
     "ink": "#1b1b1f",
     "grid": "#d7d7dc",
+    "paper": "#fefefe",  # not quite white, which matplotlib's own defaults are full of
 }
 _RC: Any = {"svg.hashsalt": "kbtrain", "svg.fonttype": "none", "font.size": 10.0, "axes.linewidth": 0.8}
 

@@ -24,7 +24,7 @@ from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, L
 from kbtrain.metrics.calibration import Calibrated, Calibration
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
-from kbtrain.report.words import gate_name
+from kbtrain.report.words import gate_name, percent, points
 from kbtrain.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _LINES: dict[str, tuple[str, Dash]] = {
     "random": ("grey", "--"),
 }
 _HUES = ("sky", "red", "purple", "blue", "orange", "green")
+_STANDING_BACK: dict[str, Any] = {"linewidth": 1.2, "alpha": 0.6}
 _IN_THE_CORNER = 9  # more lines than these are named below the curves, not over them
 _STYLES: tuple[Dash, ...] = ("-", "--", "-.", ":")  # a second mark beside the colour
 EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
@@ -111,8 +112,9 @@ def curve_band(
 def savings_figure(results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None, name: str) -> str:
     """Accuracy against searches over the page's width, ``name`` ending in ``narrow`` for a phone.
 
-    ``first`` is drawn with its band, the dot of its threshold from dev, and a ring where it meets All-RAG minus the
-    limit. Names stand at the right, in the order of the curves' height in the middle.
+    ``first`` is drawn with its band, the dot of its threshold from dev with what it saves there, and a ring where it
+    meets All-RAG minus the limit; the others stand back. Names stand at the right, in the order of the curves' height
+    in the middle.
     """
     narrow = name.endswith("narrow")
     savings = {one.gate: one for one in found}
@@ -126,30 +128,49 @@ def savings_figure(results: Results, found: Sequence[Saving], first: str | None,
     for gate in shown:
         colour, style = look[gate.gate]
         x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
-        axes.plot(x, y, style, color=COLOURS[colour], linewidth=2.6 if gate.gate == first else 1.4)
-    _levels(axes, named, savings[first].limit if first in savings else None)
+        strength: dict[str, Any] = {"linewidth": 2.8, "zorder": 3} if gate.gate == first else _STANDING_BACK
+        axes.plot(x, y, style, color=COLOURS[colour], **strength)
+    axes.set_xlim(0, 100)
     if first in savings:
         one, colour = savings[first], COLOURS[look[first][0]]
-        axes.plot([100 * (1 - one.saved.mean)], [100 * one.accuracy], "o", color=colour, markersize=8)
         meets = 100 * (named["all_rag"].accuracy - one.limit)
         axes.plot([100 * one.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
+        _told(axes, one, colour, narrow)
+    _levels(axes, named, savings[first].limit if first in savings else None, narrow)
     axes.set_xlabel("questions searched for (%)")
     axes.set_ylabel("questions answered right (%)")
-    axes.set_xlim(0, 100)
     _name_lines(axes, shown, look, first, narrow)
     return render(figure, name)
 
 
-def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None) -> None:
-    """Level lines of never, always, and always minus the limit."""
-    always = named["all_rag"].accuracy
-    lines = [("always search", always, "bottom"), ("never search", named["llm_only"].accuracy, "bottom")]
-    lines += [] if limit is None else [(f"always minus {100 * limit:.0f} points", always - limit, "top")]
-    for text, level, side in lines:
-        axes.axhline(100 * level, color=COLOURS["grey"], linewidth=0.9, linestyle=":" if side == "top" else "-")
-        right = text == "never search"
-        axes.text(99 if right else 1, 100 * level, text, fontsize=9, color=COLOURS["ink"], verticalalignment=side,
-                  horizontalalignment="right" if right else "left")  # fmt: skip
+def _told(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
+    """The dot of a gate's threshold, and above it in words what is saved there."""
+    x, y = 100 * (1 - one.saved.mean), 100 * one.accuracy
+    axes.plot([x], [y], "o", color=colour, markersize=8, zorder=4)
+    low, high = axes.get_ylim()
+    above = y + 0.17 * (high - low)
+    axes.set_ylim(low, max(high, above + 0.1 * (high - low)))
+    text = f"{gate_name(one.gate)}\nsaves {percent(one.saved.mean)} % of the searches\n{points(one.change.mean)} points"
+    axes.annotate(
+        text, (x, y), (min(max(x, 22.0), 78.0), above), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5,
+        horizontalalignment="center", verticalalignment="center", linespacing=1.35,
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkB": 5},
+        bbox={"facecolor": COLOURS["paper"], "edgecolor": colour, "linewidth": 0.8, "boxstyle": "round,pad=0.5"},
+    )  # fmt: skip
+
+
+def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None, narrow: bool) -> None:
+    """Level lines of never, always, and always minus the limit, named beside their right ends, where nothing is."""
+    always, never = 100 * named["all_rag"].accuracy, 100 * named["llm_only"].accuracy
+    lines = [("never", never, "-"), ("always", always, "-")]
+    lines += [] if limit is None else [(f"\N{MINUS SIGN}{100 * limit:.0f} points", always - 100 * limit, ":")]
+    low, high = axes.get_ylim()
+    place = -np.inf
+    for text, level, style in sorted(lines, key=lambda line: line[1]):
+        axes.axhline(level, color=COLOURS["grey"], linewidth=0.9, linestyle=style)
+        place = max(level, place + (0.032 if narrow else 0.04) * (high - low))  # two levels may lie close together
+        shown = text if narrow or style == ":" else f"{text} {level:.1f} %"
+        axes.text(101, place, shown, fontsize=8 if narrow else 9, color=COLOURS["ink"], verticalalignment="center")
 
 
 def _name_lines(
@@ -161,7 +182,7 @@ def _name_lines(
     ordered = sorted(shown, key=lambda gate: -gate.curve.accuracy[len(gate.curve.accuracy) // 2])
     handles = [
         Line2D([], [], color=COLOURS[look[gate.gate][0]], linestyle=look[gate.gate][1],
-               linewidth=2.6 if gate.gate == first else 1.4, label=gate_name(gate.gate))
+               linewidth=2.8 if gate.gate == first else 1.4, label=gate_name(gate.gate))
         for gate in ordered
     ]  # fmt: skip
     given: dict[str, Any] = {"frameon": False, "labelcolor": COLOURS["ink"], "handlelength": 2.2, "fontsize": 9}

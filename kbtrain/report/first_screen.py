@@ -13,7 +13,7 @@ from kbtrain.evaluation.savings import Saving
 from kbtrain.records import Question
 from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
 
-HEAD = ("gate", "searches saved", "right answers", "against always searching", "against chance")
+HEAD = ("gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs headless Chromiu
 CLICKS = """
 <script>
 const said = {};
-const head = [...document.querySelectorAll("table.sortable th")].find((th) => th.textContent === "right answers");
+const head = [...document.querySelectorAll("table.sortable th")].find((th) => th.textContent === "right answers, %");
 const column = head.cellIndex, table = head.closest("table");
 const read = () => [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
 head.querySelector("button").click(); said.down = read(); said.aria = head.getAttribute("aria-sort");
@@ -108,7 +108,7 @@ def test_sorting_and_filters_do_what_they_say(report: Path) -> None:
     gates = {gate["gate"]: gate for gate in json.loads((report / "results.json").read_text())["gates"]}
     assert [float(x) for x in said["down"]] == sorted((float(x) for x in said["down"]), reverse=True)
     assert said["up"] == said["down"][::-1] or [float(x) for x in said["up"]] == sorted(float(x) for x in said["up"])
-    assert said["aria"] == "descending" and said["focus"] == "right answers"
+    assert said["aria"] == "descending" and said["focus"] == "right answers, %"
     assert said["n"] == "200 of 200 questions." and said["fewer"] == "50 of 200 questions."
     found = {row[0]: row[1:] for row in said["all"]}
     names = ["llm_only", "all_rag", "oracle", "prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"]

@@ -239,6 +239,11 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
     assert sentence + f"{-100 * change:.1f} points of accuracy" in text
     assert "retriever" not in text.split("200 test questions")[0]
     assert "model made-up · 200 test questions of made-up" in text
+    page = (run_folder / "report.html").read_text()
+    for figure in page.split("<figure")[1].split("</svg>")[:2]:  # wide, and narrow for a phone
+        assert f"saves {100 * saved:.1f} % of the searches" in figure and f"{100 * change:+.1f} points" in figure
+        assert all(level in figure for level in ("always", "never", "\N{MINUS SIGN}2 points"))
+        assert "#fefefe" not in figure  # the label's ground is the page's, dark or light
     block = said[-6:]
     names = ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
     assert [re.split(r"  +", line)[0] for line in block] == names
