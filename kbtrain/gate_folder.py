@@ -34,7 +34,7 @@ from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp, write_atomically
-from kbtrain.records import Decision, Example, GateExample, GateScore, TurnExample
+from kbtrain.records import Decision, Example, GateExample, GateScore, Target, TurnExample
 
 T = TypeVar("T")
 CARD = "gate.json"
@@ -188,15 +188,15 @@ class KeyedCard(GateCard):
     """The card of gates that predict several labels at once; ``keys`` name them in the order of their scores."""
 
     PREFIX: ClassVar[str]  # of the scores' names
-    keys: tuple[Key, ...]
+    keys: tuple[Target, ...]
 
     def names(self) -> tuple[str, ...]:
         """Names of the scores, one a key."""
         return tuple(f"{self.PREFIX}_{key}" for key in self.keys)
 
-    def best_key(self) -> Key:
+    def best_key(self) -> Target:
         """The key whose calibrated threshold was most accurate on dev; the first one where not all were calibrated."""
-        accuracy: dict[Key, float] = {}
+        accuracy: dict[Target, float] = {}
         for key, name in zip(self.keys, self.names(), strict=True):
             chosen = self.thresholds.get(name)
             if chosen is None or not isinstance(chosen.evidence.get("accuracy"), float):
@@ -395,8 +395,8 @@ class Gate(ABC):
 class KeyedGate(Gate):
     """A gate for each of its ``keys``, all from one pass; :attr:`key` is the one that decides."""
 
-    keys: tuple[Key, ...]
-    key: Key
+    keys: tuple[Target, ...]
+    key: Target
     prefix: ClassVar[str]
 
     @property
@@ -404,7 +404,7 @@ class KeyedGate(Gate):
         """The kind's prefix and the key."""
         return f"{self.prefix}_{self.key}"
 
-    def gate(self, key: Key) -> Self:
+    def gate(self, key: Target) -> Self:
         """The same gate, deciding by another key. Raises :class:`UserError` for a key that it lacks."""
         if key not in self.keys:
             raise UserError(f"this gate has no key '{key}'; {did_you_mean(key, self.keys)}")

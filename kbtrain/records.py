@@ -34,7 +34,8 @@ class Question:
 
     ``gold`` says why ``answers`` may be empty: ``none``, the question has no answer (SQuAD 2.0's impossible ones);
     ``hidden``, the data set does not publish it. ``context_passages`` are all passages that came with the question,
-    in their order; ``gold_passages`` those of them that support the answer.
+    in their order; ``gold_passages`` those of them that support the answer. ``needs_knowledge`` False: small talk,
+    a text to be rewritten, a sum; None where the data set does not say.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Question:
     gold: Gold = field(default="given", metadata=_RARE)
     fact_type: str | None = field(default=None, metadata=_RARE)
     false_premise: bool | None = field(default=None, metadata=_RARE)
+    needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     context_passages: tuple[str, ...] = field(default=(), metadata=_RARE)
 
 
@@ -170,6 +172,11 @@ class Label:
     relation: str | None = None
 
 
+Target = Literal["mastery", "certainty", "benefit", "time_sensitive", "needs_knowledge"]
+OF_QUESTION: frozenset[Target] = frozenset({"time_sensitive", "needs_knowledge"})  # whatever model answers: hard labels
+NEEDS_RETRIEVAL: frozenset[Target] = OF_QUESTION | {"benefit"}  # True speaks for retrieval; of the others, against it
+
+
 @dataclass(frozen=True)
 class GateExample:
     """One training (or scoring) example of a question gate: the question, its reference and its targets.
@@ -177,6 +184,8 @@ class GateExample:
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
     mastery, certainty, and benefit stretched from its range in training; None where the label is not known (scoring).
     ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search.
+    ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not about the model (UAR, arXiv
+    2406.12534); None where the data set does not give them.
     """
 
     id: str
@@ -193,6 +202,8 @@ class GateExample:
     soft_benefit: float | None = None
     relation: str | None = None
     hits: tuple[Hit, ...] = field(default=(), metadata=_RARE)
+    time_sensitive: bool | None = field(default=None, metadata=_RARE)
+    needs_knowledge: bool | None = field(default=None, metadata=_RARE)
 
     @classmethod
     def ask(cls, question: str, reference: str | None = None, language: Literal["en", "zh"] = "en") -> GateExample:

@@ -9,6 +9,9 @@ The prompts are those that were sampled with: own templates are read from what t
 With --answered-by the model is a small one that only reads the questions, and the labels are of another's answers: for
 models behind an API. The card says so; it costs one pass of the reader, and the other model's states are not seen.
 
+--keys may also name what UAR's heads tell (arXiv 2406.12534), where the data set gives it: time_sensitive (FreshQA's
+kinds of facts) and needs_knowledge (a column of yours). UAR's self-knowledge is mastery with --labels hard.
+
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
 Examples:
@@ -30,7 +33,8 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.head import Method
-from kbtrain.prompts.kbm import ALL_KEYS, Key
+from kbtrain.prompts.kbm import ALL_KEYS
+from kbtrain.records import Target
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
@@ -46,7 +50,7 @@ class TrainProbeConfig(FitConfig):
     dev: Path | None = Field(None, description="dev examples (JSONL), for figures; they choose nothing")
     states: Path | None = Field(None, description="folder where states are kept; null: OUTPUT/states")
     condition: Literal["llm", "rag"] = Field("llm", description="read the plain prompt, or the one with a reference")
-    keys: tuple[Key, ...] = Field(ALL_KEYS, description="labels that get a head, in this order")
+    keys: tuple[Target, ...] = Field(ALL_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
     method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
     average: int | None = Field(

@@ -63,6 +63,7 @@ class BenefitTarget:
         return min(max((benefit - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
+_TIME_SENSITIVE = {"never-changing": False, "slow-changing": True, "fast-changing": True}  # FreshQA's words
 PLAIN = BenefitTarget()  # (1 + benefit) / 2
 
 
@@ -156,4 +157,6 @@ def _unlabelled(question: Question, name: str, reference: str | None) -> GateExa
         language=question.language,
         reference=reference,
         relation=question.relation,
+        time_sensitive=None if question.fact_type is None else _TIME_SENSITIVE.get(question.fact_type),
+        needs_knowledge=question.needs_knowledge,
     )

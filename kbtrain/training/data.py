@@ -15,7 +15,7 @@ from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.records import Example, GateExample, Split, TurnExample
+from kbtrain.records import OF_QUESTION, Example, GateExample, Split, Target, TurnExample
 
 Labels = Literal["hard", "soft"]
 
@@ -28,16 +28,19 @@ class TrainingData:
     train: tuple[GateExample, ...]
     dev: tuple[GateExample, ...]
     unlabelled: int
-    partial: dict[Key, int]
+    partial: dict[Target, int]
 
 
-def target(example: GateExample, key: Key, labels: Labels) -> float | None:
-    """The probability of True that an example teaches, in [0, 1]; None where its label is not known."""
-    value = getattr(example, key) if labels == "hard" else getattr(example, f"soft_{key}")
+def target(example: GateExample, key: Target, labels: Labels) -> float | None:
+    """The probability of True that an example teaches, in [0, 1]; None where its label is not known.
+
+    Of what is a fact about the question there is no soft label.
+    """
+    value = getattr(example, key) if labels == "hard" or key in OF_QUESTION else getattr(example, f"soft_{key}")
     return None if value is None else float(value)
 
 
-def read_data(train: Path, dev: Path | None, keys: Sequence[Key], labels: Labels) -> TrainingData:
+def read_data(train: Path, dev: Path | None, keys: Sequence[Target], labels: Labels) -> TrainingData:
     """Training and dev examples. Raises :class:`UserError` for what cannot be trained on: no file, a wrong split, a
     class without examples, a training question that is also in dev.
     """
@@ -53,7 +56,7 @@ def read_data(train: Path, dev: Path | None, keys: Sequence[Key], labels: Labels
     return TrainingData(kept, held_out, len(given) - len(kept), dict(partial))
 
 
-def labelled(examples: Sequence[GateExample], key: Key, labels: Labels) -> list[GateExample]:
+def labelled(examples: Sequence[GateExample], key: Target, labels: Labels) -> list[GateExample]:
     """Examples that have the key's label: the plain questions if there are any, else those with a reference.
 
     Plain questions are what a gate is asked about before anything is retrieved.
@@ -75,7 +78,7 @@ def own_prompts(rule: Mapping[str, Any], path: Path) -> OwnPrompts | None:
         raise UserError(f"{at(meta_path(path))}: {error}") from None
 
 
-def check_dev(data: TrainingData, keys: Sequence[Key], labels: Labels, select: str, dev: Path | None) -> None:
+def check_dev(data: TrainingData, keys: Sequence[Target], labels: Labels, select: str, dev: Path | None) -> None:
     """Raises :class:`UserError` if the dev examples cannot choose a checkpoint as ``select`` asks."""
     if select == "last":
         return
@@ -119,7 +122,7 @@ def _read_split(path: Path, split: Split) -> tuple[GateExample, ...]:
     return examples
 
 
-def _check_classes(values: Sequence[float | None], key: Key, labels: Labels, path: Path) -> None:
+def _check_classes(values: Sequence[float | None], key: Target, labels: Labels, path: Path) -> None:
     known = [value for value in values if value is not None]
     if not known:
         raise UserError(f"{at(path)}: no example has a {labels} label '{key}'; label it, or take it out of keys")

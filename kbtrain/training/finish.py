@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,9 +19,8 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights, write_trained_on
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
-from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
-from kbtrain.records import Example, GateExample, GateScore, TurnExample
+from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import ModelCard
@@ -190,7 +189,10 @@ class DevScores:
         return f"{self.threshold.line(self.name)}; dev chose it, so its own precision, recall and F1 are optimistic"
 
 
-def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]]) -> dict[str, str]:
+K = TypeVar("K", bound=Target)
+
+
+def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequence[float]]) -> dict[str, str]:
     """AUROC of each key with its 95 % interval, on the dev examples that have its hard label.
 
     ``probabilities`` of True, or any numbers that rise with them.

@@ -10,9 +10,8 @@ from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, HeldOut, KeyedCard, write_held_out, write_trained_on
-from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import git_state, package_versions, peak_rss_mb
-from kbtrain.records import Example, GateExample, Split
+from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FittedConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import (
@@ -32,8 +31,8 @@ from kbtrain.training.model_card import ModelCard
 class KeyedData:
     """Labelled plain questions by key; a question without a key's label is left out there."""
 
-    train: Mapping[Key, Sequence[Labelled]]
-    dev: Mapping[Key, Sequence[Labelled]]
+    train: Mapping[Target, Sequence[Labelled]]
+    dev: Mapping[Target, Sequence[Labelled]]
 
     def questions(self, split: Split = "train") -> list[GateExample]:
         """Every question once, whatever its keys."""
@@ -44,8 +43,8 @@ class KeyedData:
 
 def read_keyed(config: KeyedFitConfig) -> KeyedData:
     """Both files. Raises :class:`UserError` for a key without labels, and for splits that overlap."""
-    train: dict[Key, list[Labelled]] = {}
-    dev: dict[Key, list[Labelled]] = {}
+    train: dict[Target, list[Labelled]] = {}
+    dev: dict[Target, list[Labelled]] = {}
     for key in config.keys:
         train[key] = labelled_questions(config.train, "train", key, config.labels)
         dev[key] = labelled_questions(config.dev, "dev", key, config.labels)
@@ -200,7 +199,7 @@ def finish_single(
     return finish(config, None, ending)
 
 
-def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Key, DevScores]) -> ModelCard:
+def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Target, DevScores]) -> ModelCard:
     sections = {f"{key} on dev ({found.counts('questions')})": found.table
                 for key, found in list(dev.items())[1:]}  # fmt: skip
     first = next(iter(dev.values()))

@@ -57,7 +57,7 @@ def data(reader, tmp_path_factory):
     soft = 1 / (1 + np.exp(-value / value.std(1, keepdims=True)))
     made = [
         replace(e, mastery=bool(m > 0.5), soft_mastery=float(m), certainty=bool(m > 0.4), soft_certainty=float(m),
-                benefit=bool(b > 0.5), soft_benefit=float(b))
+                benefit=bool(b > 0.5), soft_benefit=float(b), time_sensitive=bool(b > 0.5))
         for e, m, b in zip(rows, *soft, strict=True)
     ]  # fmt: skip
     home = tmp_path_factory.mktemp("examples")
@@ -118,6 +118,16 @@ def test_a_planted_direction_is_found(train, data, method):
     if method == "logistic":
         assert all(0 < value < 1 for values in scores.values() for value in values)
         assert gate.decide(["Which bay?"], 0.5)[0].probability == pytest.approx(gate.score(["Which bay?"])[0])
+
+
+def test_a_head_may_tell_a_fact_about_the_question_and_speaks_for_retrieval(train, data):
+    folder = train(keys="[time_sensitive, mastery]")
+    gate = kbtrain.load_gate(folder)
+    dev = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+    scores = gate.score_all([row["question"] for row in dev])
+    assert list(scores) == ["probe_time_sensitive", "probe_mastery"] and gate.name == "probe_time_sensitive"
+    assert auroc(np.array([row["time_sensitive"] for row in dev]), np.array(scores[gate.name]))[0] > 0.9
+    assert "auroc_time_sensitive" in (folder / "README.md").read_text()
 
 
 def test_shuffled_labels_teach_nothing(reader, data, tmp_path):

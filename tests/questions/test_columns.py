@@ -21,10 +21,17 @@ def question(data: dict[str, Any], answer_as: AnswerAs = "letter", **names: str 
 
 def test_own_names_need_no_map() -> None:
     found = question(
-        {"question": "Capital?", "answer": "Lima", "popularity": "0.5", "hops": "2", "false_premise": "FALSE"}
+        {
+            "question": "Capital?",
+            "answer": "Lima",
+            "popularity": "0.5",
+            "hops": "2",
+            "false_premise": "FALSE",
+            "needs_knowledge": "true",
+        }
     )
     assert (found.id, found.text, found.answers, found.split) == ("n-1", "Capital?", ("Lima",), "test")
-    assert (found.popularity, found.hops, found.false_premise) == (0.5, 2, False)
+    assert (found.popularity, found.hops, found.false_premise, found.needs_knowledge) == (0.5, 2, False, True)
 
 
 def test_a_path_reaches_into_objects_and_lists_of_objects() -> None:

@@ -15,8 +15,7 @@ from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fi
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import question_features
-from kbtrain.prompts.kbm import Key
-from kbtrain.records import Example, GateExample
+from kbtrain.records import Example, GateExample, Target
 from kbtrain.training.data import Labelled, Labels
 
 
@@ -28,7 +27,7 @@ class FeaturesCard(KeyedCard):
     kind: Literal["features"] = "features"
     labels: Labels
     after_search: bool = False
-    models: dict[Key, Additive]
+    models: dict[Target, Additive]
 
     @property
     def stage(self) -> Stage:
@@ -43,18 +42,18 @@ class Features(KeyedGate):
     prefix = "features"
     unit = "probability"
 
-    def __init__(self, frequencies: Frequencies, card: FeaturesCard, key: Key | None = None) -> None:
+    def __init__(self, frequencies: Frequencies, card: FeaturesCard, key: Target | None = None) -> None:
         self.frequencies = frequencies
         self.card: FeaturesCard = card
-        self.keys: tuple[Key, ...] = card.keys
-        self.key: Key = card.keys[0] if key is None else key
+        self.keys: tuple[Target, ...] = card.keys
+        self.key: Target = card.keys[0] if key is None else key
         self.needs_evidence = card.after_search
 
     @classmethod
     def fit(
         cls,
         frequencies: Frequencies,
-        data: Mapping[Key, Sequence[Labelled]],
+        data: Mapping[Target, Sequence[Labelled]],
         labels: Labels = "soft",
         after_search: bool = False,
         knots: int = KNOTS,
@@ -107,7 +106,7 @@ def feature_rows(frequencies: Frequencies, examples: Sequence[GateExample], afte
 
 
 def held_out_scores(
-    gate: Features, data: Mapping[Key, Sequence[Labelled]], knots: int = KNOTS, seed: int = 0
+    gate: Features, data: Mapping[Target, Sequence[Labelled]], knots: int = KNOTS, seed: int = 0
 ) -> dict[str, list[HeldOut]]:
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
     found = {}

@@ -12,7 +12,7 @@ from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter
 from kbtrain.prompts.kbm import Key, kbm_fingerprint
-from kbtrain.records import Example, GateExample
+from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -55,10 +55,10 @@ class KBM(KeyedGate):
         max_length: int,
         tokens_per_batch: int = TOKENS_PER_BATCH,
         card: KBMCard | None = None,
-        key: Key | None = None,
+        key: Target | None = None,
     ) -> None:
         self.keys: tuple[Key, ...] = tuple(keys)
-        self.key: Key = self.keys[0] if key is None else key
+        self.key: Target = self.keys[0] if key is None else key
         self.card: KBMCard | None = card
         self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys), max_length), tokens_per_batch)
 
@@ -78,9 +78,9 @@ class KBM(KeyedGate):
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
         return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key())
 
-    def probabilities(self, examples: Sequence[GateExample]) -> dict[Key, list[float]]:
+    def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
-        return cast("dict[Key, list[float]]", self.scorer.probabilities(examples))
+        return cast("dict[Target, list[float]]", self.scorer.probabilities(examples))
 
     @property
     def spent(self) -> Counter[str]:
@@ -97,9 +97,9 @@ class KBM(KeyedGate):
         return {f"kbm_{key}": needs(key, found[key]) for key in self.keys}
 
 
-def needs(key: Key, p_true: Sequence[float]) -> list[float]:
+def needs(key: Target, p_true: Sequence[float]) -> list[float]:
     """The probabilities that retrieval is needed, from p(True) of a key."""
-    return list(p_true) if key == "benefit" else [1 - p for p in p_true]
+    return list(p_true) if key in NEEDS_RETRIEVAL else [1 - p for p in p_true]
 
 
 def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

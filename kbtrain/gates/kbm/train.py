@@ -24,7 +24,7 @@ from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import package_versions, peak_rss_mb
-from kbtrain.records import GateExample
+from kbtrain.records import GateExample, Target
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Row
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
@@ -44,7 +44,7 @@ from kbtrain.training.recipe import OnLog
 
 
 def dev_metrics(
-    examples: Sequence[GateExample], probabilities: Mapping[Key, Sequence[float]], labels: Labels
+    examples: Sequence[GateExample], probabilities: Mapping[Target, Sequence[float]], labels: Labels
 ) -> dict[str, float]:
     """``loss`` and ``auroc`` (means over the keys) and each key's own, over the examples that have its label.
 
@@ -195,7 +195,7 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
 
 
 def reload_difference(
-    folder: Path, kept: Mapping[Key, list[float]], examples: Sequence[GateExample], device: str
+    folder: Path, kept: Mapping[Target, list[float]], examples: Sequence[GateExample], device: str
 ) -> float:
     """Largest difference of a probability between ``kept`` and the model opened from the folder."""
     again = KBM.load(folder, device=device).probabilities(examples)
@@ -221,7 +221,7 @@ def finish_kbm(
     facts |= steps_of(trainer.state, config.epochs)
     about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
     card = card.model_copy(update=about)
-    kept: dict[Key, list[float]] = {}
+    kept: dict[Target, list[float]] = {}
 
     def write(folder: Path) -> None:
         plain = write_gate(folder, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
@@ -242,7 +242,9 @@ def finish_kbm(
     return finish(config, trainer.state, Ending(save, trained_on, card.run, facts, questions=data.train))
 
 
-def _model_card(card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Key, list[float]], n_probe: int) -> ModelCard:
+def _model_card(
+    card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Target, list[float]], n_probe: int
+) -> ModelCard:
     figures: dict[str, str] = {}
     if dev:
         figures = {name: f"{value:.4f}" for name, value in dev_metrics(dev, kept, card.labels).items()}

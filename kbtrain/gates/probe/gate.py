@@ -19,9 +19,9 @@ from kbtrain.files import check_regular
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Stage, logistic
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
-from kbtrain.prompts.kbm import Key, evidence_text
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
-from kbtrain.records import Example, GateExample
+from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,8 +65,8 @@ class ProbeCard(KeyedCard):
     condition: Asked
     method: Method
     labels: Literal["hard", "soft"]
-    keys: tuple[Key, ...]
-    heads: dict[Key, tuple[LayerFigures, ...]]
+    keys: tuple[Target, ...]
+    heads: dict[Target, tuple[LayerFigures, ...]]
 
     @property
     def stage(self) -> Stage:
@@ -136,10 +136,10 @@ class Probe(KeyedGate):
     def __init__(
         self,
         reader: Reader,
-        heads: Mapping[Key, Head],
+        heads: Mapping[Target, Head],
         method: Method,
         card: ProbeCard | None = None,
-        key: Key | None = None,
+        key: Target | None = None,
     ) -> None:
         self.reader = reader
         self.heads = dict(heads)
@@ -186,23 +186,23 @@ class Probe(KeyedGate):
         """The scores of every key, from one pass."""
         return self._scores(cast("list[GateExample]", self.examples(inputs)), self.keys)
 
-    def _scores(self, examples: Sequence[GateExample], keys: Sequence[Key]) -> dict[str, list[float]]:
+    def _scores(self, examples: Sequence[GateExample], keys: Sequence[Target]) -> dict[str, list[float]]:
         if not examples:
             return {f"{self.prefix}_{key}": [] for key in keys}
         states = self.reader.states(examples, self.layers)
         return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in keys}
 
-    def scores_of(self, states: NDArray[np.float32], key: Key) -> list[float]:
+    def scores_of(self, states: NDArray[np.float32], key: Target) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""
         head = self.heads[key]
         found = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
         return as_scores(found.tolist(), key, self.method)
 
 
-def as_scores(predicted: Sequence[float], key: Key, method: Method) -> list[float]:
+def as_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:
     """Scores, higher = retrieval more needed, from what a head predicts."""
     found = [logistic(value) for value in predicted] if method == "logistic" else list(predicted)
-    if key == "benefit":
+    if key in NEEDS_RETRIEVAL:
         return found
     return [-value if method == "means" else 1 - value for value in found]
 
@@ -217,7 +217,7 @@ def state_facts(fingerprint: str, dtype: str) -> dict[str, str]:
     return {"model": fingerprint, "dtype": dtype}
 
 
-def save_heads(path: Path, heads: Mapping[Key, Head]) -> None:
+def save_heads(path: Path, heads: Mapping[Target, Head]) -> None:
     """Weights, layers and intercepts of all heads, safetensors."""
     import numpy as np
     from safetensors.numpy import save_file
@@ -230,7 +230,7 @@ def save_heads(path: Path, heads: Mapping[Key, Head]) -> None:
     save_file(tensors, str(path), {"format": json.dumps({"keys": list(heads)})})
 
 
-def load_heads(path: Path, keys: Sequence[Key]) -> dict[Key, Head]:
+def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
     """The heads of a folder. Raises :class:`UserError` for a file that is not whole, or holds no finite numbers."""
     import numpy as np
     from safetensors import SafetensorError
@@ -260,7 +260,7 @@ def load_heads(path: Path, keys: Sequence[Key]) -> dict[Key, Head]:
     return heads
 
 
-def check_layers(heads: Mapping[Key, Head], model: PreTrainedModel, path: Path) -> None:
+def check_layers(heads: Mapping[Target, Head], model: PreTrainedModel, path: Path) -> None:
     """Raise :class:`UserError` for a layer that the model lacks, or weights of another width."""
     config = model.config.get_text_config()
     for key, head in heads.items():

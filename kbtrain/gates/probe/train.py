@@ -15,9 +15,8 @@ from kbtrain.gates.probe.gate import WEIGHTS, LayerFigures, Probe, ProbeCard, Re
 from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.metrics.ranking import auroc
-from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
-from kbtrain.records import GateExample
+from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.svg import COLOURS, new_figure, page
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.finish import USE_QUESTION, Ending, finish, intervals_of_keys, largest_difference, save_checked
@@ -48,13 +47,13 @@ def fit(
     reader: Reader,
     store: StateStore,
     examples: Sequence[GateExample],
-    keys: Sequence[Key],
+    keys: Sequence[Target],
     labels: Labels,
     method: Method,
     n_layers: int | None,
     layers: Sequence[int] | None = None,
     done: Callable[[], object] = lambda: None,
-) -> dict[Key, Fitted]:
+) -> dict[Target, Fitted]:
     """A head for each key, from stored states. ``layers``: those to be tried, None: all; ``done`` after each key.
 
     Raises :class:`UserError` for a layer that the model lacks, for too few questions, and for one class alone.
@@ -64,7 +63,7 @@ def fit(
     unknown = [layer for layer in tried if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"key 'layers': {unknown[0]} is not in 0 to {depth - 1}, the layers of this model")
-    found: dict[Key, Fitted] = {}
+    found: dict[Target, Fitted] = {}
     for key in keys:
         used = labelled(examples, key, labels)
         values = [float(target(e, key, labels) or 0.0) for e in used]
@@ -81,7 +80,7 @@ def fit(
     return found
 
 
-def _figures(fit_: LayerFit, examples: Sequence[GateExample], key: Key, head: Head) -> LayerFigures:
+def _figures(fit_: LayerFit, examples: Sequence[GateExample], key: Target, head: Head) -> LayerFigures:
     hard = [getattr(e, key) for e in examples]
     known = np.array([value is not None for value in hard])
     truth = np.array([bool(value) for value in hard])[known]
@@ -100,7 +99,7 @@ def finish_probe(
     gate: Probe,
     card: ProbeCard,
     data: TrainingData,
-    fitted: Mapping[Key, Fitted],
+    fitted: Mapping[Target, Fitted],
     run: dict[str, Any],
 ) -> str:
     """End a probe's training; returns the sentence to be said. Dev examples, or some of training, are compared."""
@@ -136,9 +135,11 @@ def finish_probe(
     return finish(config, None, ending)
 
 
-def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], keys: Sequence[Key]) -> dict[Key, str]:
-    """AUROC of each key's hard label with its interval; what a score predicts falls with it but for benefit."""
-    rising = {key: [s if key == "benefit" else -s for s in scores[f"probe_{key}"]] for key in keys} if dev else {}
+def _dev_figures(
+    dev: Sequence[GateExample], scores: Mapping[str, list[float]], keys: Sequence[Target]
+) -> dict[Target, str]:
+    """AUROC of each key's hard label with its interval; scores fall with what speaks against retrieval."""
+    rising = {key: [s if key in NEEDS_RETRIEVAL else -s for s in scores[f"probe_{key}"]] for key in keys} if dev else {}
     found = intervals_of_keys(dev, rising)
     return {key: found[f"auroc_{key}"] for key in keys if f"auroc_{key}" in found}
 
@@ -146,7 +147,7 @@ def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], 
 def layer_figure(card: ProbeCard) -> str:
     """An SVG page: cross-validated AUROC of every layer, one line a key; the layers in use are marked."""
     figure, axes = new_figure(6.4, 3.2)
-    names = ("blue", "orange", "green")
+    names = ("blue", "orange", "green", "red", "purple")
     for colour, (key, layers) in zip(names, card.heads.items(), strict=False):
         points = [(one.layer, one.auroc) for one in layers if one.auroc is not None]
         if points:
@@ -160,7 +161,7 @@ def layer_figure(card: ProbeCard) -> str:
     return page(figure)
 
 
-def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Key, str], n_compared: int) -> ModelCard:
+def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_compared: int) -> ModelCard:
     heads = [
         f"Head {key}: layers {', '.join(map(str, head.layers))}, {head.weight.size} weights; cross-validated AUROC of "
         f"them {', '.join(str(one.auroc) for one in card.heads[key] if one.used)} (training questions; {FIGURE})"

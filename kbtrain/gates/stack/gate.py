@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import STAGES, Gate, HeldOut, KeyedCard, KeyedGate, Stage, logistic, question_hash
 from kbtrain.gates.stack.linear import Columns, Linear
-from kbtrain.prompts.kbm import Key
-from kbtrain.records import Example, GateExample
+from kbtrain.records import Example, GateExample, Target
 from kbtrain.training.data import Labels
 
 OpenMember = Callable[[Path], Gate]
@@ -44,7 +43,7 @@ class StackCard(KeyedCard):
     kind: Literal["stack"] = "stack"
     members: tuple[Member, ...]
     labels: Labels
-    models: dict[Key, Linear]
+    models: dict[Target, Linear]
 
     def parts(self) -> tuple[str, ...]:
         """The members' folders."""
@@ -62,11 +61,11 @@ class Stack(KeyedGate):
     prefix = "stack"
     unit = "probability"
 
-    def __init__(self, gates: Sequence[Gate], card: StackCard, key: Key | None = None) -> None:
+    def __init__(self, gates: Sequence[Gate], card: StackCard, key: Target | None = None) -> None:
         self.gates = list(gates)
         self.card: StackCard = card
-        self.keys: tuple[Key, ...] = card.keys
-        self.key: Key = card.keys[0] if key is None else key
+        self.keys: tuple[Target, ...] = card.keys
+        self.key: Target = card.keys[0] if key is None else key
         self.needs_evidence = any(gate.needs_evidence for gate in gates)
         self.needs_samples = any(gate.needs_samples for gate in gates)
         self.reads = frozenset.intersection(*(gate.reads for gate in gates))
@@ -110,7 +109,7 @@ class Stack(KeyedGate):
         return cls([open_member(Path(folder) / member.folder) for member in card.members], card, card.best_key())
 
 
-def combined(card: StackCard, columns: Columns, keys: Sequence[Key]) -> dict[str, list[float]]:
+def combined(card: StackCard, columns: Columns, keys: Sequence[Target]) -> dict[str, list[float]]:
     """Scores by name, from the members' scores."""
     return {f"{card.PREFIX}_{key}": [logistic(x) for x in card.models[key].log_odds(columns)] for key in keys}
 

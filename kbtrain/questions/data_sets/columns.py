@@ -23,7 +23,7 @@ from kbtrain.records import Form, Grading, Passage, Question, Split
 
 FIELDS = (
     "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
-    "entities", "fact_type", "false_premise", "contexts",
+    "entities", "fact_type", "false_premise", "needs_knowledge", "contexts",
 )  # fmt: skip
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
 _USUAL = {  # what others call the two
@@ -72,6 +72,7 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         gold_passages=ids(tuple(passage for passage, is_gold in passages if is_gold)),
         fact_type=row.text_or_empty("fact_type") or None,
         false_premise=row.flag("false_premise") if _filled(row, "false_premise") else None,
+        needs_knowledge=row.flag("needs_knowledge") if _filled(row, "needs_knowledge") else None,
         context_passages=ids(tuple(passage for passage, _ in passages)),
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
