@@ -5,14 +5,14 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -qq --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 TRAINERS := $(VENV)/.trainers
-TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+export TORCH_CPU_INDEX
 MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm test-adapters lint format docs bench gpu-check \
-  vllm-env clean
+.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm test-adapters lint sbom lock format \
+  docs bench gpu-check vllm-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,8 +49,7 @@ test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside tra
 # an environment of their own: LangChain brings a pytest plugin that every test run would import
 test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex and DSPy, in an environment of their own
 	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
-	@cpu=".venv-adapters/bin/python -m pip install -qq --disable-pip-version-check torch==$(TORCH)+cpu"; \
-	  $$cpu 2>/dev/null || $$cpu --extra-index-url $(TORCH_CPU_INDEX) || true
+	@.ci/torch .venv-adapters/bin/python
 	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis
 	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
 	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
@@ -59,6 +58,18 @@ lint: $(INSTALLED)  ## ruff and mypy, as in CI
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+SBOM := .venv-sbom/bin/python
+sbom: $(INSTALLED)  ## what is installed, as a CycloneDX document that its schema allows: build/sbom.cdx.json
+	@$(SBOM) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-sbom
+	@$(SBOM) -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r locks/sbom.txt
+	@mkdir -p build
+	@$(SBOM) -m cyclonedx_py environment --pyproject pyproject.toml --output-reproducible --validate \
+	  --output-format JSON --output-file build/sbom.cdx.json $(PY)
+	@echo "build/sbom.cdx.json: valid, $$(grep -c '"purl"' build/sbom.cdx.json) packages"
+
+lock:  ## locks/*.txt anew, after a change of constraints.txt: versions and hashes of all that is installed
+	@.ci/lock
 
 format: $(INSTALLED)  ## let ruff mend what it can
 	$(PY) -m ruff check --fix .
@@ -96,23 +107,22 @@ clean:  ## remove caches and build products (not .venv*, not runs/)
 	rm -rf build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# On Linux a plain `pip install torch` takes a CUDA build of several GB. Without an NVIDIA GPU the CPU build of the
-# pinned version is taken instead: from the configured index if it has one, else from PyTorch's own CPU index.
-$(INSTALLED): pyproject.toml constraints.txt
+# Every file that pip takes must have a hash of locks/, whichever index it comes from; nothing is resolved anew.
+LOCKED := $(PIP) --no-deps --no-build-isolation --require-hashes
+
+$(INSTALLED): pyproject.toml $(wildcard locks/*.txt)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: kbtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@if [ "$$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
-	  cpu="$(PIP) --no-deps torch==$(TORCH)+cpu"; \
-	  $$cpu 2>/dev/null || $$cpu --extra-index-url $(TORCH_CPU_INDEX) --timeout 15 --retries 1 2>/dev/null || \
-	  echo "warning: no CPU build of torch $(TORCH) found ($(TORCH_CPU_INDEX)); taking the index's own, a large download" >&2; \
-	fi
+	@$(LOCKED) -r locks/build.txt
+	@.ci/torch $(PY)
 	@echo "installing the pinned packages into $(VENV) (2 to 4 minutes)"
-	@$(PIP) -c constraints.txt -e '.[dev,serve]'
+	@$(LOCKED) -r locks/setup.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DOCS): $(INSTALLED)
-	@$(PIP) -c constraints.txt -e '.[dev,serve,docs]'
+	@$(LOCKED) -r locks/docs.txt
 	@touch $@
 
 # What only the tests need of the optional packages, so that nothing is skipped for want of it: DeepSpeed, bitsandbytes,
@@ -120,6 +130,5 @@ $(DOCS): $(INSTALLED)
 # is built.
 $(TRAINERS): $(INSTALLED)
 	@echo "installing DeepSpeed, bitsandbytes, wandb, TensorBoard, Ray and bert-score into $(VENV) (1 to 2 minutes)"
-	@$(PIP) -c constraints.txt setuptools
-	@DS_BUILD_OPS=0 $(PIP) -c constraints.txt --no-build-isolation -e '.[train,wandb,tensorboard,ray,bertscore,vectors]'
+	@DS_BUILD_OPS=0 $(LOCKED) -r locks/trainers.txt
 	@touch $@

@@ -1,0 +1,83 @@
+"""What pip may install: every package of setup and tests with its version and the hashes of its files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ("build", "setup", "torch", "torch-cpu", "trainers", "docs", "sbom")
+Lock = dict[str, tuple[Requirement, list[str]]]
+
+
+def lock(name: str) -> Lock:
+    """Name -> (requirement, hashes) of a file in locks/."""
+    text = re.sub(r"^#.*\n", "", (ROOT / f"locks/{name}.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found: Lock = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        said, *hashes = line.split(" --hash=")
+        required = Requirement(said)
+        found[canonicalize_name(required.name)] = required, [digest.strip() for digest in hashes]
+    return found
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("==") for line in lines if line and line[0] != "#")
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def wanted(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    parts = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras)]
+    return {canonicalize_name(Requirement(text).name) for part in parts for text in part}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_of_a_lock_has_one_version_and_a_sha256(name: str) -> None:
+    found = lock(name)
+    assert found
+    for required, hashes in found.values():
+        assert re.fullmatch(r"==\d[\w.+]*", str(required.specifier)) and hashes
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes)
+
+
+def test_locks_and_constraints_have_the_same_versions() -> None:
+    pinned = pins()
+    for name in ("build", "setup", "trainers", "docs"):
+        other = {
+            key: str(required.specifier)
+            for key, (required, _) in lock(name).items()
+            if str(required.specifier) != f"=={pinned.get(key)}" and required.marker is None
+        }
+        assert other == {}, f"locks/{name}.txt: make lock"
+    assert str(lock("torch")["torch"][0].specifier) == f"=={pinned['torch']}"
+    assert str(lock("torch-cpu")["torch"][0].specifier) == f"=={pinned['torch']}+cpu"
+
+
+def test_what_setup_and_the_tests_need_is_locked() -> None:
+    setup, more = lock("setup"), lock("trainers")
+    assert wanted("dev", "serve") - set(setup) == {"torch"}, "make lock"
+    assert wanted("train", "wandb", "tensorboard", "ray", "bertscore", "vectors") - set(setup) - set(more) == {"torch"}
+    assert wanted("docs") - set(setup) - set(lock("docs")) == {"torch"}
+    assert set(setup) & set(more) == set()
+
+
+def test_locks_name_no_index() -> None:
+    for name in LOCKS:
+        assert "://" not in (ROOT / f"locks/{name}.txt").read_text(encoding="utf-8")
+
+
+def test_setup_takes_nothing_without_a_hash() -> None:
+    """Each call of pip in the targets that CI runs has --require-hashes, or installs the clone alone."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = text[text.index("$(INSTALLED): pyproject.toml") :]
+    calls = re.findall(r"\$\((PIP|LOCKED)\) (.*)", targets)
+    assert len(calls) == 5
+    assert [rest for kind, rest in calls if kind == "PIP"] == ["--no-deps --no-build-isolation -e ."]
+    assert "LOCKED := $(PIP) --no-deps --no-build-isolation --require-hashes" in text
