@@ -12,89 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_kbm import make_folder, make_tokenizer
-from tiny_turns import bert_folder, turn
+from support import gate_folders
+from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import ClassifierCard, Threshold, set_threshold, trained_among
+from kbtrain.gate_folder import Threshold, set_threshold, trained_among
 from kbtrain.gates.average import AverageCard
-from kbtrain.gates.features.additive import Additive, Curve
-from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.gate import FeaturesCard
-from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.registry import handle, load_gate
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
-from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.jsonl import write
-from kbtrain.prompts.kbm import kbm_fingerprint
-from kbtrain.prompts.yes_no import yes_no_fingerprint
 from kbtrain.records import Passage
 from kbtrain.retrieval.retrieve_stage import open_index
-from kbtrain.retrieval.tokens import Tokens
 
-KEYS = ("mastery", "certainty", "benefit")
 SEED = 7
 EACH = 2  # damages drawn for each file, of all that there are
 NOTED = Threshold(threshold=0.5, rule="given", dev_file_sha256="0", n_dev=9)
 Damage = Callable[[Path], object]
 
 
-def _kbm(folder: Path) -> None:
-    make_folder(folder)
-    KBMCard(
-        base_model="tiny", keys=KEYS, prompt_fingerprint=kbm_fingerprint(make_tokenizer(), KEYS), max_length=512,
-        dtype="fp32", method="full", labels="soft",
-    ).write(folder)  # fmt: skip
-
-
-def _p_yes(folder: Path) -> None:
-    make_folder(folder / "base")
-    fingerprint = yes_no_fingerprint(make_tokenizer())
-    card = PYesCard(base_model=str(folder / "base"), dtype="fp32", prompt_fingerprint=fingerprint, signal="p_yes")
-    card.write(folder)
-
-
-def _encoder(folder: Path) -> None:
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
-
-    base = bert_folder(folder.parent / "bert")
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    config = AutoConfig.from_pretrained(base, num_labels=2)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    reads = {"max_length": 64}
-    ClassifierCard(kind="encoder", base_model=None, reads=reads, labels="hard", seed=0).write(folder)
-
-
-def _features(folder: Path) -> None:
-    import numpy as np
-
-    folder.mkdir()
-    Frequencies(Tokens(), np.arange(9, dtype=np.uint32), np.ones(9, dtype=np.float16)).save(folder)
-    curve = Curve(knots=(0.0, 1.0), values=(0.0, 1.0))
-    model = Additive(intercept=0.0, curves={"words": curve}, strength=1.0)
-    FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model}).write(folder)
-
-
-def _dialogue_state(folder: Path) -> None:
-    card = DialogueStateGate.fit([turn(i) for i in range(40)]).card
-    assert card is not None
-    card.write(folder)
-
-
-def _average(folder: Path) -> None:
-    for name in ("one", "two"):
-        _dialogue_state(folder / name)
-    AverageCard(members=("one", "two")).write(folder)
-
-
 KINDS: dict[str, Callable[[Path], None]] = {
-    "kbm": _kbm,
-    "p_yes": _p_yes,
-    "encoder": _encoder,
-    "features": _features,
-    "dialogue_state": _dialogue_state,
-    "average": _average,
+    name: gate_folders.FOLDERS[name] for name in ("kbm", "p_yes", "encoder", "features", "dialogue_state", "average")
 }
 
 

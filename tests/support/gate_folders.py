@@ -1,0 +1,201 @@
+"""A small real folder of every kind of gate, as its recipe leaves it: tiny random models, weights fitted to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tiny_kbm import make_folder, make_tokenizer
+from tiny_turns import bert_folder, turn
+
+KEYS = ("mastery", "certainty", "benefit")
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2}
+
+
+def kbm(folder: Path) -> None:
+    from kbtrain.gates.kbm.gate import KBMCard
+    from kbtrain.prompts.kbm import kbm_fingerprint
+
+    make_folder(folder)
+    KBMCard(
+        base_model="tiny", keys=KEYS, prompt_fingerprint=kbm_fingerprint(make_tokenizer(), KEYS), max_length=512,
+        dtype="fp32", method="full", labels="soft",
+    ).write(folder)  # fmt: skip
+
+
+def probe(folder: Path) -> None:
+    import numpy as np
+
+    from kbtrain.gates.probe.gate import WEIGHTS, LayerFigures, ProbeCard, save_heads
+    from kbtrain.gates.probe.head import Head
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.prompts.kbm import answer_fingerprint
+
+    base = str(make_folder(folder / "base"))
+    weight = np.linspace(-1, 1, 32, dtype=np.float32)[None]
+    save_heads(folder / WEIGHTS, {key: Head((1,), weight * (i + 1), 0.0) for i, key in enumerate(KEYS)})
+    figures = (LayerFigures(layer=1, held_out=0.5, auroc=0.5, penalty=1.0, used=True),)
+    ProbeCard(
+        base_model=base, base_fingerprint=base_fingerprint(base), dtype="fp32", condition="llm", method="logistic",
+        prompt_fingerprint=answer_fingerprint(make_tokenizer()), labels="soft", keys=KEYS,
+        heads=dict.fromkeys(KEYS, figures),
+    ).write(folder)  # fmt: skip
+
+
+def encoder(folder: Path) -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    from kbtrain.gate_folder import ClassifierCard
+
+    base = bert_folder(folder.parent / "bert")
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    config = AutoConfig.from_pretrained(base, num_labels=2)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    reads = {"max_length": 64}
+    ClassifierCard(kind="encoder", base_model=None, reads=reads, labels="hard", seed=0).write(folder)
+
+
+def encoder_probe(folder: Path) -> None:
+    from serve_support import probe_folder
+
+    probe_folder(folder, threshold=None)
+
+
+def features(folder: Path) -> None:
+    import numpy as np
+
+    from kbtrain.gates.features.additive import Additive, Curve
+    from kbtrain.gates.features.frequencies import Frequencies
+    from kbtrain.gates.features.gate import FeaturesCard
+    from kbtrain.retrieval.tokens import Tokens
+
+    folder.mkdir()
+    Frequencies(Tokens(), np.arange(9, dtype=np.uint32), np.ones(9, dtype=np.float16)).save(folder)
+    curve = Curve(knots=(0.0, 10.0), values=(-1.0, 1.0))
+    model = Additive(intercept=0.0, curves={"words": curve}, strength=1.0)
+    FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model}).write(folder)
+
+
+def seakr(folder: Path) -> None:
+    from kbtrain.gates.seakr.engine import SeakrSettings
+    from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
+    from kbtrain.models.load import load_model
+    from kbtrain.prompts.kbm import answer_fingerprint
+
+    base = str(make_folder(folder / "base"))
+    gate = SeaKR(*load_model(base, "fp32"), SeakrSettings(k=2, max_new_tokens=2, max_prompt_tokens=512))
+    fingerprint = answer_fingerprint(gate.engine.tokenizer)
+    SeakrCard(base_model=base, dtype="fp32", prompt_fingerprint=fingerprint, settings=gate.engine.settings).write(
+        folder
+    )
+
+
+def p_yes(folder: Path) -> None:
+    from kbtrain.gates.untrained.p_yes import PYesCard
+    from kbtrain.prompts.yes_no import yes_no_fingerprint
+
+    base, fingerprint = make_folder(folder / "base"), yes_no_fingerprint(make_tokenizer())
+    PYesCard(base_model=str(base), dtype="fp32", prompt_fingerprint=fingerprint, signal="p_yes").write(folder)
+
+
+def draft(folder: Path) -> None:
+    from kbtrain.gates.untrained.draft import DraftCard
+    from kbtrain.prompts.kbm import answer_fingerprint
+
+    base, fingerprint = make_folder(folder / "base"), answer_fingerprint(make_tokenizer())
+    card = DraftCard(
+        base_model=str(base), dtype="fp32", prompt_fingerprint=fingerprint, signal="draft_margin", tokens=2
+    )
+    card.write(folder)
+
+
+def server(folder: Path, url: str) -> None:
+    """``url``: of a model that is served, see served_model.py."""
+    from kbtrain.gates.untrained.server import ServerCard, server_fingerprint
+
+    ServerCard(
+        base_model="tiny", url=url, served="tiny", tokens=2, top=20, signal="server_draft_margin",
+        prompt_fingerprint=server_fingerprint(None, None),
+    ).write(folder)  # fmt: skip
+
+
+def ragate_mha(folder: Path) -> None:
+    import torch
+
+    from kbtrain.gate_folder import ClassifierCard
+    from kbtrain.gates.ragate.mha import MHAInput, train_tokenizer
+    from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
+
+    tokenizer = train_tokenizer([turn(i) for i in range(8)], "contx", 300)
+    reader = MHAInput(tokenizer, 64, "contx")
+    torch.manual_seed(0)
+    config = RagateMHAConfig(vocab_size=len(tokenizer), d_model=16, n_layers=1, n_heads=2, attends_to="self")
+    RagateMHAModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    ClassifierCard(kind="ragate_mha", base_model=None, reads=reader.settings, labels="hard", seed=0).write(folder)
+
+
+def ragate_peft(folder: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from kbtrain.gate_folder import ADAPTER
+    from kbtrain.gates.ragate.peft import RagatePeftCard
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.models.load import load_model
+    from kbtrain.prompts.ragate import ragate_peft_fingerprint
+
+    base = str(make_folder(folder / "base"))
+    model, tokenizer = load_model(base, "fp32")
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]))
+    adapted.save_pretrained(folder / ADAPTER)
+    tokenizer.save_pretrained(folder)
+    RagatePeftCard(
+        base_model=base, base_fingerprint=base_fingerprint(base), method="lora", features=(), max_length=512,
+        prompt_fingerprint=ragate_peft_fingerprint(()), dtype="fp32", seed=0,
+    ).write(folder)  # fmt: skip
+
+
+def dialogue_state(folder: Path) -> None:
+    from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+
+    card = DialogueStateGate.fit([turn(i) for i in range(40)]).card
+    assert card is not None
+    card.write(folder)
+
+
+def structural(folder: Path) -> None:
+    from kbtrain.gates.turns.structural import StructuralGate
+
+    card = StructuralGate.fit([turn(i) for i in range(40)]).card
+    assert card is not None
+    card.write(folder)
+
+
+def stack(folder: Path) -> None:
+    from kbtrain.gates.stack.gate import Member, StackCard
+    from kbtrain.gates.stack.linear import Input, Linear
+
+    folder.mkdir()
+    features(folder / "one")
+    member = Member(folder="one", scores=("features_mastery",), stage="question")
+    read = {"one/features_mastery": Input(low=0.0, high=1.0, log_odds=True, slope=2.0)}
+    model = Linear(intercept=0.1, inputs=read, strength=1.0)
+    StackCard(keys=("mastery",), members=(member,), labels="soft", models={"mastery": model}).write(folder)
+
+
+def average(folder: Path) -> None:
+    from kbtrain.gates.average import AverageCard
+
+    for name in ("one", "two"):
+        dialogue_state(folder / name)
+    AverageCard(members=("one", "two")).write(folder)
+
+
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    build.__name__: build
+    for build in (
+        kbm, probe, encoder, encoder_probe, features, seakr, p_yes, draft, ragate_mha, ragate_peft, dialogue_state,
+        structural, stack, average,
+    )
+}  # fmt: skip

@@ -1,0 +1,78 @@
+"""A real (tiny) model behind HTTP: greedy answers with their top log-probabilities, in OpenAI's protocol."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import torch
+
+from kbtrain.prompts.kbm import encode
+
+
+class Served(ThreadingHTTPServer):
+    """A model behind the two endpoints of OpenAI's protocol, greedy, with as many log-probabilities as asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, model, tokenizer):
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.model, self.tokenizer, self.guard, self.asked, self.silent = model, tokenizer, threading.Lock(), [], False
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def read(self, ids, tokens):
+        """The greedy tokens, and at each the log-probability of every token."""
+        made, tops = [], []
+        with self.guard, torch.no_grad():
+            while len(made) < tokens and made[-1:] != [self.tokenizer.eos_token_id]:
+                values = self.model(torch.tensor([ids + made])).logits[0, -1].float().log_softmax(-1)
+                made.append(int(values.argmax()))
+                tops.append(values)
+        return made, tops
+
+
+class Answers(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.reply({"data": [{"id": "tiny", "owned_by": "test"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server, chat = self.server, "chat" in self.path
+        server.asked.append(body)
+        ids = encode(server.tokenizer, body["messages"][0]["content"]) if chat else body["prompt"]
+        _, tops = server.read(ids, body["max_tokens"])
+        wanted = body.get("top_logprobs") if chat else body.get("logprobs")
+        best = [zip(*(part.tolist() for part in one.topk(min(wanted, len(one)))), strict=True) for one in tops]
+        places = [[(f"<{token}>", value) for value, token in one] for one in best]
+        if chat:
+            content = [{"token": "x", "logprob": 0.0, "top_logprobs": [{"token": t, "logprob": v} for t, v in place]}
+                       for place in places]  # fmt: skip
+            choice = {"message": {"content": "x"}, "logprobs": None if server.silent else {"content": content}}
+        else:
+            choice = {"text": "x", "logprobs": {"top_logprobs": [dict(place) for place in places]}}
+        self.reply({"choices": [{"index": 0, "finish_reason": "length", **choice}]})
+
+    def reply(self, content):
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@contextmanager
+def serving(model, tokenizer) -> Iterator[Served]:
+    """The server in a thread of this process."""
+    with Served(model, tokenizer) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
