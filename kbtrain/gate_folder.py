@@ -329,8 +329,15 @@ class Gate(ABC):
         return Counter()
 
     def score(self, inputs: Sequence[str | Example]) -> list[float]:
-        """One score per text or example, in their order. Raises :class:`UserError` for what the gate cannot read."""
-        return self.score_examples(self.examples(inputs))
+        """One score per text or example, in their order.
+
+        Raises :class:`UserError` for what the gate cannot read, and for a gate that gives another number of scores.
+        """
+        examples = self.examples(inputs)
+        scores = [float(value) for value in self.score_examples(examples)]  # another package's may be numpy's
+        if len(scores) != len(examples):
+            raise UserError(f"gate '{self.name}': {len(scores)} scores for {len(examples)} examples; it is broken")
+        return scores
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """All scores that one pass gives, by name; most gates have one."""

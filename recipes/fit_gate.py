@@ -3,7 +3,8 @@
 The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It is handed the labelled plain
 questions (or turns) and for each the probability that retrieval is needed, whatever the label's direction. The folder
 is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev. Without
---key a gate is fitted to each label there is, and the one that ranks dev best is kept.
+--key a gate is fitted to each label there is, and the one that ranks dev best is kept. Features of a gate that names
+them (Kind.features) are extracted once and kept beside the output folder, for every later fit, to whatever label.
 
 Examples:
   python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
@@ -17,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import Field
 
@@ -30,9 +32,10 @@ from kbtrain.records import TurnExample
 from kbtrain.training.config import FittedConfig
 from kbtrain.training.data import Labelled, read_classifier_data, read_examples
 from kbtrain.training.fitted import finish_single
+from kbtrain.training.kept_features import KeptFeatures, by_kept
 from kbtrain.training.run import claim_folder, run_key
 
-NOT_PART = frozenset({"output"})  # keys that decide nothing
+NOT_PART = frozenset({"output", "features"})  # keys that decide nothing
 
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
@@ -43,6 +46,11 @@ class FitGateConfig(FittedConfig):
 
     gate: str = Field(description="kind of gate, by its name in the registry or of its entry point")
     key: Key | None = Field(None, description="questions: label to learn; without it the one that dev chooses")
+    features: Path | None = Field(
+        None,
+        description="file of the gate's kept features, if it names such; without it GATE_features.safetensors "
+        "beside the output folder",
+    )
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,24 @@ def main(config: FitGateConfig) -> None:
     kind = kind_to_fit(config.gate)
     # A gate fitted in seconds is fitted again on demand: its code, which is no part of the key, may have changed.
     claim_folder(config.output, run_key(config.model_dump(mode="json"), config.train, config.dev, NOT_PART))
-    tried = fit_by_keys(config, kind)
-    key, areas = best_key(tried)
+    kept = kept_features(config, kind)
+    tried = fit_by_keys(config, kind, kept)
+    key, areas = best_key(tried, kept)
     best, chosen = tried[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
     said = finish_single(
-        config, best.gate, lambda folder: kind.open(folder, "auto", "auto"), best.train, best.dev, started, chosen
+        config, best.gate, lambda folder: kind.open(folder, "auto", "auto"), best.train, best.dev, started, chosen, kept
     )
     print("fit_gate: " + said)
+    if kept is not None:
+        print(f"features of {len(kept)} examples in {kept.path}, {kept.extracted} of them extracted now")
+
+
+def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
+    """The file of the gate's features; None for a gate that names none. Raises :class:`UserError`."""
+    if kind.features is None:
+        return None
+    path = config.features or config.output.parent / f"{config.gate}_features.safetensors"
+    return KeptFeatures(path, kind.features, config.gate)
 
 
 def kind_to_fit(name: str) -> Kind:
@@ -79,7 +98,7 @@ def kind_to_fit(name: str) -> Kind:
     return able[name]
 
 
-def fit_by_keys(config: FitGateConfig, kind: Kind) -> dict[Key, Fitted]:
+def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) -> dict[Key, Fitted]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
     Raises :class:`UserError` if there is none, naming what the first lacks.
@@ -95,7 +114,9 @@ def fit_by_keys(config: FitGateConfig, kind: Kind) -> dict[Key, Fitted]:
             problems.append(error)
             continue
         train, dev = plain(data.train), plain(data.dev)
-        gate = kind.fit([row.example for row in train], [row.need for row in train]) if kind.fit else None
+        examples, need = [row.example for row in train], [row.need for row in train]
+        more = () if kept is None else (kept.of(examples),)
+        gate = kind.fit(examples, need, *more) if kind.fit else None
         if gate is None or gate.card is None:
             raise UserError(f"gate '{config.gate}': its fit() gives no gate with a card to write")
         found[key] = Fitted(gate, train, dev)
@@ -104,7 +125,7 @@ def fit_by_keys(config: FitGateConfig, kind: Kind) -> dict[Key, Fitted]:
     return found
 
 
-def best_key(tried: Mapping[Key, Fitted]) -> tuple[Key, dict[str, float]]:
+def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
     All are measured on the same labels, benefit's (a search was needed), and on their own only where those are missing.
@@ -112,7 +133,7 @@ def best_key(tried: Mapping[Key, Fitted]) -> tuple[Key, dict[str, float]]:
     areas = {}
     for key, one in tried.items():
         rows = tried.get("benefit", one).dev
-        scores = one.gate.score([row.example for row in rows])
+        scores = by_kept(one.gate, kept).score([row.example for row in rows])
         areas[key] = classifier_metrics([row.need for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 

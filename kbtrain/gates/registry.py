@@ -61,6 +61,8 @@ class Kind:
     scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
     ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
     in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed.
+    ``features``: of such a gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit;
+    ``fit`` gets them as its third argument, and the gate has ``score_features(features)``.
     """
 
     card: type[GateCard]
@@ -69,7 +71,8 @@ class Kind:
     names: Callable[[Any], tuple[str, ...]]
     made_by: str
     headline: tuple[str, ...] = ()
-    fit: Callable[[Sequence[Any], Sequence[float]], Gate] | None = None
+    fit: Callable[..., Gate] | None = None
+    features: Callable[[Sequence[Any]], Any] | None = None
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
@@ -393,7 +396,8 @@ def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
     if kind.fit is None:
         raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
     known = [turn for turn in train if turn.label is not None]
-    gate = kind.fit(known, [float(bool(turn.label)) for turn in known])
+    features = () if kind.features is None else (kind.features(known),)
+    gate = kind.fit(known, [float(bool(turn.label)) for turn in known], *features)
     if gate.card is None:
         raise UserError(f"gate '{name}': its fit() gives no card to write")
     gate.card.write(folder)

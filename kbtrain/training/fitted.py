@@ -24,6 +24,7 @@ from kbtrain.training.finish import (
     save_checked,
     snippet,
 )
+from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
 from kbtrain.training.model_card import ModelCard
 
 
@@ -140,13 +141,14 @@ def finish_single(
     rows: Sequence[Labelled],
     started: float,
     chosen: Mapping[str, Any],
+    kept: KeptFeatures | None = None,
 ) -> str:
     """End the fitting of a gate with one score, whose card has what it learnt; ``rows``: of dev; ``chosen``: settings
-    that dev chose, for card and model card.
+    that dev chose, for card and model card; ``kept``: the gate's features, where they are kept.
 
     A gate with weights writes them by ``save_beside(folder)``. Returns the sentence to be said.
     """
-    dev, fitted_card = DevScores.of(gate, rows, config.dev), gate.card
+    dev, fitted_card = DevScores.of(by_kept(gate, kept), rows, config.dev), gate.card
     if fitted_card is None:
         raise UserError(f"gate '{gate.name}': no card to write")
     run = {
@@ -169,7 +171,10 @@ def finish_single(
         card.write(folder)
 
     def difference(folder: Path) -> float:
-        return largest_difference(dev.scores, open_again(folder).score(dev.examples))
+        again = open_again(folder)
+        found = by_kept(again, kept).score(dev.examples)
+        few = again.score(dev.examples[:EXTRACTED_ANEW])  # kept features of another extraction show here
+        return max(largest_difference(dev.scores, found), largest_difference(dev.scores[: len(few)], few))
 
     page = ModelCard(
         title=f"Retrieval gate (`{gate.name}`)",

@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 from tiny_kbm import make_folder, make_tokenizer
 from tiny_turns import turn
@@ -97,6 +98,22 @@ class AllKnowing(Gate):
 
     def score_examples(self, examples):
         return [0.5 for _ in examples]
+
+
+def test_scores_of_another_package_s_array_are_plain_numbers_and_as_many_as_examples(tmp_path):
+    class OfArray(AllKnowing):
+        needs_evidence = False
+        extra = 0
+
+        def score_examples(self, examples):
+            return np.full(len(examples) + self.extra, 0.25)
+
+    (decided,) = OfArray().decide(["Why?"], 0.0)
+    assert type(decided.score) is float and decided.retrieve is True
+    assert OfArray().needs_retrieval("Why?", 0.0) is True
+    OfArray.extra = 1
+    with pytest.raises(UserError, match="gate 'all': 3 scores for 2 examples"):
+        OfArray().score(["Why?", "Who?"])
 
 
 def test_log_odds_are_stated_as_probabilities_and_other_units_not(folder):
