@@ -260,3 +260,60 @@ def test_a_state_that_is_no_number_fails_its_own_question_only():
     by = {t.question_id: t for t in traces}
     assert by["bad"].error and "not numbers" in by["bad"].error and by["bad"].stopped == "error"
     assert by["a"].correct and by["c"].correct and by["a"].error is None
+
+
+def test_a_sentence_as_uncertain_as_the_threshold_is_sure():
+    said = ("Ann wrote Book.", "So the answer is: Ann.")
+
+    def say(ask):
+        return ("Ann", 0.0) if ask.kind != "sentence" else (said[len(ask.rationales)], 0.0)
+
+    (trace,) = run(Script(say), Shelf())
+    assert not trace.retrieved and trace.stopped == "final answer"
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_as_many_documents_are_searched_for_as_wanted(n):
+    def say(ask):
+        return ("Ann", 1.0) if ask.kind != "sentence" or ask.documents else ("Guess wrote.", 1.0)
+
+    shelf = Shelf(Guess_wrote=("a", "b", "c", "d", "e"))
+    (trace,) = run(Script(say), shelf, settings=SelfAwareSettings(0.0, documents=n, max_steps=1))
+    assert len(trace.steps[0].candidates) == n
+
+
+@pytest.mark.parametrize("silence", ["", "So the answer is: unknown."])
+def test_an_aided_sentence_that_says_nothing_goes_into_no_rationale_and_ends_nothing(silence):
+    def say(ask):
+        if ask.kind != "sentence":
+            return "Ann", 0.0
+        return (silence, 0.0) if ask.documents else ("Guess wrote.", 1.0)
+
+    def then(ask):
+        return ("So the answer is: Ann.", -1.0) if ask.id == "q/1/sentence" else say(ask)
+
+    script = Script(then)
+    (trace,) = run(script, Shelf(Guess_wrote=("a",)))
+    assert [step.sentence for step in trace.steps] == [None, "So the answer is: Ann."]
+    reasoned = {ask.rationales for ask in script.asks if not ask.id.endswith("/documents")}  # B has a chain of its own
+    assert trace.stopped == "final answer" and reasoned == {()}
+
+
+def test_the_step_before_is_the_newest_one():
+    said = ("Oslo was founded.", "Lhasa was founded.", "Lhasa Oslo by Guess.")
+
+    def say(ask):
+        if ask.kind != "sentence":
+            return "Ann", 1.0
+        return said[len(ask.rationales)], -1.0 if len(ask.rationales) < 2 else 1.0
+
+    shelf = Shelf()
+    settings = SelfAwareSettings(0.0, query_words="public", word_confidence=0.95)
+    run(Script(say), shelf, settings=settings)
+    assert shelf.queries == ["Lhasa"]
+
+
+def test_the_question_itself_may_be_the_first_query():
+    shelf = Shelf(Book=("a",))
+    (trace,) = run(Script(lambda ask: ("", 1.0)), shelf, [question(text="Book")])
+    assert shelf.queries == ["Book"] and trace.retrieved

@@ -23,6 +23,18 @@ def test_content_words_keep_their_order_each_once():
 def test_a_word_is_as_confident_as_its_least_probable_token():
     assert confident_words(PIECES, SENTENCE, 0.4) == ["Mozart", "born"]
     assert confident_words(PIECES, SENTENCE, 0.1) == ["Mozart", "born", "1756"]
+    assert confident_words(PIECES, SENTENCE, 0.7) == ["Mozart", "born"]  # as confident as is asked for
+    assert confident_words(PIECES, SENTENCE, 0.8) == ["Mozart"]
+
+
+def test_a_token_beside_a_word_does_not_make_it_unsure():
+    pieces = (("Born: ", 0.9), ("(", 0.1), ("Ann", 0.9), (")", 0.1))
+    assert confident_words(pieces, "Born: (Ann)", 0.4) == ["Born", "Ann"]
+
+
+def test_only_the_words_of_the_sentence_itself_are_read():
+    pieces = (("  So:", 0.9), (" Ann", 0.9), (" wrote", 0.9), (" Book", 0.9), (" Cid", 0.9))
+    assert confident_words(pieces, "Ann wrote Book", 0.4) == ["Ann", "wrote", "Book"]
 
 
 def test_without_a_confident_word_the_question_is_asked():

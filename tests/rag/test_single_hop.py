@@ -61,3 +61,16 @@ def test_an_answer_that_says_unknown_in_a_sentence_loses_to_a_name():
 def test_without_re_ranking_only_the_first_hit_is_read():
     trace, _ = run(lambda ask: ("Ann", 1.0), Shelf(Book=("a", "b")), rerank=False)
     assert trace.spent.passages == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_as_many_documents_are_searched_for_as_wanted_and_each_prompt_asks_for_the_answer(n):
+    trace, script = run(lambda ask: ("Ann", 1.0), Shelf(Book=("a", "b", "c", "d", "e")), documents=n)
+    assert trace.spent.passages == n and len(trace.steps[0].candidates) == n
+    assert {ask.kind for ask in script.asks} == {"answer"}
+
+
+def test_the_direct_answer_competes_with_none_that_read_a_document():
+    trace, _ = run(lambda ask: ("From a", 0.9) if ask.documents else ("Ann", 0.1), Shelf(Book=("a",)))
+    assert trace.answer == "From a" and [s.chosen for s in trace.strategies] == [True, False]
+    assert [c.kept for c in trace.steps[0].candidates] == [True]

@@ -9,11 +9,12 @@ import pytest
 
 from kbtrain import rag
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard
+from kbtrain.gate_folder import Gate, GateCard, Threshold
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt, evidence_text
 from kbtrain.prompts.own import OwnPrompts
+from kbtrain.rag.three_steps import SecondJudgement
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.base import hit_of
 from kbtrain.retrieval.bm25 import BM25
@@ -88,3 +89,30 @@ def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:
     gate.card = GateCard(kind="digits", label_rule={"own_prompts": {**own.noted(), "rag": "{evidence} {question}!"}})
     with pytest.raises(UserError, match="they were changed"):
         rag.answer(["b 9"], gate, llm=echo, search=lambda text: ["it"], threshold=0.5)
+
+
+def test_no_more_than_k_passages_are_read_and_a_chinese_question_is_asked_in_chinese() -> None:
+    (one,) = rag.answer(["number 9"], Digits(), llm=echo, search=lambda text: ["a", "b", "c"], k=2, threshold=0.5)
+    assert [hit.text for hit in one.hits] == ["a", "b"]
+    (chinese,) = rag.answer(["北京在哪里 1"], Digits(), llm=echo, search=lambda text: ["it"], threshold=0.5)
+    assert chinese.text.startswith("给定以下问题") and "北京在哪里 1" in chinese.text
+
+
+def test_the_gate_s_own_threshold_holds_unless_one_is_given() -> None:
+    gate = Digits()
+    noted = Threshold(threshold=0.65, rule="ratio 0.5", dev_file_sha256="0", n_dev=9)
+    gate.card = GateCard(kind="digits", thresholds={"digits": noted})
+    texts = ["number 6", "number 7"]
+    for threshold, searched in ((None, [False, True]), (0.5, [True, True]), (0.8, [False, False])):
+        found = rag.answer(texts, gate, llm=echo, search=lambda text: ["it"], threshold=threshold)
+        assert [one.retrieved for one in found] == searched
+
+
+def test_titles_and_the_second_judgement_reach_the_answer() -> None:
+    def asked(**more: Any) -> str:
+        hits = [{"text": "It is far.", "title": "Sky"}]
+        return rag.answer(["b 9"], Digits(), llm=echo, search=lambda text: hits, threshold=0.5, **more)[0].text
+
+    assert "Sky: It is far." in asked() and "Sky" not in asked(titles="never") and "It is far." in asked(titles="never")
+    assert "It is far." not in asked(second=SecondJudgement(Digits(), 0.5))
+    assert "It is far." in asked(second=SecondJudgement(Digits(), 0.95))

@@ -1,0 +1,67 @@
+"""The list of mutants fits the code: a text that is not there any more would be a mutant that nothing tries."""
+
+from pathlib import Path
+
+import pytest
+from support import scripts
+
+from kbtrain.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def module():
+    return scripts.load("benchmarks/mutants.py")
+
+
+def test_every_mutant_stands_once_in_its_file(module):
+    mutants, equivalent = module.read_mutants()
+    every = [*mutants, *(mutant for mutant, _ in equivalent)]
+    texts = {mutant.path: (ROOT / mutant.path).read_text(encoding="utf-8") for mutant in every}
+    for mutant in every:
+        assert mutant.made(texts[mutant.path]) != texts[mutant.path]  # raises where it does not stand there once
+    assert len({(mutant.path, mutant.old, mutant.new) for mutant in every}) == len(every)
+    files = {name.partition("::")[0] for mutant in mutants for name in mutant.tests}
+    assert not [name for name in files if not (ROOT / "tests" / name).exists()]
+    assert len(mutants) >= 100 and all(mutant.tests for mutant in mutants) and all(why for _, why in equivalent)
+
+
+def test_each_room_of_central_promises_has_its_mutants(module):
+    mutants, _ = module.read_mutants()
+    for room, least in {"labeling": 50, "metrics": 50, "evaluation": 50, "gates": 50, "rag": 90}.items():
+        assert sum(mutant.path.startswith(f"kbtrain/{room}/") for mutant in mutants) >= least, room
+
+
+def test_a_mutant_is_killed_by_a_test_that_notices_and_survives_one_that_does_not(module, tmp_path):
+    (tmp_path / "kbtrain").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "kbtrain" / "__init__.py").touch()
+    (tmp_path / "kbtrain" / "sums.py").write_text("def plus(a, b):\n    return a + b\n", encoding="utf-8")
+    (tmp_path / "tests" / "test_sums.py").write_text(
+        "from kbtrain.sums import plus\n\n\ndef test_zero():\n    assert plus(3, 0) == 3\n\n\n"
+        "def test_two():\n    assert plus(2, 3) == 5\n",
+        encoding="utf-8",
+    )
+    for tests, verdict in ((("test_sums.py",), "killed"), (("test_sums.py::test_zero",), "SURVIVES")):
+        mutant = module.Mutant("kbtrain/sums.py", "a + b", "a - b", tests)
+        assert module.passes(tests, tmp_path, 60, fresh=False) == 0
+        assert module.tried(mutant, tmp_path, 60) == verdict
+    broken = module.Mutant("kbtrain/sums.py", "def plus", "def minus", ("test_sums.py",))
+    assert module.tried(broken, tmp_path, 60) == "does not run"
+    assert "a + b" in (tmp_path / "kbtrain" / "sums.py").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="'a \\* b' stands there 0 times"):
+        module.tried(module.Mutant("kbtrain/sums.py", "a * b", "a", ("test_sums.py",)), tmp_path, 60)
+
+
+def test_a_verdict_is_about_file_tests_and_change(module, tmp_path):
+    (tmp_path / "tests").mkdir()
+    source, test = tmp_path / "one.py", tmp_path / "tests" / "test_one.py"
+    for file in (source, test):
+        file.write_text("x = 1\n", encoding="utf-8")
+    mutant = module.Mutant("one.py", "1", "2", ("test_one.py::test_x",))
+    keys = [mutant.key(tmp_path), module.Mutant("one.py", "1", "3", mutant.tests).key(tmp_path)]
+    for file in (source, test):
+        file.write_text("x = 1  # other\n", encoding="utf-8")
+        keys.append(mutant.key(tmp_path))
+    assert len(set(keys)) == 4

@@ -1,0 +1,115 @@
+"""Labels of a run from its store: what is counted, which answers tau sees, one scale for all splits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.labeling.label import LabelRule
+from kbtrain.labeling.label_stage import LabelCounts, common_answers, labels, refuse_unequal
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
+from kbtrain.records import Question, Sample, SampleSet
+from kbtrain.store import SampleStore
+
+Answered = Callable[..., SampleSet]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SampleStore]:
+    with SampleStore(tmp_path / "samples.db") as opened:
+        opened.begin("main", {})
+        yield opened
+
+
+@pytest.fixture
+def dev(capital: Question) -> Question:
+    return dataclasses.replace(capital, id="q9", split="dev")
+
+
+def cut(made: SampleSet, n: int) -> SampleSet:
+    """The same with its last ``n`` answers cut at the token limit."""
+    keep = len(made.samples) - n
+    ended = [dataclasses.replace(s, finish="length") if i >= keep else s for i, s in enumerate(made.samples)]
+    return dataclasses.replace(made, samples=tuple(ended))
+
+
+def test_tau_sees_the_training_questions_alone(
+    store: SampleStore, capital: Question, dev: Question, answered: Answered
+) -> None:
+    store.put("main", [answered("Paris", "Rome"), answered("Paris", "Paris", question="q9")])
+    tally = LabelCounts()
+    made = list(labels(store, "main", [capital, dev], tally))
+    assert [one.llm.mastery for one in made] == [0.5, 1.0]
+    assert dict(tally.mastery) == {0.5: 1} and dict(tally.certainty) == {0.0: 1}
+
+
+def test_one_answer_is_no_label_and_the_reason_is_counted(
+    store: SampleStore, capital: Question, dev: Question, answered: Answered
+) -> None:
+    greedy = SampleSet("q9", "llm", (), Sample(-1, "Paris", 2, "eos", -1.0), 20)
+    store.put("main", [answered("Paris"), greedy])
+    tally = LabelCounts()
+    assert not list(labels(store, "main", [capital, dev], tally))
+    assert (tally.counts["llm_single_sample"], tally.counts["llm_greedy_only"]) == (1, 1)
+    assert tally.counts["questions_without_llm_samples"] == 2
+    (one,) = labels(store, "main", [dev], LabelCounts(), rule=LabelRule(by="greedy"))
+    assert one.llm.mastery == 1.0 and one.llm.certainty is None
+
+
+@pytest.mark.parametrize(("n", "warned"), [(1, 0), (2, 1)])
+def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned_of(
+    store: SampleStore, capital: Question, answered: Answered, n: int, warned: int
+) -> None:
+    store.put("main", [cut(answered(*["Paris"] * 20), n)])
+    tally = LabelCounts()
+    list(labels(store, "main", [capital], tally))
+    assert tally.counts["llm_answers_cut"] == n and tally.cut_shares() == {"llm": n / 20}
+    lines = tally.warnings(LabelRule())
+    assert len(lines) == warned and all("10.0% of the answers under 'llm'" in line for line in lines)
+
+
+def test_the_rule_decides_which_answers_count(store: SampleStore, capital: Question, answered: Answered) -> None:
+    store.put("main", [cut(answered("Paris", "Paris", "Rome", "Oslo"), 2)])
+    (kept,) = labels(store, "main", [capital], LabelCounts())
+    (dropped,) = labels(store, "main", [capital], LabelCounts(), rule=LabelRule(cut="drop"))
+    assert (kept.llm.mastery, dropped.llm.mastery) == (0.5, 1.0)
+
+
+def test_a_judge_s_verdicts_grade_where_there_are_any(
+    store: SampleStore, capital: Question, answered: Answered, tmp_path: Path
+) -> None:
+    store.put("main", [answered("Lutetia", "Rome", greedy="Lutetia")])
+    path = tmp_path / "verdicts.jsonl"
+    jsonl.write(path, [QuestionVerdicts("q1", {"lutetia": True, "rome": False})])
+    (judged,) = labels(store, "main", [capital], LabelCounts(), Aligned(QuestionVerdicts, path))
+    assert judged.llm.mastery == 0.5 and judged.llm.greedy_correct is True
+    (ruled,) = labels(store, "main", [capital], LabelCounts())
+    assert ruled.llm.mastery == 0.0 and ruled.llm.greedy_correct is False
+
+
+def test_the_common_scale_is_the_fewest_answers_that_a_split_was_to_have(
+    store: SampleStore, answered: Answered
+) -> None:
+    store.put("main", [answered("a", "b", "c", question=f"q{i}") for i in range(2)])
+    store.put("main", [answered("a", "b", "c", "d", question="q7"), answered("a", question="q8")])
+    assert common_answers(store, "main") == 3  # the run does not say: the number that most questions have
+    store.begin("said", {"samples": {"train": 30, "dev": 10, "test": 1}})
+    assert common_answers(store, "said") == 10  # a split with greedy answers alone has no certainty
+
+
+def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
+    store: SampleStore, capital: Question, dev: Question, answered: Answered
+) -> None:
+    store.put("main", [answered("Paris", "Rome"), answered("Paris", "Rome", "Oslo", question="q9")])
+    tally = LabelCounts()
+    list(labels(store, "main", [capital], tally))
+    refuse_unequal(tally)  # one split: nothing to be unequal to
+    list(labels(store, "main", [capital, dev], tally))
+    assert tally.most_answers == {"train": 2, "dev": 3}
+    with pytest.raises(UserError, match=r"differs between the splits \(train 2, dev 3\)"):
+        refuse_unequal(tally)

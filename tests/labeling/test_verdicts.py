@@ -1,0 +1,52 @@
+"""Verdicts and labels beside their questions: what is judged, and files that do not fit the questions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.labeling.judges import RuleJudge
+from kbtrain.labeling.label import indicators, label
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, distinct_answers, judged
+from kbtrain.records import Label, Question, SampleSet
+from kbtrain.store import SampleStore
+
+Answered = Callable[..., SampleSet]
+
+
+def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
+    capital: Question, choice: Question, answered: Answered, tmp_path: Path
+) -> None:
+    with SampleStore(tmp_path / "s.db") as store:
+        store.begin("main", {})
+        store.put("main", [answered("Rome", " \n", "rome!", greedy="Paris"), answered("A", "B", question="q2")])
+        assert distinct_answers(store, "main", capital) == {"paris": "Paris", "rome": "Rome"}
+        counts: Counter[str] = Counter()
+        made = list(judged(store, "main", [capital, choice], RuleJudge(), 1, counts))
+    assert made[1] == QuestionVerdicts("q2", {})  # multiple choice keeps its own rule
+    assert counts == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
+
+
+def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_line(
+    capital: Question, answered: Answered, tmp_path: Path
+) -> None:
+    found, _ = indicators(capital, answered("Paris", "Rome"))
+    assert found is not None
+    path = tmp_path / "labels.jsonl"
+    jsonl.write(path, [label(capital, {"llm": found}, 0.5, 0.5)])
+    stream = Aligned(Label, path)
+    assert stream.of(dataclasses.replace(capital, id="q0")) is None  # a question without a label is passed over
+    with pytest.raises(
+        UserError, match=r"labels\.jsonl:1: field 'split': question 'q1' is in dev now, its label says train"
+    ):
+        stream.of(dataclasses.replace(capital, split="dev"))
+    with pytest.raises(UserError, match=r"question 'q1' is missing, repeated or out of order"):
+        stream.finish()
+    assert stream.of(capital) is not None
+    stream.finish()

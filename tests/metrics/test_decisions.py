@@ -1,0 +1,142 @@
+"""Decisions from scores: thresholds from dev, floors, losses, families of tests; values worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.evaluation.decisions import (
+    GateInput,
+    Loss,
+    compare,
+    correct_families,
+    decide,
+    interval,
+    loss_rows,
+    measure,
+)
+from kbtrain.evaluation.end_to_end import Settings, evaluate
+from kbtrain.evaluation.outcomes import answers
+from kbtrain.metrics.significance import McNemar
+from kbtrain.records import Outcome, Split
+
+# retrieval mends the first four, breaks the next two, and makes no difference to the last four
+PATTERN = [(0, 1)] * 4 + [(1, 0)] * 2 + [(1, 1)] * 3 + [(0, 0)]
+GOOD = np.array([0.95, 0.9, 0.85, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+
+
+def outcomes(split: Split, times: int = 1, expected: float | None = None) -> list[Outcome]:
+    return [
+        Outcome(f"{split}{i}", split, None, bool(a), bool(b), expected, expected, 2, 3)
+        for i, (a, b) in enumerate(PATTERN * times)
+    ]
+
+
+DEV, TEST = outcomes("dev"), outcomes("test")
+GATE = GateInput("good", GOOD, GOOD, gate_requests=10)
+
+
+def test_a_score_at_the_threshold_is_not_searched_for() -> None:
+    tied = replace(GATE, given=0.8)
+    found = decide(tied, DEV, "given", 0.5)
+    assert found.retrieve.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
+    at_zero = decide(replace(GATE, given=0.0), DEV, "given", 0.5)  # 0 is a threshold too
+    assert at_zero.threshold is not None and at_zero.threshold.value == 0.0 and at_zero.retrieve.all()
+
+
+def test_rule_given_without_one_is_the_ratio() -> None:
+    found = decide(GATE, DEV, "given", 0.3)
+    assert found.threshold is not None and found.threshold.rule == "ratio" and found.retrieve.sum() == 3
+
+
+def test_no_threshold_lies_under_the_floor() -> None:
+    found = decide(replace(GATE, floor=0.55), DEV, "ratio", 0.9)
+    assert found.threshold is not None and found.threshold.value == 0.55 and found.retrieve.sum() == 5
+    rows = loss_rows(replace(GATE, floor=0.82), DEV, answers(TEST, "greedy"), 50, 0)
+    assert [row.threshold for row in rows] == [0.875, 0.875, 0.875]
+    rows = loss_rows(replace(GATE, floor=0.88), DEV, answers(TEST, "greedy"), 50, 0)
+    assert [row.threshold for row in rows] == [0.88, 0.88, 0.88] and rows[0].retrieval_ratio == 0.2
+    assert rows[0].lost.mean == pytest.approx(0.0) and rows[0].dev_lost == pytest.approx(0.0)
+
+
+def test_the_floor_holds_for_a_promised_loss_too() -> None:
+    many = outcomes("dev", 60)
+    scores = np.tile(GOOD, 60)
+    gate = GateInput("good", scores, scores)
+    free, held = (decide(replace(gate, floor=f), many, "max_loss", 0.5, loss=Loss(0.2, 0.1)) for f in (None, 0.93))
+    assert free.threshold is not None and free.threshold.value == pytest.approx(0.925)
+    assert held.threshold is not None and held.threshold.value == 0.93
+    assert held.threshold.guarantee is not None and held.threshold.guarantee.bound <= 0.2
+    with pytest.raises(UserError, match=r"no threshold from 0\.99 on keeps 'accuracy_lost' <= 0\.2"):
+        decide(replace(gate, floor=0.99), many, "max_loss", 0.5, loss=Loss(0.2, 0.1))
+
+
+def test_expected_accuracy_chooses_where_dev_was_sampled() -> None:
+    """Greedy answers say that retrieval never helps here, the samples that it always does."""
+    dev = [Outcome(f"d{i}", "dev", None, True, False, 0.0, 1.0, 1, 1) for i in range(4)]
+    gate = GateInput("g", GOOD[:4], GOOD[:4])
+    assert decide(gate, dev, "best_accuracy", 0.5, "expected").retrieve.all()
+    assert not decide(gate, dev, "best_accuracy", 0.5, "greedy").retrieve.any()
+
+
+def test_the_oracle_searches_only_where_retrieval_gains() -> None:
+    oracle = GateInput("oracle", GOOD * 0, GOOD * 0, fixed=0.5)
+    found = decide(oracle, DEV, "ratio", 0.5).under(answers(TEST, "greedy"))
+    assert found.tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_chance_is_a_random_gate_with_as_many_searches() -> None:
+    known = answers(TEST, "greedy")
+    (found,) = measure(known, [decide(GATE, DEV, "ratio", 0.4)], draws=300, random_draws=100, seed=0)
+    assert found.point.accuracy == pytest.approx(0.9)
+    assert found.point.random_accuracy == pytest.approx(0.5 + 0.4 * 0.2)
+    assert found.point.delta_vs_random.mean == pytest.approx(0.9 - 0.58)
+    assert found.point.delta_vs_all_rag.mean == pytest.approx(0.2)
+    one_cluster = replace(known, clusters=("one",) * 10)
+    (whole,) = measure(one_cluster, [decide(GATE, DEV, "ratio", 0.4)], draws=30, random_draws=100, seed=0)
+    assert whole.point.delta_vs_random.low == whole.point.delta_vs_random.high  # nothing to draw
+
+
+def test_an_interval_is_of_the_resamples_without_those_that_are_undefined() -> None:
+    found = interval(np.array([9.0, 1.0, np.nan, 2.0, 3.0]))
+    assert found.mean == 9.0 and 1.0 <= found.low < found.high <= 3.0
+
+
+def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own() -> None:
+    known = answers(TEST, "greedy")
+    (one,) = measure(known, [decide(GATE, DEV, "ratio", 0.4)], draws=20, random_draws=20, seed=0)
+    made = [
+        replace(compare(name, other, one, one, None, None), mcnemar=McNemar(1, 0, p))
+        for name, other, p in (("a", "x", 0.01), ("b", "x", 0.04), ("c", "y", 0.04))
+    ]
+    adjusted = [found.mcnemar.p_holm for found in correct_families(made) if found.mcnemar]
+    assert adjusted == [pytest.approx(0.02), pytest.approx(0.04), pytest.approx(0.04)]
+
+
+def test_costs_and_tests_of_an_evaluation_worked_by_hand() -> None:
+    gates = [
+        GATE,
+        replace(GATE, name="bad", dev=-GOOD, test=-GOOD),
+        GateInput("all_rag", GOOD * 0, GOOD * 0 + 1, fixed=0.5),
+    ]
+    settings = Settings(tau_mastery=0.6, target_ratio=0.4, bootstrap_draws=100, random_draws=99)
+    results, _ = evaluate(outcomes("dev", expected=0.5), outcomes("test", expected=0.5), gates, settings)
+    good, bad, always = results
+    assert good.cost.generated_tokens == 6 * 2 + 4 * 3 and always.cost.generated_tokens == 30
+    assert (good.cost.llm_requests, good.cost.gate_requests, always.cost.llm_requests) == (20, 10, 10)
+    assert good.unmastered.n_positive == 10  # every mastery is .5, known is above .6
+    assert good.beats_random and not bad.beats_random and always.p_vs_random_holm is None
+    assert good.p_vs_random is not None and good.p_vs_random_holm == pytest.approx(2 * good.p_vs_random)
+
+
+def test_a_gain_that_may_be_chance_is_called_none() -> None:
+    """Two of ten searches, one of which mends: above chance, but not for certain."""
+    gate = GateInput("weak", np.arange(10)[::-1] / 10, np.array([9, 0, 1, 2, 3, 4, 8, 5, 6, 7]) / 10)
+    settings = Settings(tau_mastery=0.5, target_ratio=0.2, bootstrap_draws=300, random_draws=50)
+    (found,), _ = evaluate(DEV, TEST, [gate], settings)
+    assert found.delta_vs_random.mean > 0 and not found.beats_random
+    (tied,), _ = evaluate(DEV, TEST, [gate], settings, clusters=("one",) * 10)
+    assert tied.delta_vs_random.low == tied.delta_vs_random.high

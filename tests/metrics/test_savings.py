@@ -1,0 +1,104 @@
+"""Searches saved at a small loss: chosen on dev, measured on test, values worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kbtrain.evaluation.outcomes import Correctness, answers
+from kbtrain.evaluation.savings import band, fewest_searches, four_fold, most_saved, savings
+from kbtrain.metrics.ranking import retrieval_curve
+from kbtrain.records import Outcome
+
+# retrieval mends the first four, breaks the next two, and makes no difference to the last four
+PATTERN = [(0, 1)] * 4 + [(1, 0)] * 2 + [(1, 1)] * 3 + [(0, 0)]
+GOOD = [0.95, 0.9, 0.85, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]  # the mended ones first, the broken ones last
+
+
+def outcomes(split: str, pattern: list[tuple[int, int]]) -> list[Outcome]:
+    return [
+        Outcome(f"{split}{i}", split, None, bool(a), bool(b), None, None, 1, 1)  # type: ignore[arg-type]
+        for i, (a, b) in enumerate(pattern)
+    ]
+
+
+def scored(found: list[Outcome], scores: list[float]) -> dict[str, float]:
+    return {o.question_id: score for o, score in zip(found, scores, strict=True)}
+
+
+DEV, TEST = outcomes("dev", PATTERN), outcomes("test", PATTERN)
+
+
+def test_a_gate_s_savings_worked_by_hand() -> None:
+    gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
+    (found,) = savings(DEV, TEST, gates, draws=200)
+    # always searching is right 7 times of 10, never 5 times: two searches mend as much
+    assert found.dev_saved == pytest.approx(0.8) and found.threshold == pytest.approx(0.875)
+    assert (found.n_dev, found.n, found.accuracy) == (10, 10, pytest.approx(0.7))
+    assert found.saved.mean == pytest.approx(0.8) and found.change.mean == pytest.approx(0.0)
+    assert found.over_random.mean == pytest.approx(0.7 - (0.5 + 0.2 * 0.2))
+    assert found.as_all_rag == pytest.approx(0.2)  # two searches: 7 of 10
+    assert found.within == pytest.approx(0.18)  # 0.68 on the way to it
+
+
+def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
+    """A gate whose order is good on dev and reversed on test: its threshold and its place are dev's."""
+    gates = {
+        "steady": scored(DEV, GOOD[::-1]) | scored(TEST, GOOD),
+        "lucky": scored(DEV, GOOD) | scored(TEST, [1 - score for score in GOOD]),
+    }
+    lucky, steady = savings(DEV, TEST, gates, draws=200)
+    assert (lucky.gate, steady.gate) == ("lucky", "steady") and lucky.dev_saved > steady.dev_saved
+    assert lucky.threshold == pytest.approx(0.875) and lucky.saved.mean == pytest.approx(0.9)
+    # searched for: one that retrieval breaks
+    assert lucky.accuracy == pytest.approx(0.4) and lucky.change.mean == pytest.approx(-0.3)
+    assert steady.threshold == pytest.approx(0.45) and steady.saved.mean == pytest.approx(0.4)
+    assert not lucky.certain and steady.accuracy == pytest.approx(0.9)
+
+
+def test_the_limit_is_what_may_be_lost() -> None:
+    known = answers(DEV, "greedy")
+    scores = np.array(GOOD)
+    assert most_saved(scores, known, 0.0)[1] == pytest.approx(0.8)
+    assert most_saved(scores, known, 0.1)[1] == pytest.approx(0.9)
+    assert most_saved(scores, known, 0.2)[1] == pytest.approx(1.0)
+    assert most_saved(-scores, known, 0.0) == (pytest.approx(-1.95), 0.0)  # only searching always loses nothing
+
+
+def test_intervals_draw_questions_or_whole_clusters() -> None:
+    gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
+    (alone,) = savings(DEV, TEST, gates, draws=500)
+    (grouped,) = savings(DEV, TEST, gates, draws=500, clusters=["a"] * 4 + ["b"] * 6)
+    assert alone.saved.low < alone.saved.mean < alone.saved.high
+    assert alone.change.low < alone.change.mean < alone.change.high
+    # half of "a" is searched for, nothing of "b"; each is drawn twice in a quarter of the cases
+    assert (grouped.saved.low, grouped.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
+
+
+def test_no_gate_is_judged_without_dev_questions() -> None:
+    assert savings([], TEST, {"good": scored(TEST, GOOD)}) == []
+
+
+def test_the_fewest_searches_lie_on_the_curve() -> None:
+    known = answers(TEST, "greedy")
+    curve = retrieval_curve(np.array(GOOD), known.llm, known.rag)
+    assert fewest_searches(curve, 0.5) == 0.0 and fewest_searches(curve, 0.95) == 1.0
+    assert fewest_searches(curve, 0.75) == pytest.approx(0.25)
+
+
+def test_decisions_by_need_worked_by_hand() -> None:
+    found = four_fold(TEST, scored(TEST, GOOD), 0.2)  # not searched for: 0.1 and 0.2
+    assert (found.searched_well, found.in_vain, found.missed, found.saved_well) == (4, 4, 0, 2)
+    assert (found.broken, found.spared) == (0, 2)
+    other = four_fold(TEST, scored(TEST, [1 - score for score in GOOD]), 0.75)  # searched for: 0.9 and 0.8
+    assert (other.searched_well, other.in_vain, other.missed, other.saved_well) == (0, 2, 4, 4)
+    assert (other.broken, other.spared) == (2, 0)
+
+
+def test_the_band_holds_the_curve_and_meets_both_ends() -> None:
+    known, ratios = answers(TEST, "greedy"), np.linspace(0, 1, 11)
+    low, high = band(np.array(GOOD), known, ratios, draws=300)
+    curve = retrieval_curve(np.array(GOOD), known.llm, known.rag).at(ratios)
+    assert ((low < curve) & (curve < high)).all()
+    tied = Correctness("greedy", known.llm, known.rag, ("one",) * 10)
+    assert np.allclose(band(np.array(GOOD), tied, ratios, draws=20), curve)  # one cluster: nothing to draw

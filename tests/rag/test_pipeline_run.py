@@ -1,0 +1,104 @@
+"""A pipeline's run over a folder: settings reach the loop, what answers depend on is noted, the threshold is shared."""
+
+from dataclasses import asdict
+
+import pytest
+from seakr_stand_ins import Script, Shelf
+from tiny_kbm import make_folder
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.gates.seakr.engine import SeakrSettings
+from kbtrain.gates.seakr.gate import SeakrCard
+from kbtrain.rag.seakr import run as library
+from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, open_thinking
+from kbtrain.records import Passage, Question
+
+OTHER = {
+    "documents": 4, "no_rerank": True, "no_reason": True, "max_steps": 3, "max_documents": 2, "word_confidence": 0.8,
+    "query_words": "public",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    questions = [
+        Question(f"{split}{i}", "Who wrote it?", ("Ann",), split, "d") for split in ("dev", "test") for i in range(4)
+    ]
+    jsonl.write(tmp_path / "questions.jsonl", questions)
+    jsonl.write(tmp_path / "passages.jsonl", [Passage("p", "T", "text")])
+    (tmp_path / "seakr").mkdir()
+    card = SeakrCard(base_model="tiny", dtype="fp32", prompt_fingerprint="0", settings=SeakrSettings())
+    card.write(tmp_path / "seakr")
+    return tmp_path
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Sure of every second question (by the last digit of its id)."""
+    made = Script(lambda ask: ("So the answer is: Ann.", float(int(ask.id.split("/")[0][-1]) % 2)))
+    monkeypatch.setattr(library, "open_thinking", lambda config: made)
+    monkeypatch.setattr(library, "open_search", lambda run: Shelf())
+    return made
+
+
+def test_every_setting_of_the_loop_reaches_it():
+    plain = asdict(SeakrPipelineConfig().settings(1.5))
+    other = asdict(SeakrPipelineConfig(**OTHER).settings(1.5))
+    assert plain == {
+        "threshold": 1.5, "documents": 3, "rerank": True, "reason": True, "max_steps": 7, "max_documents": 5,
+        "word_confidence": 0.4, "query_words": "probable",
+    }  # fmt: skip
+    wanted = {**OTHER, "threshold": 1.5, "rerank": False, "reason": False}
+    assert other == {name: value for name, value in wanted.items() if name not in ("no_rerank", "no_reason")}
+
+
+def test_the_split_is_answered_once_and_other_settings_are_refused(folder, script):
+    config = SeakrPipelineConfig(run=folder, limit=2)
+    assert len(list(SeakrRun(config, "m").answer())) == 2
+    asked = len(script.asks)
+    assert SeakrRun(config, "m").n_left == 0 and not list(SeakrRun(config, "m").answer())
+    assert len(script.asks) == asked
+    whole = SeakrRun(SeakrPipelineConfig(run=folder), "m")
+    assert whole.n_left == 2 and len(list(whole.answer())) == 2
+    assert [trace.question_id for trace in whole.traces()] == [f"test{i}" for i in range(4)]
+    for name, value in (OTHER | {"signal": "perplexity", "demonstrations": 3, "chain_tokens": 9}).items():
+        with pytest.raises(UserError, match=f"begun with {name} = "):
+            SeakrRun(SeakrPipelineConfig(run=folder, **{name: value}), "m")
+
+
+def test_variants_share_a_threshold_unless_the_first_thought_differs(folder, script):
+    def thresholds(name, **changes):
+        list(SeakrRun(SeakrPipelineConfig(run=folder, **changes), name).answer())
+        return len(list((folder / "methods").glob("threshold_*.json")))
+
+    assert thresholds("plain") == 1
+    assert thresholds("few", documents=1) == thresholds("untried", no_rerank=True) == 1
+    for n, changes in enumerate(
+        ({"signal": "perplexity"}, {"demonstrations": 3}, {"max_new_tokens": 9}, {"ratio": 0.25}), 2
+    ):
+        assert thresholds(f"v{n}", **changes) == n
+
+
+def test_the_threshold_is_the_one_of_dev_or_the_given_one_if_it_is_not_under_the_floor(folder, script):
+    chosen = list(SeakrRun(SeakrPipelineConfig(run=folder), "dev").answer())
+    assert {trace.threshold for trace in chosen} == {0.5}  # half of dev at 0, half at 1
+    given = list(SeakrRun(SeakrPipelineConfig(run=folder, threshold=-2.0), "given").answer())
+    assert {trace.threshold for trace in given} == {-2.0}
+    with pytest.raises(UserError, match=r"threshold -50 is under the floor -6\.4"):
+        list(SeakrRun(SeakrPipelineConfig(run=folder, threshold=-50.0), "floor").answer())
+
+
+def test_the_gate_s_model_thinks_with_the_run_s_own_settings(tmp_path):
+    model = make_folder(tmp_path / "model")
+    (tmp_path / "seakr").mkdir()
+    SeakrCard(
+        base_model=str(model), dtype="fp32", prompt_fingerprint="0",
+        settings=SeakrSettings(k=3, max_prompt_tokens=1200),
+    ).write(tmp_path / "seakr")  # fmt: skip
+    config = SeakrPipelineConfig(run=tmp_path, signal="perplexity", max_new_tokens=7, demonstrations=1, chain_tokens=9)
+    opened = open_thinking(config)
+    settings = opened.engine.settings
+    assert (settings.signal, settings.max_new_tokens, settings.k) == ("perplexity", 7, 3)
+    assert (opened.shown, opened.chain_tokens) == (1, 9)
+    assert open_thinking(config.model_copy(update={"signal": None})).engine.settings.signal == "seakr"
