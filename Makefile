@@ -46,12 +46,16 @@ torture: setup $(TRAINERS)  ## the property tests on new random examples, a thou
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
 	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py
 
-# an environment of their own: LangChain brings a pytest plugin that every test run would import
-test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex and DSPy, in an environment of their own
+# environments of their own: LangChain brings a pytest plugin that every test run would import, and LiteLLM's proxy pins
+# versions (1.82.7 and 1.82.8 were malicious)
+test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex, DSPy and LiteLLM's proxy, in environments of their own
 	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
 	@.ci/torch .venv-adapters/bin/python
 	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis
+	@.venv-litellm/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-litellm
+	@.venv-litellm/bin/python -m pip install -qq --disable-pip-version-check 'litellm[proxy]>=1.83.1'
 	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
+	  KBTRAIN_LITELLM_PYTHON=$(CURDIR)/.venv-litellm/bin/python \
 	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
 
 lint: $(INSTALLED)  ## ruff and mypy, as in CI

@@ -104,7 +104,7 @@ class StubUpstream:
             + extra.encode() + b"transfer-encoding: chunked\r\n\r\n"
         )  # fmt: skip
         for i in range(self.tokens):
-            part = f'data: {{"i": {i}, "of": {json.dumps(str(body.get("user")))}}}\n\n'.encode() + b"\xff\x00\r\n"
+            part = self.part(i, body)
             writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
             self.sent += part
             await writer.drain()
@@ -113,6 +113,10 @@ class StubUpstream:
             await asyncio.sleep(3600 if self.hold == "stream" else self.pause)
         writer.write(b"0\r\n\r\n")
         return True
+
+    def part(self, i: int, body: dict[str, Any]) -> bytes:
+        """A token of a stream, with bytes that no client of ours may read as text."""
+        return f'data: {{"i": {i}, "of": {json.dumps(str(body.get("user")))}}}\n\n'.encode() + b"\xff\x00\r\n"
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         message = {"role": "assistant", "content": "stubbed"}

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TypedDict
 
 import pytest
-from serve_support import KNOWN, NEEDS, probe_folder
+from serve_support import KNOWN, NEEDS
 
 
 def needs(framework):
@@ -16,11 +16,6 @@ def needs(framework):
     return pytest.mark.skipif(
         find_spec(framework) is None, reason=f"{framework} is not installed; run: make test-adapters"
     )
-
-
-@pytest.fixture(scope="module")
-def gate(tmp_path_factory):
-    return probe_folder(tmp_path_factory.mktemp("adapters") / "probe")
 
 
 @needs("langchain_core")

@@ -12,46 +12,19 @@ import pytest
 import yaml
 from hub_server import TOKEN, HubServer, Repository
 from safetensors.numpy import save_file
+from support.long_questions import long_question_gate
 
 import kbtrain
 from kbtrain import cli
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, write_trained_on
 from kbtrain.gates.average import AverageCard
-from kbtrain.gates.features.additive import Additive, Curve
-from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.hub import is_hub_name, local_folder
 from kbtrain.push.push import Push, push
 from kbtrain.push.staging import bare, without_paths
-from kbtrain.records import GateExample
-from kbtrain.retrieval.tokens import Tokens
 
 ROOT = Path(__file__).parents[2]
 SECRET_QUESTION = "Which river runs behind our office?"
 NAME = "someone/river-gate"
-
-
-def features(folder, run=None, slope=4.0):
-    """A gate that asks for a search where a question is long."""
-    folder.mkdir(parents=True)
-    model = Additive(intercept=-1.0, curves={"characters": Curve(knots=(5, 60), values=(0, slope))}, strength=1.0)
-    threshold = Threshold(threshold=0.5, rule="ratio", dev_file_sha256="d" * 64, n_dev=3)
-    card = FeaturesCard(
-        keys=("mastery",),
-        labels="soft",
-        models={"mastery": model},
-        thresholds={"features_mastery": threshold},
-        run=run or {},
-    )
-    words = Frequencies(Tokens(), np.array([1, 5], dtype=np.uint32), np.array([1, 2], dtype=np.float16))
-    Features(words, card)
-    words.save(folder)
-    write_trained_on(folder, [GateExample.ask(SECRET_QUESTION)])
-    (folder / "environment.json").write_text(json.dumps({"data_sha256": {"train": "a" * 64}}))
-    (folder / "held_out.jsonl").write_text("{}\n")
-    card.write(folder)
-    return folder
 
 
 @pytest.fixture
@@ -74,7 +47,9 @@ def hub(monkeypatch, tmp_path):
 
 @pytest.fixture
 def gate(tmp_path):
-    return features(tmp_path / "run" / "gate", {"index": str(tmp_path / "run" / "bm25"), "train_sha256": "b" * 64})
+    return long_question_gate(
+        tmp_path / "run" / "gate", run={"index": str(tmp_path / "run" / "bm25"), "train_sha256": "b" * 64}
+    )
 
 
 def lines(folder, name=NAME, **options):
@@ -126,10 +101,10 @@ def test_the_card_says_what_it_is_for_and_its_snippet_runs(hub, gate, capsys):
 
 
 def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
-    lines(features(tmp_path / "one"))
+    lines(long_question_gate(tmp_path / "one"))
     first = hub.repositories[NAME].refs["main"]
     hub.repositories[NAME].refs["v1"] = first
-    lines(features(tmp_path / "two", slope=8.0))
+    lines(long_question_gate(tmp_path / "two", steep=9.0))
     question = ["Who was it that came?"]
     now, then = kbtrain.load_gate(NAME).score(question), kbtrain.load_gate(NAME, revision=first).score(question)
     assert now != then == kbtrain.load_gate(tmp_path / "one").score(question)
@@ -147,7 +122,7 @@ def test_files_of_an_earlier_gate_are_removed_and_other_peoples_stay(hub, gate):
 
 
 def test_a_gate_made_of_others_is_sent_with_them(hub, tmp_path):
-    members = [features(tmp_path / name, slope=slope) for name, slope in (("a", 1.0), ("b", 3.0))]
+    members = [long_question_gate(tmp_path / name, steep=steep) for name, steep in (("a", 1.0), ("b", 3.0))]
     folder = tmp_path / "both"
     folder.mkdir()
     AverageCard(members=("../a", "../b")).write(folder)
