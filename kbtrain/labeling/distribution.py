@@ -32,7 +32,7 @@ def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float
 
 def interval(value: float, parts: int) -> int:
     """Index of the one of ``parts`` equal intervals of [0, 1] that holds a value; the last interval is closed."""
-    return min(parts - 1, int(value * parts + 1e-9))  # 0.3 * 10 is a little less than 3
+    return min(parts - 1, int(value * parts + 1e-9))  # 1 - 0.9 is a little less than 0.1
 
 
 @dataclass

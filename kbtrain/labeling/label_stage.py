@@ -185,7 +185,7 @@ def quantile(values: Counter[float], share: float) -> float:
     total, below = values.total(), 0
     for value in sorted(values):
         below += values[value]
-        if below >= share * total * (1 - 1e-12):  # 0.3 * 10 is a little more than 3
+        if below >= share * total * (1 - 1e-12):  # 0.07 * 100 is a little more than 7
             return value
     raise ValueError("no values")
 

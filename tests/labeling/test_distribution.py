@@ -18,14 +18,14 @@ def seen(capital: Question, answered: Callable[..., SampleSet]) -> Distribution:
         llm = answered(*["Paris"] * right, *["Rome"] * (10 - right))
         rag = answered(*["Paris"] * right_rag, *[""] * (10 - right_rag), condition="rag")
         found = {"llm": indicators(capital, llm)[0], "rag": indicators(capital, rag)[0]}
-        made.add(label(capital, found, tau_mastery=0.2, tau_certainty=0.8))
+        made.add(label(capital, found, tau_mastery=0.3, tau_certainty=0.8))
     return made
 
 
 def test_counts_means_and_histograms_by_hand(seen: Distribution) -> None:
     made = seen.as_dict()
     group = made["labels"]
-    assert (group["n"], group["known"], group["certain"]) == (3, 2, 2)
+    assert (group["n"], group["known"], group["certain"]) == (3, 1, 2)  # 0.3 is not above 0.3
     assert group["mean_mastery_llm"] == pytest.approx(13 / 30)
     assert group["mean_mastery_rag"] == pytest.approx(12 / 30)
     assert group["mean_benefit"] == pytest.approx((0.5 + 0 - 0.6) / 3)
@@ -40,8 +40,19 @@ def test_counts_means_and_histograms_by_hand(seen: Distribution) -> None:
 def test_the_table_shows_the_same_numbers(seen: Distribution) -> None:
     lines = seen.lines()
     assert lines[1].split() == ["llm", "1", "0", "0", "1", "0", "0", "0", "0", "0", "1"]
-    assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "67%", "67%", "1/1/1"]
+    assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "33%", "67%", "1/1/1"]
     assert lines[-1].split()[0] == "all"
+
+
+def test_a_mean_is_over_the_labels_that_have_the_value(
+    capital: Question, answered: Callable[..., SampleSet], seen: Distribution
+) -> None:
+    alone = indicators(capital, answered("Paris", "Paris"))[0]
+    assert alone is not None
+    seen.add(label(capital, {"llm": alone}, 0.3, 0.8))
+    group = seen.as_dict()["labels"]
+    assert group["n"] == 4 and group["mean_mastery_llm"] == pytest.approx(23 / 40)
+    assert group["mean_mastery_rag"] == pytest.approx(12 / 30)
 
 
 def test_no_labels_make_an_empty_distribution() -> None:

@@ -18,7 +18,7 @@ Answered = Callable[..., SampleSet]
 
 @pytest.fixture
 def labelled(capital: Question, answered: Answered) -> Label:
-    llm = indicators(capital, answered("Paris", "Rome", "Rome", "Lyon"))[0]
+    llm = indicators(capital, answered("Paris", "Rome", "Oslo", "Lyon"))[0]
     rag = indicators(capital, answered("Paris", "Paris", "Paris", "Lyon", condition="rag"))[0]
     return label(capital, {"llm": llm, "rag": rag}, 0.5, 0.3)
 
@@ -37,6 +37,7 @@ def test_the_reference_example_carries_rag_targets_and_no_benefit(capital: Quest
     assert (made.id, made.question_id, made.reference) == ("q1#reference", "q1", "Paris is in France.")
     assert labelled.rag is not None
     assert (made.mastery, made.soft_mastery, made.soft_certainty) == (True, 0.75, labelled.rag.certainty)
+    assert (labelled.certain, made.certainty) == (False, True)
     assert (made.benefit, made.soft_benefit) == (None, None)
 
 
@@ -66,6 +67,15 @@ def test_targets_count_classes_and_leave_out_what_is_incomplete(capital: Questio
     assert targets.complete(example(capital, labelled))
     assert not targets.complete(reference_example(capital, labelled, "x"))
     assert targets.as_dict() == {"mastery": {"False": 1}, "certainty": {"False": 1}, "benefit": {"True": 1}}
+
+
+def test_without_gold_answers_certainty_alone_is_asked_for(capital: Question, labelled: Label) -> None:
+    ungraded = replace(labelled, known=None, benefit=None)
+    made = example(capital, ungraded)
+    assert made.mastery is None and made.certainty is False
+    targets = Targets(ALL_KEYS)
+    assert not targets.complete(made) and targets.complete(made, gold=False)
+    assert targets.as_dict() == {"certainty": {"False": 1}} and targets.seen == 2
 
 
 def test_one_class_only_is_one_line_naming_the_target(capital: Question, labelled: Label) -> None:

@@ -20,6 +20,7 @@ from kbtrain.labeling.mastery import grade
 from kbtrain.labeling.verdicts import QuestionVerdicts, judged
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.metrics.significance import wilson
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Question, SampleSet
 from kbtrain.store import SampleStore
@@ -84,7 +85,7 @@ def test_an_abstention_is_neither_right_nor_wrong(capital: Question, answered: C
     assert (graded.n, graded.n_correct, graded.n_abstained, graded.n_graded) == (6, 2, 2, 4)
     made, _ = indicators(capital, answered(*answers, greedy="big city"), verdicts)
     assert made is not None and made.mastery == 0.5 and made.n == 6 and made.n_abstained == 2
-    assert made.greedy_correct is None
+    assert made.greedy_correct is None and (made.mastery_low, made.mastery_high) == wilson(2, 4)
     nothing, _ = indicators(capital, answered("big city", "big city", "Lyon"), verdicts)
     assert nothing is None
     both = label(capital, {"llm": made, "rag": dataclasses.replace(made, condition="rag")}, 0.4, 0.4)

@@ -64,6 +64,13 @@ def test_a_model_that_gives_no_number_is_one_line(
         TokenJudge("tiny", *tiny).judge([(capital, "Paris")])
 
 
+def test_one_half_is_neither_right_nor_wrong(capital: Question) -> None:
+    model, tokenizer = make_byte_model(initializer_range=0.3)
+    model.get_output_embeddings().weight.data.zero_()
+    (opinion,) = TokenJudge("tiny", model, tokenizer).judge([(capital, "Paris")])
+    assert opinion.p_right == 0.5 and opinion.right is None
+
+
 def test_no_answers_no_work(tiny: Tiny) -> None:
     nothing: Callable[..., object] = TokenJudge("tiny", *tiny).judge
     assert nothing([]) == []

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kbtrain.labeling.certainty import certainty
 from kbtrain.labeling.examples import example
 from kbtrain.labeling.label import LabelRule, benefit, first_sentence, indicators, label, with_taus
 from kbtrain.metrics.significance import newcombe, wilson
@@ -55,14 +56,14 @@ def test_without_gold_answers_there_is_certainty_and_no_mastery(capital: Questio
 def test_answers_cut_at_the_token_limit_stand_are_dropped_or_count_by_their_first_sentence(
     capital: Question, answered: Answered
 ) -> None:
-    texts = ["Paris. Its river is the", "Rome, I", "Rome", "Paris"]
+    texts = ["Paris. Its river is the", "Rome, I", "Rome", "It was Rome. Now it is Paris"]  # the last one is whole
     made = answered(*texts)
     finishes = ("length", "length", "eos", "stop")
     samples = (dataclasses.replace(s, finish=f) for s, f in zip(made.samples, finishes, strict=True))  # type: ignore[arg-type]
     made = dataclasses.replace(made, samples=tuple(samples))
     found = {cut: indicators(capital, made, rule=LabelRule(cut=cut))[0] for cut in ("keep", "drop", "prefix")}
     assert {cut: (f.n, f.n_correct, f.n_groups) for cut, f in found.items()} == {
-        "keep": (4, 2, 4), "drop": (2, 1, 2), "prefix": (4, 2, 3),
+        "keep": (4, 2, 4), "drop": (2, 1, 2), "prefix": (4, 2, 4),
     }  # fmt: skip
     assert (
         indicators(capital, dataclasses.replace(made, samples=made.samples[:3]), rule=LabelRule(cut="drop"))[0] is None
@@ -78,6 +79,16 @@ def test_answers_cut_at_the_token_limit_stand_are_dropped_or_count_by_their_firs
 )  # fmt: skip
 def test_the_first_sentence_of_a_cut_answer(text: str, sentence: str | None) -> None:
     assert first_sentence(text) == (sentence or text)
+
+
+def test_certainty_stands_on_the_rule_s_scale_and_fewer_answers_have_none(
+    capital: Question, answered: Answered
+) -> None:
+    made = answered("Paris", "Paris", "Rome", "Lyon")
+    for scale, value in ((None, certainty((2, 1, 1))), (2, certainty((2, 1, 1), 2)), (5, None)):
+        found = indicators(capital, made, rule=LabelRule(certainty_answers=scale))[0]
+        assert found is not None and found.certainty == value and found.mastery == 0.5
+        assert (found.certainty_low is None) == (value is None)
 
 
 def test_without_a_greedy_answer_nothing_is_claimed_about_it(capital: Question, answered: Answered) -> None:

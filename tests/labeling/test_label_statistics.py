@@ -26,7 +26,7 @@ def _label(llm: tuple[float, float | None], rag: tuple[float, float | None] | No
 
 def test_intervals_are_half_open_and_the_last_one_is_closed() -> None:
     assert [interval(v, 5) for v in (0, 0.19, 0.2, 0.6, 0.8, 1.0)] == [0, 0, 1, 3, 4, 4]
-    assert interval(0.3, 10) == 3  # 0.3 * 10 is a little less than 3
+    assert interval(0.3, 10) == 3 and interval(1 - 0.9, 10) == 1  # 1 - 0.9 is a little less than 0.1
 
 
 def test_panels_histograms_and_sweep() -> None:

@@ -25,6 +25,8 @@ def test_a_quantile_puts_that_share_at_or_below_tau() -> None:
     for share in (0.1, 0.3, 0.5, 0.9):
         tau = choose_tau("tau_mastery", Quantile(quantile=share), counted)
         assert sum(value <= tau for value in counted) == round(share * 10)
+    hundred = Counter({i / 100: 1 for i in range(100)})
+    assert quantile(hundred, 0.07) == 0.06  # 0.07 * 100 is a little more than 7
 
 
 def test_a_number_is_taken_as_it_is() -> None:
