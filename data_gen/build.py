@@ -3,10 +3,12 @@
 Reads RUN/questions.jsonl and RUN/labels.jsonl (and RUN/evidence.jsonl for references), writes
 RUN/examples/{train,dev,test}.jsonl. Dev and test questions without labels become examples without targets, for
 scoring; a run may have no others. A training question that also stands in dev or test stops the build.
+Where all keys are facts about the questions (time_sensitive, needs_knowledge), no labels are read and none are needed.
 
 Examples:
   python data_gen/build.py --run runs/demo
   python data_gen/build.py --run runs/demo --keys '[mastery, certainty]' --with-reference true
+  python data_gen/build.py --run runs/freshqa --keys '[time_sensitive]'
 """
 
 from __future__ import annotations
@@ -25,17 +27,18 @@ from kbtrain.config import Config, run_script
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
-from kbtrain.prompts.kbm import Key, evidence_text
-from kbtrain.provenance import check_unchanged, meta_path, read_meta, write_meta
+from kbtrain.prompts.kbm import ALL_KEYS, evidence_text
+from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
-from kbtrain.records import GateExample, Label, Split
+from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
+from kbtrain.training.data import label_rule
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 class BuildConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and labels.jsonl")
-    keys: tuple[Key, ...] = Field(("mastery", "certainty", "benefit"), description="targets a training example needs")
+    keys: tuple[Target, ...] = Field(ALL_KEYS, description="targets a training example needs")
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
     benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
     benefit_greedy: float = Field(0.0, ge=0, description="weight of the greedy answers in benefit (samples have 1)")
@@ -51,6 +54,11 @@ class BuildConfig(Config):
             raise ValueError("with_reference needs keys without benefit: retrieval cannot help where it has been done")
         return self
 
+    @property
+    def labels(self) -> Path | None:
+        """The run's labels; None where the targets are facts about the questions, which need no answers."""
+        return None if OF_QUESTION.issuperset(self.keys) else self.run / "labels.jsonl"
+
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "examples",)
 
@@ -59,7 +67,7 @@ def examples(
     config: BuildConfig, split: Split, leaked: set[str], to: BenefitTarget, targets: Targets, left_out: Counter[str]
 ) -> Iterator[GateExample]:
     run, found = config.run, config.run / "evidence.jsonl" if config.with_reference else None
-    for question, label, evidence in side_by_side(run / "questions.jsonl", run / "labels.jsonl", found):
+    for question, label, evidence in side_by_side(run / "questions.jsonl", config.labels, found):
         if question.split != split or question.id in leaked:
             continue
         made = [example(question, label, to)]
@@ -77,13 +85,12 @@ def examples(
 
 def main(config: BuildConfig) -> None:
     started = time.monotonic()
-    files = ["questions.jsonl", "labels.jsonl", *(["evidence.jsonl"] if config.with_reference else [])]
-    inputs = [config.run / name for name in files]
+    labels, evidence = config.labels, config.run / "evidence.jsonl" if config.with_reference else None
+    inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
     check_unchanged(*inputs)
-    rule = read_meta(inputs[1]).get("label_rule", {}) if meta_path(inputs[1]).exists() else {}
-    benefit = BenefitTarget.of(
-        jsonl.read(Label, inputs[1]), config.tau_benefit, config.benefit_tail, config.benefit_greedy
-    )
+    rule = label_rule(labels) if labels else {}
+    known = jsonl.read(Label, labels) if labels else ()
+    benefit = BenefitTarget.of(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from kbtrain.errors import UserError
 from kbtrain.labeling.label_stage import quantile
-from kbtrain.prompts.kbm import Key, query_text
-from kbtrain.records import GateExample, Label, Question
+from kbtrain.prompts.kbm import query_text
+from kbtrain.records import OF_QUESTION, GateExample, Label, Question, Target
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,20 @@ PLAIN = BenefitTarget()  # (1 + benefit) / 2
 class Targets:
     """Counts of the training examples that have all targets, and of each class."""
 
-    keys: Sequence[Key]
-    classes: Counter[tuple[bool, Key, bool]] = field(default_factory=Counter)  # (with reference, key, target) -> number
+    keys: Sequence[Target]
+    classes: Counter[tuple[bool, Target, bool]] = field(
+        default_factory=Counter
+    )  # (with reference, key, target) -> number
     seen: int = 0  # training examples, with all targets or not
 
     def complete(self, made: GateExample, gold: bool = True) -> bool:
         """True if a training example has every target that its question can have; they are then counted.
 
-        Without gold answers that is certainty alone: training leaves out what is None.
+        Without gold answers these are certainty and facts about the question: training leaves out what is None.
         """
         self.seen += 1
-        targets: dict[Key, bool | None] = {key: getattr(made, key) for key in self.keys if gold or key == "certainty"}
+        can_have = [key for key in self.keys if gold or key == "certainty" or key in OF_QUESTION]
+        targets: dict[Target, bool | None] = {key: getattr(made, key) for key in can_have}
         if not targets or None in targets.values():
             return False
         self.classes.update((made.reference is not None, key, bool(target)) for key, target in targets.items())
@@ -108,8 +111,9 @@ class Targets:
             if not true or not false:
                 kind = f"'{key}' with reference" if reference else f"'{key}'"
                 where = "tau_benefit" if key == "benefit" else f"tau_{key} of data_gen/label.py"
+                mend = "collect questions of both kinds" if key in OF_QUESTION else f"change {where}"
                 raise UserError(
-                    f"target {kind}: all {true or false} training examples are {bool(true)}; change {where} "
+                    f"target {kind}: all {true or false} training examples are {bool(true)}; {mend} "
                     "or leave the key out of keys"
                 )
 

@@ -112,12 +112,17 @@ class Aligned(Generic[R]):
 Row = tuple[Question, Label | None, Evidence | None]
 
 
-def side_by_side(questions: Path, labels: Path, evidence: Path | None) -> Iterator[Row]:
-    """Each question with its label and, where a file of it is given, its evidence."""
-    label_file = Aligned(Label, labels)
+def side_by_side(questions: Path, labels: Path | None, evidence: Path | None) -> Iterator[Row]:
+    """Each question with its label and its evidence, where files of them are given."""
+    label_file = None if labels is None else Aligned(Label, labels)
     evidence_file = None if evidence is None else Aligned(Evidence, evidence)
     for _, question in read_questions(questions):
-        yield question, label_file.of(question), None if evidence_file is None else evidence_file.of(question)
-    label_file.finish()
+        yield (
+            question,
+            None if label_file is None else label_file.of(question),
+            None if evidence_file is None else evidence_file.of(question),
+        )
+    if label_file is not None:
+        label_file.finish()
     if evidence_file is not None:
         evidence_file.finish()

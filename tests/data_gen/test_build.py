@@ -51,6 +51,20 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
 
 
+def test_facts_about_the_questions_need_no_labels(run_folder: Path, build: Run) -> None:
+    path = run_folder / "questions.jsonl"
+    kinds = ("never-changing", "fast-changing", None)
+    made = [
+        dataclasses.replace(question, fact_type=kinds[i % 3]) for i, question in enumerate(jsonl.read(Question, path))
+    ]
+    jsonl.write(path, made)
+    assert not (run_folder / "labels.jsonl").exists()
+    found = build(run_folder, keys=["time_sensitive"])
+    kept = [question for question in made if question.split == "train" and question.fact_type is not None]
+    assert [e.question_id for e in found["train"]] == [question.id for question in kept]
+    assert [e.time_sensitive for e in found["train"]] == [q.fact_type == "fast-changing" for q in kept]
+
+
 def test_questions_without_gold_answers_are_labelled_and_taught_by_their_certainty(
     run_folder: Path, label: Callable[..., list[Label]], build: Run, books: Any
 ) -> None:
@@ -155,7 +169,10 @@ def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
     ("arguments", "message"),
     [
         (["--with-reference", "true"], "with_reference needs keys without benefit"),
-        (["--keys", "[mastry]"], "key 'keys': input should be 'mastery', 'certainty' or 'benefit', found 'mastry'"),
+        (
+            ["--keys", "[mastry]"],
+            "key 'keys': input should be 'mastery', 'certainty', 'benefit', 'time_sensitive' or 'needs_knowledge', found 'mastry'",
+        ),
         (["--keys", "[]"], "keys must name one target or more, each once"),
         (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
         (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
