@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kbtrain import __version__, scripts
 from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.exit_code import exit_code
 
 if TYPE_CHECKING:
     from kbtrain.training.plan.plan import PlannedTraining
@@ -47,16 +48,12 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's error is one line on stderr and exit code 2."""
     share_cores()
-    try:
+
+    def work() -> None:
         args = _parser().parse_args(argv)
         args.run(args)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: run the same command again to go on\n")
-        return 130
-    return 0
+
+    return exit_code(work, "run the same command again to go on")
 
 
 def _parser() -> argparse.ArgumentParser:

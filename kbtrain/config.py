@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.exit_code import exit_code
 from kbtrain.files import read_text, writing
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
@@ -239,17 +240,12 @@ def run_script(main: Callable[[C], None], kind: type[C], description: str | None
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
     share_cores()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
-    try:
+
+    def work() -> None:
         config = parse_args(kind, sys.argv[1:], description)
         with writing(*_written(config)):
             main(config)
-        sys.stdout.flush()
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: what was finished is kept; run the same command again to go on\n")
-        raise SystemExit(130) from None
-    except BrokenPipeError:  # `... | head` has read enough; nothing more can be said, at the interpreter's end neither
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(141) from None
+
+    code = exit_code(work, "what was finished is kept; run the same command again to go on")
+    if code:
+        raise SystemExit(code)

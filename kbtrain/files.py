@@ -13,13 +13,14 @@ import glob
 import json
 import math
 import os
+import re
 import secrets
 import socket
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kbtrain.errors import UserError, at
 
@@ -39,7 +40,11 @@ _PROBLEMS = {
     errno.ENOENT: "no such file",
     errno.ENXIO: "no regular file",
     errno.EIO: "disk error; check the disk and run the same command again",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n) and run the same command again",
+    errno.ENODEV: "no regular file",
 }
+_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors and tokenizers, which are Rust, end what the system said
+_CUT_SHORT = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
 
 
 def problem(error: OSError) -> str:
@@ -49,16 +54,33 @@ def problem(error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def errors_of(path: Path | str) -> Iterator[None]:
-    """Turn what the system says about ``path`` into :class:`UserError`."""
+def errors_of(path: Path | str | None = None) -> Iterator[None]:
+    """Turn what the system says about ``path`` into :class:`UserError`, whichever library passes it on.
+
+    None: a whole program, for what no writer named its own file for; then the error names it, or nothing.
+    """
     try:
         yield
-    except OSError as error:
-        if isinstance(error, ConnectionError | TimeoutError) or error.errno is None:  # no file is to blame
+    except Exception as error:
+        refused = _refusal(error)
+        if refused is None or (path is None and refused.errno not in _PROBLEMS):
             raise
-        other = error.filename  # of a file that is read on the way
-        place = path if not isinstance(other, str) or other.endswith(_PARTIAL) else other
-        raise UserError(f"{at(place)}: {problem(error)}") from None
+        other = refused.filename  # of a file that is read on the way
+        named = isinstance(other, str) and (path is None or not other.endswith(_PARTIAL))
+        place = other if named else path
+        raise UserError(f"{at(place)}: {problem(refused)}" if place else problem(refused)) from None
+
+
+def _refusal(error: Exception) -> OSError | None:
+    """The system's refusal that an error is, or tells of in words; None: it is no file's fault."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return None if isinstance(error, ConnectionError | TimeoutError) else error
+    found = _NUMBER.search(str(error))
+    if found:
+        return OSError(int(found[1]), os.strerror(int(found[1])))
+    if isinstance(error, OSError | RuntimeError) and _CUT_SHORT.search(str(error)):  # numpy's and torch's own words
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return None
 
 
 def check_regular(path: Path | str) -> None:
@@ -112,6 +134,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def append(file: TextIO, text: str) -> None:
+    """Add ``text`` to a file that is open for appending; durable when this returns.
+
+    Raises :class:`UserError` where the system refuses; what it took of the text stays, and a reader drops a line that
+    is not whole.
+    """
+    with errors_of(file.name):
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # what is still held would be refused at close()
+            raise
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A name of this process's own beside ``target``, to be written; it takes the target's place when all went well.
@@ -155,8 +193,7 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
         target.parent.mkdir(parents=True, exist_ok=True)
         file = _acquired(lock)
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{at(target)}: cannot be locked ({reason}); can its folder be written?") from None
+        raise UserError(f"{at(target)}: cannot be locked: {problem(error)}") from None
     if file is None:
         since = _read(lock)
         raise UserError(f"{at(target)}: another process is writing {what}{since}; {instead}")
@@ -183,8 +220,9 @@ def _acquired(lock: Path) -> int | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file), os.stat(lock)):
                 text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (process {os.getpid()} on {socket.gethostname()})"
-                os.ftruncate(file, 0)
-                os.write(file, text.encode())
+                with contextlib.suppress(OSError):  # it holds without its text; a full disk is the writer's to tell
+                    os.ftruncate(file, 0)
+                    os.write(file, text.encode())
                 return file
         except BlockingIOError:
             os.close(file)

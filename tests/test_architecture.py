@@ -20,6 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cores", "installation"}),
     frozenset({"arrays", "errors", "progress", "records", "servers", "svg", "text_table"}),
     frozenset({"files", "scripts"}),
+    frozenset({"exit_code"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
     frozenset({"hub", "kernels", "metrics"}),

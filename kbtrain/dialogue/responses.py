@@ -17,6 +17,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
+from kbtrain.files import append
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.provenance import write_atomically
@@ -64,7 +65,7 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     if not (path.exists() and note.exists() and note.read_text(encoding="utf-8") == wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
-        note.write_text(wanted, encoding="utf-8")
+        write_atomically(note, wanted)
     cut_unfinished(path)
     return {response.id: response.text for response in jsonl.read(Response, path)}
 
@@ -77,9 +78,7 @@ def cut_unfinished(path: Path) -> None:
 def keep(path: Path, found: Iterable[Any]) -> None:
     """Append finished records; they survive a kill from here on."""
     with open(path, "a", encoding="utf-8") as file:
-        file.writelines(jsonl.dump(record) + "\n" for record in found)
-        file.flush()
-        os.fsync(file.fileno())
+        append(file, "".join(jsonl.dump(record) + "\n" for record in found))
 
 
 def all_responses(

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
+from kbtrain.files import append
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.registry import GateHandle, handle, kind_of, kinds, read_card
 from kbtrain.provenance import device
@@ -70,7 +71,7 @@ class ScoreFile:
         else:
             provenance.meta_path(self._scores_path).unlink(missing_ok=True)  # of a file that is gone
             self._scores_path.write_text("", encoding="utf-8")
-            self._progress_path.write_text(json.dumps(wanted, sort_keys=True) + "\n", encoding="utf-8")
+            provenance.write_atomically(self._progress_path, json.dumps(wanted, sort_keys=True) + "\n")
         self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
         self._scores = open(self._scores_path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
         self._progress = open(self._progress_path, "a", encoding="utf-8")  # noqa: SIM115
@@ -78,11 +79,9 @@ class ScoreFile:
     def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
         """Write a batch (those already there are left out), durable when this returns."""
         new = [score for score in scores if (score.gate, score.question_id) not in self.done]
-        self._scores.write("".join(jsonl.dump(score) + "\n" for score in new))
-        self._progress.write(json.dumps(asdict(timing)) + "\n")
-        for file in (self._scores, self._progress):
-            file.flush()
-            os.fsync(file.fileno())
+        written = "".join(jsonl.dump(score) + "\n" for score in new)
+        for file, text in ((self._scores, written), (self._progress, json.dumps(asdict(timing)) + "\n")):
+            append(file, text)
         self.done |= {(score.gate, score.question_id) for score in new}
 
     def seconds(self, gate: str, split: Split) -> float:

@@ -36,7 +36,10 @@ def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[s
 def intervals_of_examples(
     examples: Sequence[GateExample | TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
 ) -> str:
-    """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled."""
+    """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled.
+
+    Where dev has one label alone, figures of the order are not there.
+    """
     run = SeedScores(np.asarray(scores, dtype=np.float64), threshold)
     truth = np.asarray(need) > 0.5
     groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]

@@ -70,7 +70,10 @@ def weighted_metrics(truth: Bools, run: SeedScores, weights: Floats) -> dict[str
 def classify_turns(
     truth: Bools, dialogues: Sequence[str], gates: Mapping[str, Sequence[SeedScores]], draws: int = 2000, seed: int = 0
 ) -> tuple[list[GateTurns], dict[str, dict[str, Floats]]]:
-    """Each gate's figures; and for :func:`compare` each gate's metrics in every draw, means over its seeds."""
+    """Each gate's figures; and for :func:`compare` each gate's metrics in every draw, means over its seeds.
+
+    A metric that is not defined is left out: AUROC of turns with one label, average precision without a positive.
+    """
     weights = cluster_counts(dialogues, draws, seed)
     found, drawn = [], {}
     for gate, runs in gates.items():
@@ -80,7 +83,7 @@ def classify_turns(
         found.append(
             GateTurns(
                 gate,
-                {metric: delta(values[0], _defined(values[1:])) for metric, values in means.items()},
+                {metric: delta(mean[0], _defined(mean[1:])) for metric, mean in means.items() if not np.isnan(mean[0])},
                 by_seed,
                 {m: float(np.std(v, ddof=1)) if len(v) > 1 else None for m, v in by_seed.items()},
                 [run.threshold for run in runs],

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.files import errors_of
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
@@ -59,7 +60,8 @@ class PassageWriter:
     def add(self, passages: Iterable[Passage]) -> None:
         for passage in passages:
             if self._seen.add(passage.id, passage.id, self.n) is None:
-                self._file.write(jsonl.dump(passage) + "\n")
+                with errors_of(self.path):
+                    self._file.write(jsonl.dump(passage) + "\n")
                 self.n += 1
 
     def with_own(self, loaded: Loaded) -> Question:
@@ -70,17 +72,21 @@ class PassageWriter:
     def finish(self) -> None:
         """Give the file its name. Without passages an earlier collecting's file goes: it belongs to other questions."""
         if self.n:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._partial, self.path)
+            with errors_of(self.path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                os.replace(self._partial, self.path)
         elif meta_path(self.path).exists() and read_meta(self.path)["stage"] == "collect":
             self.path.unlink(missing_ok=True)
             meta_path(self.path).unlink()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._file.close()
-        self._seen.__exit__(kind, error, tb)
-        self._partial.unlink(missing_ok=True)
+        try:
+            with errors_of(self.path):  # what is still held is written here, or refused
+                self._file.close()
+        finally:
+            self._seen.__exit__(kind, error, tb)
+            self._partial.unlink(missing_ok=True)
 
 
 Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together

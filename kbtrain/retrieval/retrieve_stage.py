@@ -19,7 +19,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.files import read_text, writing
+from kbtrain.files import errors_of, read_text, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
@@ -57,7 +57,7 @@ def open_index(
     if _is_whole(note, wanted):
         with contextlib.suppress(UserError, OSError):  # then it is built again
             return _LOAD[kind](folder)
-    with writing(folder):
+    with writing(folder), errors_of(folder):
         note.unlink(missing_ok=True)
         passages = read_passages(corpus, columns)
         _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
@@ -184,7 +184,7 @@ class EvidenceFile:
         same = self._key_file.exists() and self._key_file.read_text(encoding="utf-8") == self._key
         if not same:
             self._partial.unlink(missing_ok=True)
-            self._key_file.write_text(self._key, encoding="utf-8")
+            write_atomically(self._key_file, self._key)
         self._file = open(self._partial, "a+b")  # closed in __exit__
         self._file.truncate(self._whole_lines())
         return self
@@ -200,19 +200,23 @@ class EvidenceFile:
         return size
 
     def add(self, evidence: Evidence) -> None:
-        self._file.write(jsonl.dump(evidence).encode() + b"\n")
+        with errors_of(self.path):
+            self._file.write(jsonl.dump(evidence).encode() + b"\n")
         self.n += 1
 
     def flush(self) -> None:
         """Write what was added to disk, so that it survives a kill."""
-        self._file.flush()
+        with errors_of(self.path):
+            self._file.flush()
 
     def finish(self) -> None:
         """Give the whole file its name."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        os.replace(self._partial, self.path)
-        self._key_file.unlink()
+        with errors_of(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._partial, self.path)
+            self._key_file.unlink()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._file.close()
+        with errors_of(self.path):  # what is still held is written here, or refused
+            self._file.close()

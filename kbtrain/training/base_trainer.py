@@ -17,6 +17,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
+from kbtrain.files import errors_of
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.training.recipe import OnLog
 from kbtrain.training.run import mark_complete, rotate
@@ -111,7 +112,8 @@ class BaseTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""
-        super()._save_checkpoint(model, trial)
+        with errors_of(str(self.args.output_dir)):
+            super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             run = Path(str(self.args.output_dir))

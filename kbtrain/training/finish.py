@@ -16,10 +16,11 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.files import errors_of
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights, write_trained_on
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
-from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_meta
+from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
@@ -50,15 +51,16 @@ def save_checked(
     """
     staging = output / "saving"
     shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    write(staging)
+    with errors_of(output):
+        staging.mkdir(parents=True)
+        write(staging)
     worst = float(difference(staging))
     if not worst <= tolerance:
         raise UserError(
             f"{staging}: what was saved scores differently from the trained one (by up to {worst:.2g}); "
             "nothing was put into the output folder"
         )
-    (staging / "README.md").write_text(readme(worst), encoding="utf-8")
+    write_atomically(staging / "README.md", readme(worst))
     for path in sorted(staging.iterdir(), key=lambda p: p.name == last):
         target = output / path.name
         if target.is_dir():

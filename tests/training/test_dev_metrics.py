@@ -28,3 +28,10 @@ def test_an_estimate_worked_by_hand():
     assert found.state_gb == pytest.approx(16 * 1000 / 1e9)
     # ZeRO-2 on 4: 2 bytes of weights everywhere, (2 + 12) / 4 of the rest
     assert estimate([10], 1, 4, 1000, 1000, shards=4).state_gb == pytest.approx((2 + 3.5) * 1000 / 1e9)
+
+
+def test_dev_questions_of_one_label_have_a_table_without_the_figures_of_an_order():
+    from kbtrain.metrics.dev import intervals_of_examples
+
+    table = intervals_of_examples([example(i) for i in range(4)], [0.0] * 4, [0.1, 0.2, 0.3, 0.9], 0.5)
+    assert "| precision | 0.0000 [0.0000, 0.0000] |" in table and "auroc" not in table

@@ -13,7 +13,7 @@ from kbtrain.gate_folder import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
-from kbtrain.provenance import package_versions, peak_rss_mb
+from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import SCORES, DevScores, Ending, finish, score_held_out, snippet
@@ -92,7 +92,7 @@ def finish_pair(
     def save() -> tuple[float, dict[str, float]]:
         set_threshold(config.output, gate.name, dev.threshold)
         text = _model_card([member.name for member in members], dev, about).text(0.0)
-        (config.output / "README.md").write_text(text, encoding="utf-8")
+        write_atomically(config.output / "README.md", text)
         return 0.0, dev.metrics
 
     ending = Ending(

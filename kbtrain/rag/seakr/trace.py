@@ -16,6 +16,8 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.files import append
+from kbtrain.provenance import write_atomically
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
             os.truncate(path, whole)  # what follows was being written when the process was killed
         else:
             path.write_text("", encoding="utf-8")
-            note.write_text(wanted, encoding="utf-8")
+            write_atomically(note, wanted)
         self.done = {trace.question_id for trace in jsonl.read(Trace, path)}
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
 
@@ -133,9 +135,7 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         """Durable when this returns. Raises ``ValueError`` for a question that is there already."""
         if trace.question_id in self.done:
             raise ValueError(f"question {trace.question_id!r} has a trace already")
-        self._file.write(jsonl.dump(trace) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append(self._file, jsonl.dump(trace) + "\n")
         self.done.add(trace.question_id)
 
     def close(self) -> None:

@@ -1,0 +1,42 @@
+"""Exit code of a command, and the one line on stderr where it does not end well: the same for scripts and kbtrain."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from kbtrain.errors import UserError
+from kbtrain.files import errors_of
+
+DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
+
+
+def exit_code(work: Callable[[], None], interrupted: str) -> int:
+    """Do the work; 0, or the code of what went wrong. ``interrupted``: what is said after an interrupt.
+
+    What the system refuses and no writer named its own file for is one line here: the last place that can say it.
+    """
+    try:
+        with errors_of():
+            work()
+            sys.stdout.flush()
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        _drop_output()
+        return WRONG
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted: {interrupted}\n")
+        return INTERRUPTED
+    except BrokenPipeError:  # `... | head` has read enough
+        _drop_output()
+        return READER_GONE
+    return DONE
+
+
+def _drop_output() -> None:
+    """Let what stdout still holds go nowhere if nobody takes it: the interpreter's end would complain of it again."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
