@@ -25,6 +25,7 @@ from kbtrain.labeling.examples import example
 from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import file_sha256, git_state, package_versions
 from kbtrain.records import GateExample, Question
+from kbtrain.training.model_card import write_made
 
 
 class MakeSeakrConfig(Config):
@@ -84,7 +85,8 @@ def main(config: MakeSeakrConfig) -> None:
         run={**sources, **git_state(), "empty_samples": gate.spent["empty_samples"]},
         versions=package_versions(),
     )
-    card.write(config.output)
+    what = "SeaKR's uncertainty: how far the states of the model's sampled answers lie apart, in nats a sample."
+    write_made(config.output, card, f"{what} Nothing is trained.")
     print(
         f"SeaKR on {config.model}, layer {settings.layer} ({settings.mlp}): floor {measured.floor:.3f}, ceiling "
         f"{measured.ceiling:.3f} (squared norms {measured.low:.3g} to {measured.high:.3g}, {measured.n} dev questions, "

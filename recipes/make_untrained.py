@@ -32,8 +32,15 @@ from kbtrain.gates.untrained.server import SIGNALS as SERVER_SIGNALS
 from kbtrain.gates.untrained.server import TOP, ServerCard, ServerGate, connect, server_fingerprint
 from kbtrain.prompts.own import OwnPrompts, Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import git_state, package_versions
+from kbtrain.training.model_card import write_made
 
 Name = Literal["p_yes", "draft", "server"]
+WHAT: Mapping[Name, str] = {
+    "p_yes": "Asks the answering model whether it can answer; nothing is trained, one forward pass a question.",
+    "draft": "Reads how sure the answering model is of the first tokens of its greedy answer; nothing is trained.",
+    "server": "Asks a server whether its model can answer, and how sure it is of its answer's first tokens, by the top "
+    "log-probabilities that it gives; nothing is trained.",
+}
 SIGNALS: Mapping[Name, tuple[str, ...]] = {"p_yes": YES_SIGNALS, "draft": DRAFT_SIGNALS, "server": SERVER_SIGNALS}
 
 
@@ -89,7 +96,7 @@ def main(config: MakeUntrainedConfig) -> None:
     if "server" in chosen:
         cards["server"] = card_of_server(config, chosen["server"], about, own)
     for gate, card in cards.items():
-        card.write(config.output / gate)
+        write_made(config.output / gate, card, WHAT[gate])
     names = ", ".join(f"{gate} (by {signal})" for gate, signal in chosen.items())
     print(f"made {names} of {config.model} ({next(iter(cards.values())).dtype}) -> {config.output}")
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, GateCard, logistic
 from kbtrain.records import Example
+from kbtrain.training.model_card import write_made
 
 _FLOOR = 1e-9  # a probability of exactly 0 or 1 would silence the other gates
 OpenMember = Callable[[Path], Gate]
@@ -62,8 +63,11 @@ class AverageGate(Gate):
         gates = [open_member(member) for member in members]
         card = AverageCard(members=tuple(Path(os.path.relpath(member, folder)).as_posix() for member in members))
         Path(folder).mkdir(parents=True, exist_ok=True)
-        card.write(Path(folder))
-        return cls(gates, card)
+        made = cls(gates, card)
+        names = ", ".join(f"`{gate.name}`" for gate in gates)
+        what = f"The mean of the log odds of {names}. Score: p(retrieval needed) in [0, 1]; members lie beside it."
+        write_made(Path(folder), card, what, turns="question" not in made.reads)
+        return made
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> AverageGate:

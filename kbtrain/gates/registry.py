@@ -44,6 +44,7 @@ from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.hub import local_folder
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample, TurnExample
+from kbtrain.training.model_card import write_made
 
 if TYPE_CHECKING:
     from kbtrain.llm.backends import LLMConfig
@@ -400,5 +401,6 @@ def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
     gate = kind.fit(known, [float(bool(turn.label)) for turn in known], *features)
     if gate.card is None:
         raise UserError(f"gate '{name}': its fit() gives no card to write")
-    gate.card.write(folder)
+    what = " ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split())
+    write_made(folder, gate.card, what, turns=True)
     return gate

@@ -19,7 +19,7 @@ from kbtrain.push.staging import Staged, without_paths
 from kbtrain.report.summary import interval
 from kbtrain.report.words import percent
 from kbtrain.text_table import number, signed
-from kbtrain.training.finish import USE_QUESTION, USE_TURN
+from kbtrain.training.model_card import USE_QUESTION, USE_TURN
 
 _HERE = Path(__file__).parent
 # Names on the hub of the embedded models' original weights.

@@ -24,7 +24,7 @@ from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
-from kbtrain.training.model_card import ModelCard
+from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
 from kbtrain.training.run import write_run_files
 
 if TYPE_CHECKING:
@@ -242,23 +242,6 @@ def write_scores(
 
 
 TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
-USE_QUESTION = """import kbtrain
-
-gate = kbtrain.load_gate(".")  # this folder
-print(gate.score(["What is the capital of France?"]))
-print(gate.decide(["What is the capital of France?"], threshold=0.5))  # without threshold: the one noted below"""
-USE_TURN = """import kbtrain
-from kbtrain.records import Entity, Hit, TurnExample, Utterance
-
-gate = kbtrain.load_gate(".")  # this folder
-said = Utterance("USER", "Tell me about the museum.", services=("Travel_1",), acts=("INFORM_INTENT",))
-turn = TurnExample(
-    "t1", "d1", "test", 1, (said,), services=("Travel_1",),
-    response="It opens at 8.", synthetic_response="It is open.", entities=(Entity("museum", "name", "sgd"),),
-    knowledge=(Hit("p1", "Museum", "The museum opens at 8.", 1.0),), source="wikiHow",
-)  # leave out whatever the gate does not read
-print(gate.score([turn]))
-print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted below"""
 
 
 def snippet(examples: Sequence[Example]) -> str:

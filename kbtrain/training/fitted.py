@@ -16,7 +16,6 @@ from kbtrain.training.config import FittedConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import (
     TOLERANCE,
-    USE_QUESTION,
     DevScores,
     Ending,
     finish,
@@ -25,7 +24,7 @@ from kbtrain.training.finish import (
     snippet,
 )
 from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
-from kbtrain.training.model_card import ModelCard
+from kbtrain.training.model_card import USE_QUESTION, ModelCard
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from kbtrain.gate_folder import THRESHOLD_HEADING
+from kbtrain.gate_folder import README, THRESHOLD_HEADING, GateCard
 from kbtrain.installation import as_typed
+from kbtrain.provenance import write_atomically
 
 _TEXT = """---
 library_name: {library}
@@ -28,6 +30,46 @@ library_name: {library}
 
 {heading}
 {threshold}{more}
+
+## Run
+{run}
+
+## Versions
+{versions}
+"""
+
+
+USE_QUESTION = """import kbtrain
+
+gate = kbtrain.load_gate(".")  # this folder
+print(gate.score(["What is the capital of France?"]))
+print(gate.decide(["What is the capital of France?"], threshold=0.5))  # without threshold: the one noted below"""
+USE_TURN = """import kbtrain
+from kbtrain.records import Entity, Hit, TurnExample, Utterance
+
+gate = kbtrain.load_gate(".")  # this folder
+said = Utterance("USER", "Tell me about the museum.", services=("Travel_1",), acts=("INFORM_INTENT",))
+turn = TurnExample(
+    "t1", "d1", "test", 1, (said,), services=("Travel_1",),
+    response="It opens at 8.", synthetic_response="It is open.", entities=(Entity("museum", "name", "sgd"),),
+    knowledge=(Hit("p1", "Museum", "The museum opens at 8.", 1.0),), source="wikiHow",
+)  # leave out whatever the gate does not read
+print(gate.score([turn]))
+print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted below"""
+_NOTHING_NOTED = "None is noted yet: `eval/end_to_end.py` notes one, `eval/calibrate.py` one with its evidence."
+_MADE = """---
+library_name: kbtrain
+tags: [adaptive-retrieval]
+---
+# Retrieval gate (`{kind}`)
+{what}
+
+```python
+{use}
+```
+
+{heading}
+{threshold}
 
 ## Run
 {run}
@@ -86,6 +128,25 @@ class ModelCard:
             versions=table(self.versions),
         )
         return as_typed(text)
+
+
+def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> None:
+    """Write the card of a gate that has no dev figures, and its README: what it is, its use, threshold, run, versions.
+
+    ``turns``: it reads dialogue turns, not questions.
+    """
+    noted = "\n".join(one.line(name) for name, one in card.thresholds.items())
+    text = _MADE.format(
+        kind=card.kind,
+        what=what,
+        use=USE_TURN if turns else USE_QUESTION,
+        heading=THRESHOLD_HEADING,
+        threshold=noted or _NOTHING_NOTED,
+        run=table({"base_model": card.base_model, **card.run} if card.base_model else card.run),
+        versions=table(card.versions),
+    )
+    write_atomically(folder / README, as_typed(text))
+    card.write(folder)
 
 
 def table(values: Mapping[str, object]) -> str:

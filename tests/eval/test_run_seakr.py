@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from support.snippets import run_snippet
 from tiny_kbm import make_folder
 from yaml import safe_load
 
@@ -65,6 +66,7 @@ def test_the_folder_says_layer_scale_and_sources(run_folder):
     assert card["kind"] == "seakr" and card["settings"]["layer"] == 0 and card["settings"]["mlp"] == "mlp"
     assert card["measured"]["n"] == 4 and card["measured"]["floor"] < card["measured"]["ceiling"]
     assert len(card["run"]["questions_sha256"]) == 64
+    assert len(run_snippet(run_folder / "seakr")) == 2
 
 
 def test_every_signal_is_scored_once_with_its_cost(script, run_folder):

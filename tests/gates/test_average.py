@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from support.snippets import run_snippet
 from tiny_turns import turn
 
 import kbtrain
@@ -31,6 +32,7 @@ def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
     made = AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
     a, b = (kbtrain.load_gate(member).score(asked) for member in members)
     assert made.score(asked) == mean_log_odds([a, b], ["a", "b"])
+    assert len(run_snippet(tmp_path / "run" / "average")) == 2
     shutil.move(tmp_path / "run", tmp_path / "moved")
     opened = kbtrain.load_gate(tmp_path / "moved" / "average")
     assert opened.score(asked) == made.score(asked)

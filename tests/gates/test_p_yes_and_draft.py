@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 from support import scripts
+from support.snippets import run_snippet
 from tiny_kbm import make_folder, make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.gates.registry import handle
 from kbtrain.gates.untrained import draft, p_yes
 from kbtrain.gates.untrained.forward import answer_ids
@@ -141,6 +143,12 @@ def test_the_recipe_s_folders_open_with_the_model_they_name(tmp_path):
         once = gate.score_all(ASKED)
         assert kbtrain.load_gate(tmp_path / gate.card.kind).score_all(ASKED) == once
         assert gate.decide(["What is it?"], threshold=-1.0)[0].retrieve
+        folder = tmp_path / gate.card.kind
+        assert run_snippet(folder)[0] == str(gate.score(["What is the capital of France?"]))
+        noted = Threshold(threshold=0.25, rule="ratio", dev_file_sha256="0", n_dev=9)
+        assert "None is noted yet" in (folder / "README.md").read_text()
+        set_threshold(folder, gate.name, noted)
+        assert noted.line(gate.name) in (text := (folder / "README.md").read_text()) and "None is noted" not in text
 
 
 def test_bad_input_is_one_line(opened, tmp_path):

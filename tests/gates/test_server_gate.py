@@ -6,6 +6,7 @@ import shutil
 import pytest
 from support import scripts
 from support.served_model import serving
+from support.snippets import run_snippet
 from tiny_kbm import make_model, make_tokenizer
 
 import kbtrain
@@ -93,6 +94,7 @@ def test_a_server_without_top_log_probabilities_and_one_that_moved(opened, serve
     assert not (tmp_path / "server").exists()
     served.silent = False
     assert make(tmp_path, served, "--model", "tiny").returncode == 0
+    assert len(run_snippet(tmp_path / "server")) == 2  # its README's lines, asked of the server
     card = ServerCard.read(tmp_path / "server")
     moved = card.model_copy(update={"url": "http://127.0.0.1:1/v1"})
     assert moved.depends() == card.depends()  # its scores stay

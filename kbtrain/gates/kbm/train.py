@@ -30,7 +30,6 @@ from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.finish import (
-    USE_QUESTION,
     Ending,
     finish,
     intervals_of_keys,
@@ -38,7 +37,7 @@ from kbtrain.training.finish import (
     save_checked,
     steps_of,
 )
-from kbtrain.training.model_card import ModelCard, table
+from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 from kbtrain.training.processes import extra_batches
 from kbtrain.training.recipe import OnLog
 

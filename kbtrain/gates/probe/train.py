@@ -19,8 +19,8 @@ from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.svg import COLOURS, new_figure, page
 from kbtrain.training.data import Labels, TrainingData, labelled, target
-from kbtrain.training.finish import USE_QUESTION, Ending, finish, intervals_of_keys, largest_difference, save_checked
-from kbtrain.training.model_card import ModelCard, table
+from kbtrain.training.finish import Ending, finish, intervals_of_keys, largest_difference, save_checked
+from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 
 if TYPE_CHECKING:
     from kbtrain.training.config import FitConfig

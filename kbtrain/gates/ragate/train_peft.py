@@ -26,7 +26,6 @@ from kbtrain.training.checks import check_base, count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, read_classifier_data
 from kbtrain.training.finish import (
-    USE_TURN,
     DevScores,
     Ending,
     finish,
@@ -35,7 +34,7 @@ from kbtrain.training.finish import (
     score_held_out,
     steps_of,
 )
-from kbtrain.training.model_card import ModelCard
+from kbtrain.training.model_card import USE_TURN, ModelCard
 
 if TYPE_CHECKING:
     from transformers import TrainerState
