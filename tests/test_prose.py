@@ -1,4 +1,4 @@
-"""Docstrings name their subject: the first line is no question and no riddle."""
+"""Docstrings name their subject: the first line is no question and no riddle; and every test asserts something."""
 
 from __future__ import annotations
 
@@ -32,3 +32,26 @@ def test_no_docstring_begins_with_a_question():
 def test_a_question_would_be_found():
     assert RIDDLE.match("Whether it holds.") and RIDDLE.match("Does it hold?") and RIDDLE.match("A line: is it long?")
     assert not RIDDLE.match("True if it holds.") and not RIDDLE.match("Whole texts.")
+
+
+def test_every_test_asserts():
+    """What only runs would pass whatever it did; one whose promise is to raise nothing asserts what comes of it."""
+    silent = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        silent += [
+            f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name.startswith("test_")
+            and not _asserts(node)
+        ]
+    assert silent == []
+
+
+def _asserts(test: ast.AST) -> bool:
+    inside = list(ast.walk(test))
+    if any(isinstance(node, ast.Assert) for node in inside):
+        return True
+    called = {ast.unparse(node.func) for node in inside if isinstance(node, ast.Call)}
+    return any(name in {"pytest.raises", "pytest.warns"} or ".assert_" in name for name in called)

@@ -29,6 +29,9 @@ def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
     table = dev()
     assert e["accuracy"] == pytest.approx(np.where(table.scores > 149.5, table.rag, table.llm).mean())
     assert e["random_at_that_ratio"] == pytest.approx(0.75 * 0.5 + 0.25 * table.rag.mean())
+    assert e["vs_llm_only"]["mean"] == pytest.approx(e["accuracy"] - 0.5)
+    assert e["vs_all_rag"]["mean"] == pytest.approx(e["accuracy"] - table.rag.mean())
+    assert e["vs_all_rag"]["low"] < e["vs_all_rag"]["mean"] < e["vs_all_rag"]["high"]
     assert e["vs_random"]["low"] < e["vs_random"]["mean"] < e["vs_random"]["high"]
     assert "25.0% retrieved" in found.line()
 
@@ -77,6 +80,11 @@ def test_a_share_of_the_dev_questions_is_the_same_every_time_and_leaves_the_othe
     half, again, whole = (dev_table("g", scores, outcomes, Path("s"), share) for share in (0.5, 0.5, 1.0))
     assert 430 < len(half.scores) < 570 and len(whole.scores) == 1000
     assert (half.scores == again.scores).all()
+
+
+def test_a_threshold_sees_no_question_but_dev_s():
+    outcomes = [Outcome(f"q{i}", split, None, False, True, None, None, 1, 1) for i, split in enumerate(("dev", "test"))]
+    assert dev_table("g", {"q0": 0.5}, outcomes, Path("s")).scores.tolist() == [0.5]
 
 
 def test_a_given_threshold_is_taken_and_measured():

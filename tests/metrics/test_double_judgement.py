@@ -32,6 +32,12 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
     assert [way.gate_tokens for way in found.ways] == [0, 0, None, None, 0]
 
 
+def test_a_score_at_its_threshold_is_neither_searched_for_nor_dropped() -> None:
+    first, second = np.array([0.5, 0.9, 0.9, 0.5]), np.array([0.1, 0.5, 0.6, 0.1])
+    double = judge_twice("g", first, second, READ, 0.5, 0.5).ways[3]
+    assert (double.searched, double.passed_on) == (0.5, 0.25)
+
+
 def test_the_gate_s_own_reading_is_counted_once_or_twice() -> None:
     first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
     found = judge_twice("g", first, second, READ, 0.5, 0.5, JudgementTokens(50.0, 200.0))

@@ -318,6 +318,9 @@ def stopped(*args, **kwargs):
 
 def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
     scores_questions(recipe, data, tmp_path / "q", "encoder_probe", method="probe")
+    gate = kbtrain.load_gate(tmp_path / "q")
+    assert type(gate) is EncoderProbe
+    assert all(0 < score < 1 for score in gate.score([GateExample.ask("What is the museum?")]))
 
 
 def logit(p):
