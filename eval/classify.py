@@ -27,7 +27,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.classify import GateClassification, classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
 from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_scores, stored_scores
-from kbtrain.evaluation.turns import labelled_turns, run_of, score_file
+from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import check_unchanged, read_meta, write_atomically, write_result
@@ -101,9 +101,10 @@ def turns(config: ClassifyConfig) -> None:
     found, drawn = classify_turns(truth, dialogues, runs, config.draws, config.seed)
     differences = compare(drawn, config.compare, ("f1", "auroc", "average_precision")) if config.compare else []
     n = {"turns": len(truth), "positive": int(truth.sum()), "dialogues": len(set(dialogues)), "draws": config.draws}
-    document = {**n, "gates": list(map(dataclasses.asdict, found)),
+    seen = seen_in_files(files)
+    document = {**n, "gates": list(map(dataclasses.asdict, found)), "seen": seen,
                 "differences": list(map(dataclasses.asdict, differences))}  # fmt: skip
-    text = gate_table(found) + ("\n\n" + difference_table(differences) if differences else "")
+    text = "\n".join([gate_table(found), *seen]) + ("\n\n" + difference_table(differences) if differences else "")
     out = config.run / "classify.json"
     inputs = [source, *(path for paths in files.values() for path in paths)]
     write_result(out, document, stage="classify", config=config, inputs=list(dict.fromkeys(inputs)), started=started)
@@ -124,7 +125,7 @@ def table(found: list[GateClassification]) -> str:
             made = gate.calibration.get(d.positive)
             kinds = (made.raw, made.at_temperature, made.isotonic) if made else (None, None, None)
             errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
-            rows.append([gate.gate, d.positive, *map(number, (*values, d.average_precision, *errors))])
+            rows.append([gate.gate + gate.seen.mark, d.positive, *map(number, (*values, d.average_precision, *errors))])
     return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
 
 

@@ -25,6 +25,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
 from kbtrain.evaluation.run_folder import read_score_files, stored_scores
+from kbtrain.evaluation.seen import seen_of
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import write_result
 from kbtrain.records import Outcome, Question, Split
@@ -71,11 +72,13 @@ def main(config: CompareScoresConfig) -> None:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
     found, areas = separations(truth, scores, config.reference), score_areas(outcomes, scores, config.reference)
     out = config.out or config.run / "compare_scores.json"
+    seen = [f"{gate}{mark}" for gate in scores if (mark := seen_of(own.meta, gate).mark)]
     document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
                 "covered_by": config.covered_by, "scored_in_part": short,
+                "seen": seen,
                 "scores": score_document(found, areas)}  # fmt: skip
     write_result(out, document, stage="compare_scores", config=config, inputs=[*files, made], started=started)
-    print(score_table(found, areas, config.reference))
+    print("\n".join([score_table(found, areas, config.reference), *seen]))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
     print(f"{len(found)} scores, {share} in {time.monotonic() - started:.0f} s -> {out}")

@@ -58,7 +58,7 @@ def table(found: list[GateBill], prices: Prices) -> str:
     head = ("gate", "accuracy", "retrieved", f"{prices.currency} per 1000", "searches", "tokens", "gate", "saved",
             "break-even", "seconds", "saved", "break-even")  # fmt: skip
     rows = [
-        [one.gate, number(one.accuracy), number(one.ratio),
+        [one.gate + one.seen.mark, number(one.accuracy), number(one.ratio),
          *(f"{1000 * value:.3f}" for value in (one.bill.money, one.bill.searches, one.bill.tokens, one.bill.gate)),
          _share(one.saved), number(one.break_even), f"{one.bill.seconds:.3f}", _share(one.saved_seconds),
          number(one.break_even_seconds)]

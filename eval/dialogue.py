@@ -23,7 +23,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
-from kbtrain.evaluation.turns import labelled_turns, run_of, score_file
+from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
 from kbtrain.metrics.text_generation import bert_parts
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.ragate_tables import BertScored, Draws, dialogue_html, dialogue_markdown, evaluate_dialogue
@@ -58,6 +58,7 @@ def main(config: DialogueConfig) -> None:
     runs = {name: [run_of(path, {**turns, "test": inputs.turns}) for path in paths] for name, paths in files.items()}
     draws = Draws(config.random_draws, config.draws, config.seed)
     result = evaluate_dialogue(inputs, runs, ranker, bert(config, inputs), draws)
+    result.notes.extend(seen_in_files(files))
     target = (config.out or config.run) / "dialogue.json"
     write_atomically(target.with_suffix(".md"), dialogue_markdown(result))
     write_atomically(target.with_suffix(".html"), dialogue_html(result))

@@ -94,6 +94,7 @@ def main(config: EndToEndConfig) -> None:
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, started) | {"resample": config.resample}
+    meta["dev_entities_in_test"] = folder.dev_entities_in_test
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
     best = oracles(known.llm, known.rag)

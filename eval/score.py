@@ -6,6 +6,10 @@ turns here; --members makes the average of gates. Writes RUN/scores/<gate>.jsonl
 the seconds per gate in its .meta.json. Scores stay as long as what they depend on is the same: run it again after an
 interruption, or with another gate. --engine ray spreads the work over a Ray cluster.
 
+Dev and test questions that a gate was trained on, that ask about an entity of its training, or dev questions that
+stand in test (or share an entity with it), stop the stage; with allow_trained and allow_entities they are scored, and
+their numbers stand in every table of that gate.
+
 Examples:
   python eval/score.py --run runs/demo --model smollm2-135m-instruct
   python eval/score.py --run runs/demo --only kbm --dtype fp32
@@ -22,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.config import run_script
-from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, trained_on, with_hits
+from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
 from kbtrain.evaluation.gate_choice import ChoiceConfig, chosen, prompted_model
 from kbtrain.files import writing
 from kbtrain.gates.noted import sources_of
@@ -37,6 +41,7 @@ from kbtrain.gates.score_stage import (
     take_over,
     with_run,
 )
+from kbtrain.gates.seen import dev_in_test, seen_in_training, told
 from kbtrain.llm.forecast import duration
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
@@ -54,6 +59,8 @@ def main(config: ScoreConfig) -> None:
     check_unchanged(*asked.files.values())
     gates = chosen(config, asked)
     check_own_prompts(asked, gates)
+    for line in dev_in_test(asked.examples, asked.reads, config.allowed(), config.run):
+        print(line)
     hashes = {name: file_sha256(file) for name, file in asked.files.items()}
     if config.dry_run:
         return look_ahead(config, asked, gates, hashes)
@@ -99,9 +106,9 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     begun, out, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
     if gate.stage == "search" and asked.reads == "question":
         asked, hashes = with_hits(config.run, asked, hashes)
-    trained = trained_on(asked, gate, config.allow_trained)
-    if trained:
-        print(f"{gate.name}: trained on " + ", ".join(f"{n} {split} {asked.reads}s" for split, n in trained.items()))
+    trained = seen_in_training(gate, asked.examples, asked.reads, config.allowed())
+    for line in told(gate.name, trained, asked.reads):
+        print(line)
     inputs = inputs_of(config, gate, hashes)
     take_over(config.run, gate, inputs)
     with ScoreFile(out, inputs) as scores:
@@ -115,7 +122,8 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             "spent_per_question": {name: {s: scores.spent(name, s) for s in splits} for name in gate.names},
             "model": prompted_model(config) if gate.name in PROMPTED else None,
             "device": scores.device(),
-            "trained_on": trained,
+            "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
+            "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
         }
         scores.finish()

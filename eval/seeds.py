@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
+from kbtrain.evaluation.seen import Seen
 from kbtrain.metrics.turns import SeedSummary, gain_over_random, summarise_seeds
 from kbtrain.provenance import write_result
 from kbtrain.report.compare import FinishedRun, read_finished
@@ -60,7 +62,8 @@ def main(config: SeedsConfig) -> None:
         gate: {key: dataclasses.asdict(value) for key, value in of.items()} for gate, of in found.items()}}  # fmt: skip
     inputs = [path / "results.json" for path in config.runs]
     write_result(config.out, document, stage="seeds", config=config, inputs=inputs, started=started)
-    print(table(found))
+    print(table(found, {name: sum((g.seen for run in runs for g in run.results.gates if g.gate == name), Seen()).mark
+                        for name in found}))  # fmt: skip
     print(f"summarised {len(found)} gates over {len(runs)} seeds -> {config.out}")
 
 
@@ -78,11 +81,11 @@ def answers(run: FinishedRun) -> np.ndarray:
     return np.array([(o.llm_correct, o.rag_correct) for o in run.decided.outcomes], float)
 
 
-def table(found: dict[str, dict[str, SeedSummary]]) -> str:
-    """One row per gate and figure."""
+def table(found: dict[str, dict[str, SeedSummary]], marks: Mapping[str, str]) -> str:
+    """One row per gate and figure; ``marks``: questions that a gate knew from training, of all seeds together."""
     head = ("gate", "figure", "mean", "spread", "95 %, questions", "95 %, both", "by seed")
     rows = [
-        [gate, key, number(s.mean), number(s.spread), interval(s.questions), interval(s.both),
+        [gate + marks[gate], key, number(s.mean), number(s.spread), interval(s.questions), interval(s.both),
          " ".join(map(number, s.by_seed))]
         for gate, of in found.items()
         for key, s in of.items()

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
@@ -49,7 +49,7 @@ def main(config: TransferConfig) -> None:
         found = between_models(runs, config.gates, rule, ratio, config.accuracy)
     else:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, config.accuracy), rule, ratio)
-    table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.")
+    table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.{seen_note(runs, config.gates)}")
     out = config.out.with_name(config.out.name + ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
     write_atomically(out.with_suffix(".md"), as_markdown(table))

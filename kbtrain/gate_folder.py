@@ -42,6 +42,7 @@ ADAPTER = "adapter"
 README = "README.md"
 THRESHOLD_HEADING = "## Threshold"
 TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
+TRAINED_ENTITIES = "trained_entities.txt"  # hashes of the entities that these ask about, one a line
 HELD_OUT = "held_out.jsonl"  # scores of training questions by gates fitted without them, by the questions' hashes
 Reads = Literal["question", "turn"]
 # The earliest moment of answering at which a gate can be asked: before anything, after the prefill of the answering
@@ -436,22 +437,49 @@ def example_hash(example: Example) -> str:
     return question_hash("\n".join([example.dialogue_id, *said]))
 
 
+def entity_hashes(example: Example) -> frozenset[str]:
+    """16 hexadecimal digits for each entity that a question asks about; of a turn: one for its dialogue.
+
+    A dialogue is known by its id and its first utterance: data sets number their dialogues alike.
+    """
+    if isinstance(example, GateExample):
+        names = example.entities
+    else:
+        names = ("\n".join([example.dialogue_id, *(said.text for said in example.context[:1])]),)
+    return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
+
+
 def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable[Path] = ()) -> None:
-    """Note the questions or turns a gate was trained on, so that it is never scored on them unnoticed in another run.
+    """Note the questions or turns a gate was trained on, and their entities or dialogues, so that it is never scored on
+    them unnoticed in another run.
 
     ``others``: folders of gates that it is made of, whose questions count as well.
     """
-    hashes = {example_hash(example) for example in examples}
-    hashes |= {one for other in others for path in other.rglob(TRAINED_ON) for one in read_text(path).split()}
-    if hashes:
-        write_atomically(folder / TRAINED_ON, "".join(f"{one}\n" for one in sorted(hashes)))
+    rows, folders = list(examples), list(others)
+    found = {
+        TRAINED_ON: {example_hash(row) for row in rows},
+        TRAINED_ENTITIES: {one for row in rows for one in entity_hashes(row)},
+    }
+    for name, hashes in found.items():
+        hashes |= {one for other in folders for one in _noted_hashes(other, name)}
+        if hashes:
+            write_atomically(folder / name, "".join(f"{one}\n" for one in sorted(hashes)))
 
 
 def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[Example]:
     """The questions or turns that a folder's gate (or one inside it) was trained on; none where no folder says."""
-    found = [read_text(path).split() for path in Path(folder).rglob(TRAINED_ON)]
-    hashes = {one for hashes in found for one in hashes}
+    hashes = _noted_hashes(folder, TRAINED_ON)
     return [example for example in examples if hashes and example_hash(example) in hashes]
+
+
+def sharing_entities(folder: Path | str, examples: Iterable[Example]) -> list[Example]:
+    """The questions about an entity (or turns of a dialogue) that a folder's gate was trained on, trained on or not."""
+    hashes = _noted_hashes(folder, TRAINED_ENTITIES)
+    return [example for example in examples if hashes and not hashes.isdisjoint(entity_hashes(example))]
+
+
+def _noted_hashes(folder: Path | str, name: str) -> set[str]:
+    return {one for path in Path(folder).rglob(name) for one in read_text(path).split()}
 
 
 HeldOut = tuple[str, float]  # a question's hash and a score of it

@@ -14,12 +14,12 @@ from typing import Any
 
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, at, never_show
-from kbtrain.gate_folder import CARD, README, TRAINED_ON, read_gate_json
+from kbtrain.gate_folder import CARD, README, TRAINED_ENTITIES, TRAINED_ON, read_gate_json
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 # Names of files that gates are opened from, in their folder or one below it; nothing else is sent or fetched.
 FILES = (
-    *(CARD, README, TRAINED_ON, "*.safetensors", "model.safetensors.index.json"),
+    *(CARD, README, TRAINED_ON, TRAINED_ENTITIES, "*.safetensors", "model.safetensors.index.json"),
     *("config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model"),

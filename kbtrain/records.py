@@ -186,6 +186,7 @@ class GateExample:
     ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search.
     ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not about the model (UAR, arXiv
     2406.12534); None where the data set does not give them.
+    ``entities``: the question's, by which splits and runs are kept apart; no gate reads them.
     """
 
     id: str
@@ -204,6 +205,7 @@ class GateExample:
     hits: tuple[Hit, ...] = field(default=(), metadata=_RARE)
     time_sensitive: bool | None = field(default=None, metadata=_RARE)
     needs_knowledge: bool | None = field(default=None, metadata=_RARE)
+    entities: tuple[str, ...] = field(default=(), metadata=_RARE)
 
     @classmethod
     def ask(cls, question: str, reference: str | None = None, language: Literal["en", "zh"] = "en") -> GateExample:

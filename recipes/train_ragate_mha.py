@@ -3,7 +3,8 @@
 Reads turns (data_gen/collect_turns.py), trains its own tokenizer and the network, keeps the epoch with the best dev
 F1, and writes a gate folder (kbtrain.load_gate opens it) with its scores of dev and, if given, test. --sweep trains
 the paper's grid, one folder a network, and writes sweep.json, sweep.md and sweep.svg; the folder of the best one is
-named there. A killed run or sweep goes on when the same command is given again.
+named there. --compare-inputs trains each of these inputs with each of --seeds for the same number of epochs, of which
+dev chooses one, and writes inputs.json and inputs.md. A killed run goes on when the same command is given again.
 
 Examples:
   accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_ragate_mha.py \\
@@ -11,6 +12,9 @@ Examples:
       --test runs/ketod/turns.jsonl --output runs/ketod/mha
   python recipes/train_ragate_mha.py --config recipes/configs/ragate_mha_sweep.yaml --train runs/ketod/turns.jsonl \\
       --dev runs/ketod/turns.jsonl --output runs/ketod/mha_sweep
+  python recipes/train_ragate_mha.py --config recipes/configs/ragate_mha_inputs.yaml \\
+      --train runs/ketod/turns_features.jsonl --dev runs/ketod/turns_features.jsonl \\
+      --test runs/ketod/turns_features.jsonl --output runs/ketod/mha_inputs
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ if TYPE_CHECKING:
 
 
 class TrainRagateMHAConfig(ClassifierConfig):
-    not_part_of_a_run = ClassifierConfig.not_part_of_a_run | {"sweep", "sweep_layers", "sweep_heads", "sweep_sizes"}
+    not_part_of_a_run = ClassifierConfig.not_part_of_a_run | {
+        "sweep", "sweep_layers", "sweep_heads", "sweep_sizes", "compare_inputs", "seeds"
+    }  # fmt: skip
 
     model: None = Field(None, description="none: the network is trained from nothing")  # type: ignore[assignment]
     inputs: Inputs = Field("contx", description="contx, contx+know, contx*know, contx+resp or contx+syn-resp")
@@ -54,12 +60,16 @@ class TrainRagateMHAConfig(ClassifierConfig):
     sweep_layers: tuple[int, ...] = Field((2, 3, 4, 5, 6, 7, 8), description="the paper's")
     sweep_heads: tuple[int, ...] = Field((2, 4), description="the paper's")
     sweep_sizes: tuple[int, ...] = Field((64, 128, 256), description="the paper's")
+    compare_inputs: tuple[Inputs, ...] = Field((), description="train each of these, and compare the first with all")
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="compare_inputs: seeds of each input")
 
     @model_validator(mode="after")
     def _possible(self) -> TrainRagateMHAConfig:
         for shape in self.shapes():
             if shape.d_model % shape.heads or shape.d_model % 2:
                 raise ValueError(f"d_model {shape.d_model} must be even and divisible by {shape.heads} heads")
+        if self.sweep and self.compare_inputs:
+            raise ValueError("sweep, compare_inputs: one at a time; compare inputs for one network")
         if self.gradient_checkpointing:
             raise ValueError("gradient_checkpointing: the network is too small to need it")
         return self
@@ -74,6 +84,12 @@ class TrainRagateMHAConfig(ClassifierConfig):
         changes = {**dataclasses.asdict(shape), "sweep": False, "output": self.output / shape.folder}
         return self.model_copy(update=changes)
 
+    def reading(self, inputs: Inputs, seed: int) -> TrainRagateMHAConfig:
+        """The training of one input and seed of a comparison, in a folder of its own."""
+        name = f"{inputs.replace('+', '-and-').replace('*', '-x-')}_seed{seed}"
+        changes = {"inputs": inputs, "seed": seed, "compare_inputs": (), "output": self.output / name}
+        return self.model_copy(update=changes)
+
 
 def main(config: TrainRagateMHAConfig) -> None:
     recipe = Recipe("train_ragate_mha", config)
@@ -84,6 +100,8 @@ def main(config: TrainRagateMHAConfig) -> None:
         names = ", ".join(shape.name for shape in config.shapes())
         counts = f"{len(data.train)} train and {len(data.dev)} dev examples"
         return recipe.say(f"{counts}, class weights {no:.2f}, {yes:.2f}; networks: {names}")
+    if config.compare_inputs:
+        return compare(recipe, config, data)
     if not config.sweep:
         return train_one(config, data, config.shapes()[0])
     rows = []
@@ -96,8 +114,25 @@ def main(config: TrainRagateMHAConfig) -> None:
     return recipe.say(f"{len(rows)} networks; best dev F1 {top.f1:.3f}: {config.output / top.shape.folder}")
 
 
-def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape) -> None:
-    recipe = Recipe("train_ragate_mha", config, shape.name)
+def compare(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> None:
+    """All inputs with one seed, then with the next: whenever it is stopped, all had about as many."""
+    from kbtrain.report.mha_inputs import compared_inputs, write_inputs
+
+    shape, folders = config.shapes()[0], {}
+    for seed in config.seeds:
+        for inputs in config.compare_inputs:
+            one = config.reading(inputs, seed)
+            train_one(one, data, shape, f"{inputs}, seed {seed}")
+            folders[inputs, seed] = one.output
+    if recipe.first:
+        found = compared_inputs(folders, config.epochs, config.test)
+        write_inputs(config.output, found)
+        recipe.show(found.text())
+    recipe.say(f"{len(folders)} networks, at most {config.epochs:g} epochs each -> {config.output / 'inputs.md'}")
+
+
+def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, label: str = "") -> None:
+    recipe = Recipe("train_ragate_mha", config, label or shape.name)
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return
     gate, trainer = train(recipe, config, data)

@@ -1,4 +1,4 @@
-"""Examples of a run folder that gates are to score, and what forbids a gate to score them."""
+"""Examples of a run folder that gates are to score, and the prompts that a gate must share to score them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Reads, example_hash, trained_among
+from kbtrain.gate_folder import Reads
 from kbtrain.gates.registry import GateHandle, read_card
 from kbtrain.gates.score_stage import attach_hits, plain_examples
+from kbtrain.gates.seen import Allowed
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, Split, TurnExample
 from kbtrain.training.data import label_rule, own_prompts
@@ -24,7 +25,16 @@ class AskedConfig(ScoringConfig):
 
     run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
     turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
-    allow_trained: bool = Field(False, description="score questions that a gate was trained on; they are counted")
+    allow_trained: bool = Field(
+        False, description="score questions that a gate was trained on, or dev has of test; all tables count them"
+    )
+    allow_entities: bool = Field(
+        False, description="score questions about entities of a gate's training, or dev's of test's; all tables count"
+    )
+
+    def allowed(self) -> Allowed:
+        """What is counted instead of refused."""
+        return Allowed(self.allow_trained, self.allow_entities)
 
 
 @dataclass(frozen=True)
@@ -68,28 +78,6 @@ def check_own_prompts(asked: Asked, gates: Sequence[GateHandle]) -> None:
                 f"{gate.opening.model}: gate '{gate.name}' is about answers to prompts {theirs}, the run's answers are "
                 f"to {ours}; make the gate from this run, or leave it out (only)"
             )
-
-
-def trained_on(asked: Asked, gate: GateHandle, allow: bool) -> dict[Split, int]:
-    """Number of questions or turns of each split that the gate was trained on; refused unless that is allowed."""
-    if gate.opening is None or gate.opening.prompt is not None:
-        return {}
-    known = set.intersection(*({*gate.held_out.get(name, ())} for name in gate.names))  # scored without them
-    found = {
-        split: [row for row in trained_among(gate.opening.model, rows) if example_hash(row) not in known]
-        for split, rows in asked.examples.items()
-    }
-    first = next((row for rows in found.values() for row in rows), None)
-    counts = {split: len(rows) for split, rows in found.items() if rows}
-    if first is not None and not allow:
-        told = " and ".join(
-            f"{n} of {len(asked.examples[split])} {split} {asked.reads}s" for split, n in counts.items()
-        )
-        raise UserError(
-            f"{gate.opening.model}: gate '{gate.name}' was trained on {told} (the first: '{first.id}'), so its scores "
-            "of them say nothing; leave them out of the run, or set allow_trained to score and count them"
-        )
-    return counts
 
 
 def with_hits(run: Path, asked: Asked, hashes: Mapping[str, str]) -> tuple[Asked, dict[str, str]]:

@@ -15,6 +15,7 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateInput, decide, interval
+from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.calibration import Calibrated, calibrated
 from kbtrain.metrics.classification import Classification, classify
 from kbtrain.metrics.ranking import normalised_area
@@ -33,6 +34,7 @@ class GateClassification:
     retrieval_ratio: float
     definitions: list[Classification]
     calibration: dict[str, Calibrated] = field(default_factory=dict)
+    seen: Seen = NOTHING
 
 
 def classify_gates(
@@ -58,7 +60,8 @@ def classify_gates(
             name: calibrated(taught[name], gate.dev, truth, gate.test) for name, truth in truths if name in taught
         }
         ratio = float(retrieved.mean())
-        found.append(GateClassification(gate.name, decision.threshold.value, rule, ratio, definitions, probable))
+        value = decision.threshold.value
+        found.append(GateClassification(gate.name, value, rule, ratio, definitions, probable, gate.seen))
     return found
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder, gate_input
+from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.llm.prices import Prices
 
 _MILLION = 1e6
@@ -49,6 +50,7 @@ class GateBill:
     break_even: float | None
     break_even_seconds: float | None
     reasons: dict[str, str] = field(default_factory=dict)
+    seen: Seen = NOTHING
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,10 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
         raise UserError(f"{run.path}: results of {other.n} questions, but {n} have stored answers; evaluate again")
     used = usage(run.test.graded["llm"], run.test.graded["rag"])
     return [
-        gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, gate.cost.gate_seconds / n, prices)
+        replace(
+            gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, gate.cost.gate_seconds / n, prices),
+            seen=gate.seen,
+        )
         for gate in gates
     ]
 

@@ -14,6 +14,7 @@ from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
+from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
     Delta,
@@ -48,7 +49,7 @@ class GateInput:
     ``fixed`` is the threshold of a gate that has nothing to choose (always, never, oracle); ``midpoint`` the neutral
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
     for all evaluated questions together. ``given`` is the threshold of rule ``given``, ``floor`` the lowest score that
-    the gate can give: none is chosen below it.
+    the gate can give: none is chosen below it; ``seen`` questions that its training knew.
     """
 
     name: str
@@ -62,6 +63,7 @@ class GateInput:
     fixed: float | None = None
     given: float | None = None
     floor: float | None = None
+    seen: Seen = NOTHING
 
     @property
     def learnt(self) -> bool:

@@ -137,6 +137,7 @@ def _result(
         curve=rankings[0],
         other_accuracy=list(points[1:]),
         other_area=list(rankings[1:]),
+        seen=decision.gate.seen,
         reasons=needed.reasons | ({} if area else no_area),
     )
 

@@ -11,7 +11,7 @@ from kbtrain.config import build, read_yaml
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
 from kbtrain.files import writing
-from kbtrain.gate_folder import CARD
+from kbtrain.gate_folder import CARD, write_trained_on
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import (
     GATES,
@@ -106,6 +106,7 @@ def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
         if kind.fit and "turn" in kind.reads and wanted and to_fit(target, name, source):
             with writing(target.parent):
                 fitted(name, asked.train, target.parent)
+                write_trained_on(target.parent, [turn for turn in asked.train if turn.label is not None])
                 write_meta(target, stage=FIT, config={"gate": name}, inputs=[source])
     if config.members:
         folders = [config.run / member for member in config.members]

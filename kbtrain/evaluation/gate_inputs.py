@@ -11,6 +11,7 @@ import numpy as np
 
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.run_folder import Stored, in_order
+from kbtrain.evaluation.seen import seen_of
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import TABLE_ORDER
 from kbtrain.gates.simple import NEUTRAL, Always, Never, Oracle, Random, RelationOnly
@@ -68,6 +69,7 @@ def scored(
             gate_requests=total(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
             gate_samples=total(name, "samples"),
             gate_tokens=total(name, "tokens"),
+            seen=seen_of(meta, name),
         )
         for name, by_question in scores.items()
     ]

@@ -7,7 +7,7 @@ gate is cut to as many searches as the pipeline made, at most one a question.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.arrays import Floats
+from kbtrain.evaluation.seen import NOTHING, Seen, seen_of
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.rag.pipelines import stored_pipelines
 from kbtrain.rag.seakr.trace import Trace
@@ -33,7 +34,7 @@ class PipelineRow:
     """One way to answer the pipeline's questions. ``spent``: totals; seconds only where they were measured.
 
     ``f1_minus`` and ``accuracy_minus``: the method's figure minus this row's, paired 95 % bootstrap interval; None
-    for the method itself.
+    for the method itself. ``seen``: test questions that a gate's training knew.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PipelineRow:
     spent: dict[str, float]
     accuracy_minus: Delta | None = None
     f1_minus: Delta | None = None
+    seen: Seen = NOTHING
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,12 @@ def pipelines_of_run(
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
     spent = {gate: _own_cost(gate, meta) for gate in scores}
     with SampleStore(run / "samples.db", read_only=True) as store:
-        return [
+        measured = [
             measure_pipeline(one.name, one.traces, asked, store, sampling_run, scores, spent, hits)
             for one in found
             if one.traces
         ]
+    return [replace(one, rows=[replace(row, seen=seen_of(meta, row.name)) for row in one.rows]) for one in measured]
 
 
 def _own_cost(gate: str, meta: Mapping[str, Any]) -> dict[str, float]:

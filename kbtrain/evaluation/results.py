@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary
 from kbtrain.evaluation.pipelines import PipelineResult
+from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.jsonl import one_line
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
@@ -119,7 +120,8 @@ class Cost:
 class GateResult:
     """One gate. The flat classification metrics are those of the positive class ``needed``.
 
-    ``p_vs_random_holm``: ``p_vs_random`` after Holm's correction over all gates with a threshold chosen on dev.
+    ``p_vs_random_holm``: ``p_vs_random`` after Holm's correction over all gates with a threshold chosen on dev;
+    ``seen``: questions that its training knew.
     """
 
     gate: str
@@ -154,6 +156,7 @@ class GateResult:
     reasons: dict[str, str] = field(default_factory=dict)
     p_vs_random: float | None = None
     p_vs_random_holm: float | None = None
+    seen: Seen = NOTHING
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import ConditionOutcome, grade, outcome
+from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import check_unchanged, meta_path, read_meta
 from kbtrain.questions.checks import leak_key
@@ -142,7 +143,8 @@ class StoredScores:
     """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
 
     ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, and the folder behind each gate
-    (:mod:`kbtrain.gates.noted`), as far as those files' meta data tell. ``path``: of the folder, for messages.
+    (:mod:`kbtrain.gates.noted`), and ``seen``, the questions that its training knew, as far as
+    those files' meta data tell. ``path``: of the folder, for messages.
     """
 
     path: Path
@@ -166,7 +168,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
     check_unchanged(*files)
     by_gate = read_score_files(files)
-    meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}, "gates": {}}
+    meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}, "gates": {}, "seen": {}}
     if old.exists():
         added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}
         by_gate |= added
@@ -216,7 +218,8 @@ _SPLITS: tuple[Split, Split] = ("dev", "test")
 class RunFolder:
     """Graded answers (``dev``, ``test``), scores by gate and question id, and what the answers were made with.
 
-    ``seconds`` are the measured seconds per question of each gate, where the score files' meta data tell.
+    ``seconds`` are the measured seconds per question of each gate, where the score files' meta data tell;
+    ``dev_entities_in_test`` the dev questions, kept, that ask about an entity of test.
     """
 
     path: Path
@@ -227,6 +230,7 @@ class RunFolder:
     sampling: Mapping[str, Any]
     notes: Sequence[str]
     stored: StoredScores
+    dev_entities_in_test: int = 0
 
     @property
     def files(self) -> list[Path]:
@@ -258,6 +262,9 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
         verdicts = run_verdicts(path)
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts) for split in _SPLITS)
     notes = check_missing([dev, test], store_file, allow_missing)
+    entities = {entity for question in test.questions for entity in question.entities}
+    shared = [question.id for question in dev.questions if not entities.isdisjoint(question.entities)]
+    notes += [f"dev shares an entity with test in {first_ids(shared)}"] if shared else []
     notes += [f"left out: the same question stands in test for {first_ids(leaked)} of dev"] if leaked else []
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
@@ -265,7 +272,7 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
     known = {*(o.question_id for o in (*dev.outcomes, *test.outcomes))}
     check_same_questions(stored.by_gate, known, stored.path)
     seconds = {gate: float(by.get("test", 0.0)) for gate, by in stored.meta.get("seconds_per_question", {}).items()}
-    return RunFolder(path, dev, test, stored.by_gate, seconds, sampling, notes, stored)
+    return RunFolder(path, dev, test, stored.by_gate, seconds, sampling, notes, stored, len(shared))
 
 
 def check_same_questions(scores: Mapping[str, Mapping[str, float]], known: set[str], path: Path) -> None:
@@ -297,7 +304,20 @@ def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFol
     if missing:
         raise UserError(f"{where}: gate '{gate}' has no score for {first_ids(missing)}; run eval/score.py again")
     seconds = sum(run.seconds.get(gate, 0.0) * len(run.test.outcomes) for run in test_of)
-    return GateInput(gate, np.array(dev, float), np.array(test, float), seconds, gate_requests=len(test))
+    return GateInput(
+        gate, np.array(dev, float), np.array(test, float), seconds, gate_requests=len(test), seen=seen_in(runs, gate)
+    )
+
+
+def seen_in(runs: Sequence[RunFolder], gate: str) -> Seen:
+    """Questions of all runs together that the gate's training knew."""
+    return sum((seen_of(run.stored.meta, gate) for run in runs), Seen())
+
+
+def seen_note(runs: Sequence[RunFolder], gates: Sequence[str]) -> str:
+    """A sentence for the note below a table of these gates; empty where their training knew no question."""
+    found = [f"{gate}{mark}" for gate in gates if (mark := seen_in(runs, gate).mark)]
+    return f" Questions known from training: {'; '.join(found)}." if found else ""
 
 
 def _score(runs: Sequence[RunFolder], gate: str, outcome: Outcome) -> float | None:

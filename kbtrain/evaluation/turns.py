@@ -10,8 +10,10 @@ import numpy as np
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateScore, Split, TurnExample
 
 
@@ -35,6 +37,16 @@ def score_file(run: Path, gate: Path) -> Path:
     if found is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
     return found
+
+
+def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
+    """The gates, of all their score files together, whose training knew some of the turns: names and numbers."""
+    seen = {
+        gate: sum((seen_of(read_meta(path), name) for path in paths if meta_path(path).exists()
+                   for name in read_meta(path).get("seen", {})), Seen())
+        for gate, paths in files.items()
+    }  # fmt: skip
+    return [f"{gate}{found.mark}" for gate, found in seen.items() if found.mark]
 
 
 def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:

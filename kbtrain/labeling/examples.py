@@ -163,4 +163,5 @@ def _unlabelled(question: Question, name: str, reference: str | None) -> GateExa
         relation=question.relation,
         time_sensitive=None if question.fact_type is None else _TIME_SENSITIVE.get(question.fact_type),
         needs_knowledge=question.needs_knowledge,
+        entities=question.entities,
     )

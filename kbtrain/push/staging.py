@@ -12,7 +12,7 @@ from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import read_text
-from kbtrain.gate_folder import CARD, README, TRAINED_ON, GateCard
+from kbtrain.gate_folder import CARD, README, TRAINED_ENTITIES, TRAINED_ON, GateCard
 from kbtrain.gates.registry import check_parts, read_card
 from kbtrain.hub import FILES, pickle_in
 from kbtrain.models.embedded import is_embedded
@@ -62,7 +62,11 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
     files, left = [], []
     for path in _own_files(folder):
         place = path.relative_to(folder)
-        if not _is_sent(place) or place.as_posix() == README or (place.name == TRAINED_ON and not hashes):
+        if (
+            not _is_sent(place)
+            or place.as_posix() == README
+            or (place.name in (TRAINED_ON, TRAINED_ENTITIES) and not hashes)
+        ):
             left.append(place.as_posix())
             continue
         (target / place).parent.mkdir(parents=True, exist_ok=True)

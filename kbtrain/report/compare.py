@@ -74,6 +74,8 @@ def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]
         text += f" (of {sizes[0]} and {sizes[1]})"
     names = [[g.gate for g in run.results.gates] for run in (first, second)]
     only = [name for name in names[0] + names[1] if (name in names[0]) != (name in names[1])]
+    marks = [f"{run.name}: {g.gate}{g.seen.mark}" for run in (first, second) for g in run.results.gates if g.seen.mark]
+    text += f"; {', '.join(marks)}" if marks else ""
     return text + (f"; in one only: {', '.join(only)}" if only else "") + "; p after Holm's correction over the gates"
 
 

@@ -118,7 +118,7 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
                          points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-"])  # fmt: skip
     for saving in found:
         rows.append([
-            gate_name(saving.gate),
+            gate_name(saving.gate) + named[saving.gate].seen.mark,
             f"{percent(saving.saved.mean)} {percent_interval(saving.saved)}",
             percent(saving.accuracy),
             f"{points(saving.change.mean)} {points_interval(saving.change)}",

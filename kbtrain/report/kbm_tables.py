@@ -25,7 +25,7 @@ from kbtrain.evaluation.groups import (
     ranked_within,
     rows,
 )
-from kbtrain.evaluation.run_folder import RunFolder, read_scores
+from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
 from kbtrain.metrics.significance import Delta
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import Passage, Question
@@ -171,6 +171,7 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     """The table. Raises :class:`UserError` where the questions lack what it groups by."""
     rule = options.cut.rule
     note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds by rule '{rule}' on dev."
+    note += seen_note([*runs, *(plug_in or ())], options.gates)
     if options.layout == "figure8":
         return double_judgement_table(_double(options, runs), note)
     if (options.layout == "table4") != (plug_in is not None):

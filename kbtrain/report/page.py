@@ -11,7 +11,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -48,7 +48,7 @@ def cell(value: object) -> str:
 
 FILTERS = {
     "number": number, "signed": signed, "md": escape_markdown, "cell": cell, "percent": words.percent,
-    "points": words.points, "words": words.gate_name, "interval": words.points_interval,
+    "points": words.points, "interval": words.points_interval,
 }  # fmt: skip
 
 
@@ -79,8 +79,8 @@ _HERE = Path(__file__).parent
 SCRIPT = _HERE / "page.js"
 
 
-def render(template: str, autoescape: bool, **values: Any) -> str:
-    """Fill a template of this folder; a missing value is an error."""
+def render(template: str, autoescape: bool, naming: Callable[[str], str] = words.gate_name, **values: Any) -> str:
+    """Fill a template of this folder; ``naming``: a gate's name in words. A missing value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -91,7 +91,7 @@ def render(template: str, autoescape: bool, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= FILTERS
+    environment.filters |= {**FILTERS, "words": naming}
     text: str = environment.get_template(template).render(**values)
     return text
 
@@ -177,9 +177,16 @@ def render_markdown(report: Report) -> str:
     return re.sub(r"\n{3,}", "\n\n", render("report.md.j2", False, **_values(report)))
 
 
+def names(gates: Sequence[GateResult]) -> Callable[[str], str]:
+    """Names in words, behind those of gates that knew questions from training how many."""
+    marks = {gate.gate: gate.seen.mark for gate in gates}
+    return lambda name: words.gate_name(name) + marks.get(name, "")
+
+
 def _values(report: Report) -> dict[str, Any]:
     results = report.results
     return {
+        "naming": names(results.gates),
         "report": report,
         "results": results,
         "meta": results.meta,
@@ -219,6 +226,7 @@ def render_gate(
     return page(
         "gate.html.j2",
         svgs=svgs,
+        naming=names(report.results.gates),
         title=report.title,
         gate=gate,
         caption=summary.caption(report.results),

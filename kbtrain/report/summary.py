@@ -28,7 +28,7 @@ def row(gate: GateResult) -> list[str]:
     """The cells under :data:`HEAD`: shares in percent, differences in points, AUC, AP, area and p as they are."""
     area = gate.oracle_normalised_area
     return [
-        gate.gate,
+        gate.gate + gate.seen.mark,
         percent(gate.accuracy),
         percent(gate.retrieval_ratio),
         percent(gate.random_accuracy),
@@ -52,6 +52,7 @@ def caption(results: Results) -> str:
     """Caption of the table: accuracy, split, and threshold rule of its numbers."""
     meta = results.meta
     left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
+    shared = meta.get("dev_entities_in_test", 0)
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
         f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
@@ -59,6 +60,7 @@ def caption(results: Results) -> str:
         + (f" {meta['max_loss']}" if meta["threshold_rule"] == "max_loss" else "")
         + ("; intervals draw entities with all their questions" if meta.get("resample") == "entities" else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
+        + (f"; {shared} dev questions share an entity with test" if shared else "")
     )
 
 
@@ -94,7 +96,7 @@ def loss_cells(gates: Sequence[GateResult]) -> list[list[str]]:
     """The cells under :data:`LOSS_HEAD`: points of accuracy, searches in percent."""
     return [
         [
-            gate.gate,
+            gate.gate + gate.seen.mark,
             f"{100 * row.limit:g}",
             points(row.dev_lost),
             percent(row.dev_ratio),

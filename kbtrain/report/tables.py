@@ -115,7 +115,7 @@ def _method_cells(row: PipelineRow) -> list[str]:
     costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
     figures = [number(value) for value in (row.accuracy, row.exact_match, row.f1)]
     differences = [_difference(found) for found in (row.accuracy_minus, row.f1_minus)]
-    return [row.name, str(row.n), *figures, f"{row.searched:.0%}", *costs, *differences]
+    return [row.name + row.seen.mark, str(row.n), *figures, f"{row.searched:.0%}", *costs, *differences]
 
 
 def _difference(found: Delta | None) -> str:

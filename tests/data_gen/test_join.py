@@ -1,5 +1,6 @@
 """Training mixes: the examples of several runs as one run, with leaks looked for across all of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,37 @@ def test_labels_by_different_rules_are_not_joined(tmp_path):
 def test_two_runs_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="two folders are called 'mmlu'"):
         load("data_gen/join.py").JoinConfig(runs=[tmp_path / "a" / "mmlu", tmp_path / "b" / "mmlu"], output=tmp_path)
+
+
+def about(run: Path, **entities: str) -> Path:
+    """A run of one question a split, each about one entity."""
+    folder = examples(run, **{split: [f"{split} of {run.name}?"] for split in entities}) / "examples"
+    for split, entity in entities.items():
+        rows = [replace(row, entities=(entity,)) for row in jsonl.read(GateExample, folder / f"{split}.jsonl")]
+        jsonl.write(folder / f"{split}.jsonl", rows)
+        rule = {"label_rule": {"tau_mastery": 0.5}}
+        write_meta(folder / f"{split}.jsonl", stage="build", config=None, inputs=[], extra=rule)
+    return run
+
+
+def test_an_entity_of_another_runs_test_questions_is_a_leak_too(tmp_path, capsys):
+    one = about(tmp_path / "mmlu", train="Q1", dev="Q2")
+    two = about(tmp_path / "xiezhi", train="Q3", test="Q1")
+    message = "train question 'mmlu/qtrain0' asks about an entity of test question 'xiezhi/qtest0'.*on_shared_entity"
+    with pytest.raises(UserError, match=message):
+        join([one, two], tmp_path / "mix", on_leak="drop")
+    for rule, left in (("drop", 1), ("keep", 2)):
+        join([one, two], tmp_path / rule, on_shared_entity=rule)
+        assert len(list(jsonl.read(GateExample, tmp_path / rule / "examples" / "train.jsonl"))) == left
+    assert "1 train examples that share an entity with test (kept)" in capsys.readouterr().out
+
+
+def test_benefits_stretched_over_each_runs_own_range_are_named_as_the_reason(tmp_path):
+    runs = [examples(tmp_path / name, train=["Who?"]) for name in ("mmlu", "xiezhi")]
+    for run, low in zip(runs, (-0.5, -0.25), strict=True):
+        rule = {"label_rule": {"benefit": {"tau": 0.0, "low": low, "high": 0.5, "greedy": 0.0}}}
+        write_meta(run / "examples" / "train.jsonl", stage="build", config=None, inputs=[], extra=rule)
+    with pytest.raises(
+        UserError, match=r"range \[-0\.25, 0\.5\], .* \[-0\.5, 0\.5\].*build both runs with benefit_tail: 0"
+    ):
+        join(runs, tmp_path / "mix")

@@ -14,15 +14,18 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import stored_scores
+from kbtrain.evaluation.seen import Seen
 from kbtrain.gate_folder import Gate, Threshold, set_threshold, write_trained_on
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.noted import card_hash, source_of
 from kbtrain.gates.registry import GateHandle, Opening
+from kbtrain.labeling.examples import example
 from kbtrain.prompts.kbm import kbm_fingerprint
-from kbtrain.provenance import read_meta
-from kbtrain.records import GateExample, GateScore
+from kbtrain.provenance import read_meta, write_meta
+from kbtrain.records import GateExample, GateScore, Question
 
 Script = Callable[[str], ModuleType]
 
@@ -114,10 +117,7 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     test = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
     spelled = [replace(example, question=example.question.upper() + " ?") for example in test[5:7]]
     write_trained_on(tmp_path, [*spelled, GateExample.ask("Another one?")])
-    KBMCard(
-        base_model="m", keys=("mastery", "benefit"), prompt_fingerprint="0", max_length=64, dtype="fp32", method="full",
-        labels="hard",
-    ).write(tmp_path)  # fmt: skip
+    card(tmp_path)
     gate = Scripted()
     monkeypatch.setattr(gate, "handle", lambda: replace(Scripted.handle(gate), opening=Opening(str(tmp_path))))
     with pytest.raises(UserError, match=r"gate 'kbm' was trained on 2 of 200 test questions \(the first: 'test-5'\)"):
@@ -130,6 +130,82 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     behind = source_of(run_folder, meta, "kbm_benefit")
     assert behind is not None and (behind.folder, behind.name) == (tmp_path, "kbm_benefit")
     assert behind.card == card_hash(tmp_path)
+
+
+def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row(
+    script: Script,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    about(run_folder, "test", {3: "Q3", 4: "Q4", 5: "Q5"})
+    asked = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
+    other = replace(GateExample.ask("Where does it lie?"), entities=("Q4",))
+    write_trained_on(tmp_path, [asked[3], other])  # one question itself, and another about Q4
+    card(tmp_path)
+    gate = Scripted()
+    monkeypatch.setattr(gate, "handle", lambda: replace(Scripted.handle(gate), opening=Opening(str(tmp_path))))
+    message = r"trained on entities of 1 of 200 test questions \(the first: 'test-4'\).*allow_entities"
+    with pytest.raises(UserError, match=message):
+        run(script, run_folder, gate, monkeypatch, allow_trained=True)
+    assert gate.calls == 0
+    run(script, run_folder, gate, monkeypatch, allow_trained=True, allow_entities=True)
+    module = script("end_to_end")
+    module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=100, random_draws=100))
+    mark = "(in training: 1 questions, 1 by entity)"
+    assert f"kbm_benefit {mark}" in capsys.readouterr().out
+    by_name = {found.gate: found for found in load(run_folder / "results.json").gates}
+    assert by_name["kbm_benefit"].seen == by_name["kbm_mastery"].seen == Seen(1, 1)
+    assert by_name["prompt"].seen == by_name["all_rag"].seen == Seen()
+    module = script("write_report")
+    module.main(module.ReportConfig(run=run_folder))
+    text = (run_folder / "report.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| KBM, benefit")]
+    assert len(rows) > 5 and all(mark in row for row in rows)
+    module = script("classify")
+    module.main(module.ClassifyConfig(run=run_folder))
+    assert f"kbm_benefit {mark}" in capsys.readouterr().out
+    module = script("tables")
+    module.main(module.TablesConfig(runs=(run_folder,), layout="table1", gates=("kbm_benefit",), out=tmp_path / "t"))
+    assert f"Questions known from training: kbm_benefit {mark}." in (tmp_path / "t" / "table1.md").read_text()
+
+
+def test_dev_questions_that_stand_in_test_or_share_its_entities_are_refused_or_counted(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about(run_folder, "dev", {7: "Q7", 8: "Q8"})
+    about(run_folder, "test", {1: "Q8"})
+    with pytest.raises(UserError, match=r"1 of 80 dev questions share their entities with test \(the first: 'dev-8'\)"):
+        run(script, run_folder, Scripted(), monkeypatch)
+    run(script, run_folder, Scripted(), monkeypatch, allow_entities=True)
+    module = script("end_to_end")
+    module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=100, random_draws=100))
+    assert "1 dev questions share an entity with test" in capsys.readouterr().out
+    assert load(run_folder / "results.json").meta["dev_entities_in_test"] == 1
+    rows = list(jsonl.read(GateExample, run_folder / "examples" / "dev.jsonl"))
+    test = next(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
+    jsonl.write(run_folder / "examples" / "dev.jsonl", [replace(rows[0], question=test.question), *rows[1:]])
+    with pytest.raises(UserError, match=r"1 of 80 dev questions stand in test too .*allow_trained"):
+        run(script, run_folder, Scripted(), monkeypatch, allow_entities=True)
+
+
+def about(run_folder: Path, split: str, entities: dict[int, str]) -> None:
+    """The questions at these places ask about an entity, in questions.jsonl and in the examples."""
+    names = {f"{split}-{place}": (entity,) for place, entity in entities.items()}
+    path = run_folder / "questions.jsonl"
+    questions = [replace(one, entities=names.get(one.id, one.entities)) for one in jsonl.read(Question, path)]
+    jsonl.write(path, questions)
+    write_meta(path, stage="made-up", config=None, inputs=[])
+    rows = [example(question, None) for question in questions if question.split == split]
+    jsonl.write(run_folder / "examples" / f"{split}.jsonl", rows)
+
+
+def card(folder: Path) -> None:
+    KBMCard(
+        base_model="m", keys=("mastery", "benefit"), prompt_fingerprint="0", max_length=64, dtype="fp32", method="full",
+        labels="hard",
+    ).write(folder)  # fmt: skip
 
 
 def test_seconds_per_question_are_noted_for_each_gate(

@@ -1,0 +1,105 @@
+"""Questions to be scored that a gate, or the choice of its threshold, has seen: refused, or counted by split.
+
+Seen is a question itself (by its normalised text), and a question about an entity of the training: what a gate learnt
+of that entity it knows, whatever is asked. Dialogue turns have their dialogue for an entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Reads, entity_hashes, example_hash, sharing_entities, trained_among
+from kbtrain.gates.registry import GateHandle, read_card
+from kbtrain.records import Example, Split
+
+Counts = dict[str, dict[str, int]]  # by split: "questions" and "entities", where there are any
+BySplit = Mapping[Split, Sequence[Example]]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Whether seen questions, and questions about seen entities, are scored and counted instead of refused."""
+
+    questions: bool = False
+    entities: bool = False
+
+
+def seen_in_training(gate: GateHandle, asked: BySplit, reads: Reads, allowed: Allowed) -> Counts:
+    """For each split how many questions the gate was trained on, and how many others share an entity with these.
+
+    Of training questions that are scored only the first count: those beside them share their entities by right.
+    Raises :class:`UserError` for what is not allowed.
+    """
+    if gate.opening is None or gate.opening.prompt is not None:
+        return {}
+    folder = Path(gate.opening.model)
+    folders = [folder, *(folder / part for part in read_card(folder).parts())]
+    known = set.intersection(*({*gate.held_out.get(name, ())} for name in gate.names))  # scored without them
+    found: Counts = {}
+    for split, rows in asked.items():
+        same = [row for one in folders for row in trained_among(one, rows) if example_hash(row) not in known]
+        near = [row for one in folders for row in sharing_entities(one, rows) if split != "train"]
+        same = _once(rows, same)
+        near = _apart(_once(rows, near), same)
+        who = f"{folder}: gate '{gate.name}' was trained on"
+        if same and not allowed.questions:
+            raise UserError(
+                f"{who} {len(same)} of {len(rows)} {split} {reads}s (the first: '{same[0].id}'), so its scores of them "
+                "say nothing; leave them out of the run, or set allow_trained to score and count them"
+            )
+        if near and not allowed.entities:
+            raise UserError(
+                f"{who} {_units(reads)} of {len(near)} of {len(rows)} {split} {reads}s (the first: '{near[0].id}'); "
+                "leave them out of the run, or set allow_entities to score and count them"
+            )
+        if same or near:
+            found[split] = {"questions": len(same), "entities": len(near)}
+    return found
+
+
+def told(gate: str, counts: Counts, reads: Reads) -> list[str]:
+    """A line for each split."""
+    return [
+        f"{gate}: trained on {n['questions']} {split} {reads}s, and on {_units(reads)} of {n['entities']} more"
+        for split, n in counts.items()
+    ]
+
+
+def dev_in_test(asked: BySplit, reads: Reads, allowed: Allowed, where: Path) -> list[str]:
+    """Lines on dev questions that are test questions too, or share an entity with them: dev chooses the thresholds that
+    test judges. Raises :class:`UserError` for what is not allowed."""
+    dev, test = asked.get("dev", ()), asked.get("test", ())
+    hashes = {example_hash(row) for row in test}
+    entities = {one for row in test for one in entity_hashes(row)}
+    same = [row for row in dev if example_hash(row) in hashes]
+    near = _apart([row for row in dev if not entities.isdisjoint(entity_hashes(row))], same)
+    lines = []
+    for rows, free, what, flag in (
+        (same, allowed.questions, "stand in test too", "allow_trained"),
+        (near, allowed.entities, f"share their {_units(reads)} with test", "allow_entities"),
+    ):
+        if rows and not free:
+            raise UserError(
+                f"{where}: {len(rows)} of {len(dev)} dev {reads}s {what} (the first: '{rows[0].id}'), and dev chooses "
+                f"the thresholds that test judges; leave them out of the run, or set {flag}"
+            )
+        if rows:
+            lines.append(f"{len(rows)} of {len(dev)} dev {reads}s {what}")
+    return lines
+
+
+def _units(reads: Reads) -> str:
+    return "entities" if reads == "question" else "dialogues"
+
+
+def _once(rows: Sequence[Example], wanted: Sequence[Example]) -> list[Example]:
+    ids = {row.id for row in wanted}
+    return [row for row in rows if row.id in ids]
+
+
+def _apart(rows: Sequence[Example], taken: Sequence[Example]) -> list[Example]:
+    ids = {row.id for row in taken}
+    return [row for row in rows if row.id not in ids]

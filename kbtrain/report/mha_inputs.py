@@ -1,0 +1,97 @@
+"""RAGate-MHA's inputs beside each other: every input with the same budget of epochs, several seeds, epochs by dev."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kbtrain.evaluation.turns import labelled_turns, run_of
+from kbtrain.gate_folder import ClassifierCard
+from kbtrain.metrics.turns import GateDifference, GateTurns, classify_turns, compare
+from kbtrain.provenance import write_atomically
+from kbtrain.report.tables import difference_table, gate_table
+from kbtrain.text_table import aligned
+
+COMPARED = ("f1", "auroc", "average_precision")
+
+
+@dataclass(frozen=True)
+class TrainedInput:
+    """One finished network: the epoch that dev chose, and dev's figures at it."""
+
+    inputs: str
+    seed: int
+    epoch: float
+    f1: float
+    auroc: float
+    average_precision: float
+    seconds: float
+
+    @classmethod
+    def of(cls, folder: Path, inputs: str, seed: int) -> TrainedInput:
+        """From the card of a finished folder."""
+        run = ClassifierCard.read(folder, "ragate_mha").run
+        dev = run["dev"]
+        figures = dev["f1"], dev["auroc"], dev["average_precision"]
+        return cls(inputs, seed, run["best_epoch"], *figures, run["seconds"])
+
+
+@dataclass(frozen=True)
+class InputComparison:
+    """``rows``: every network; on test, if there is one, each input's means over seeds and the first input minus each
+    other one, paired over dialogues."""
+
+    epochs: float
+    rows: list[TrainedInput]
+    test: list[GateTurns]
+    differences: list[GateDifference]
+
+    def text(self) -> str:
+        """Tables of dev and, if there is one, test."""
+        head = ("input", "seeds", f"epochs chosen, of {self.epochs:g}", "dev F1", "dev AUC", "dev AP")
+        by_input: dict[str, list[TrainedInput]] = {}
+        for row in self.rows:
+            by_input.setdefault(row.inputs, []).append(row)
+        cells = [
+            [name, str(len(of)), " ".join(f"{row.epoch:g}" for row in of),
+             *(_spread([getattr(row, figure) for row in of]) for figure in COMPARED)]
+            for name, of in by_input.items()
+        ]  # fmt: skip
+        parts = [aligned(head, cells)]
+        if self.test:
+            parts += ["test:", gate_table(self.test), difference_table(self.differences)]
+        return "\n\n".join(parts)
+
+
+def _spread(values: Sequence[float]) -> str:
+    sd = f" sd {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{sd}"
+
+
+def compared_inputs(
+    folders: Mapping[tuple[str, int], Path], epochs: float, turns: Path | None, draws: int = 2000
+) -> InputComparison:
+    """``folders``: by input and seed; ``turns``: dev and test turns, None: nothing was scored on test."""
+    rows = [TrainedInput.of(folder, *key) for key, folder in folders.items()]
+    if turns is None:
+        return InputComparison(epochs, rows, [], [])
+    examples = {split: labelled_turns(turns, split) for split in ("dev", "test")}
+    runs: dict[str, list[Path]] = {}
+    for (inputs, _), folder in folders.items():
+        runs.setdefault(inputs, []).append(folder / "scores.jsonl")
+    scores = {inputs: [run_of(path, examples) for path in paths] for inputs, paths in runs.items()}
+    truth = np.array([bool(turn.label) for turn in examples["test"]])
+    dialogues = [turn.dialogue_id for turn in examples["test"]]
+    found, drawn = classify_turns(truth, dialogues, scores, draws, 0)
+    return InputComparison(epochs, rows, found, compare(drawn, next(iter(scores)), COMPARED))
+
+
+def write_inputs(output: Path, found: InputComparison) -> None:
+    """Write inputs.json and inputs.md."""
+    write_atomically(output / "inputs.json", json.dumps(asdict(found), indent=1) + "\n")
+    write_atomically(output / "inputs.md", "```\n" + found.text() + "\n```\n")
