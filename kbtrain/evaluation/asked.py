@@ -33,7 +33,7 @@ class AskedConfig(ScoringConfig):
     )
 
     def allowed(self) -> Allowed:
-        """What is counted instead of refused."""
+        """Settings of questions that are counted instead of refused."""
         return Allowed(self.allow_trained, self.allow_entities)
 
 

@@ -21,7 +21,7 @@ BySplit = Mapping[Split, Sequence[Example]]
 
 @dataclass(frozen=True)
 class Allowed:
-    """Whether seen questions, and questions about seen entities, are scored and counted instead of refused."""
+    """Permission to score seen questions, and others about seen entities: they are counted, not refused."""
 
     questions: bool = False
     entities: bool = False

@@ -62,11 +62,8 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
     files, left = [], []
     for path in _own_files(folder):
         place = path.relative_to(folder)
-        if (
-            not _is_sent(place)
-            or place.as_posix() == README
-            or (place.name in (TRAINED_ON, TRAINED_ENTITIES) and not hashes)
-        ):
+        hashed = place.name in (TRAINED_ON, TRAINED_ENTITIES)
+        if not _is_sent(place) or place.as_posix() == README or (hashed and not hashes):
             left.append(place.as_posix())
             continue
         (target / place).parent.mkdir(parents=True, exist_ok=True)

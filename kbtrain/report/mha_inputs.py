@@ -14,6 +14,7 @@ from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.gate_folder import ClassifierCard
 from kbtrain.metrics.turns import GateDifference, GateTurns, classify_turns, compare
 from kbtrain.provenance import write_atomically
+from kbtrain.records import Split, TurnExample
 from kbtrain.report.tables import difference_table, gate_table
 from kbtrain.text_table import aligned
 
@@ -80,7 +81,10 @@ def compared_inputs(
     rows = [TrainedInput.of(folder, *key) for key, folder in folders.items()]
     if turns is None:
         return InputComparison(epochs, rows, [], [])
-    examples = {split: labelled_turns(turns, split) for split in ("dev", "test")}
+    examples: dict[Split, list[TurnExample]] = {
+        "dev": labelled_turns(turns, "dev"),
+        "test": labelled_turns(turns, "test"),
+    }
     runs: dict[str, list[Path]] = {}
     for (inputs, _), folder in folders.items():
         runs.setdefault(inputs, []).append(folder / "scores.jsonl")

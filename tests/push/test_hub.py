@@ -63,7 +63,8 @@ def test_a_gate_that_was_sent_scores_as_the_folder_does(hub, gate):
     assert fetched.score(asked) == kbtrain.load_gate(gate).score(asked)
     assert [one.retrieve for one in fetched.decide(asked)] == [False, True]
     assert set(hub.repositories[NAME].files) == {
-        ".gitattributes", "README.md", "gate.json", "tokens.json", "trained_on.txt", "words.safetensors"
+        ".gitattributes", "README.md", "gate.json", "tokens.json", "trained_entities.txt", "trained_on.txt",
+        "words.safetensors",
     }  # fmt: skip
     assert "not sent: environment.json, held_out.jsonl" in told
     assert hub.repositories[NAME].refs["main"] in told[-1]
@@ -271,7 +272,7 @@ def test_a_dry_run_shows_files_and_card_and_asks_nobody(hub, gate, capsys):
     assert cli.main(["push", str(gate), NAME, "--dry-run", "--no-hashes"]) == 0
     out = capsys.readouterr().out
     assert "words.safetensors" in out and "# someone/river-gate" in out and "nothing was sent" in out
-    assert "not sent: environment.json, held_out.jsonl, trained_on.txt" in out
+    assert "not sent: environment.json, held_out.jsonl, trained_entities.txt, trained_on.txt" in out
     assert hub.asked == []
 
 
