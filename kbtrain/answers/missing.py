@@ -14,16 +14,17 @@ _TOLD = "mention|specify|state|say|provide|include|contain|give|tell|indicate"
 _ENGLISH = re.compile(
     rf"^not (?:yet |explicitly )?(?:{_STATED})\b"
     r"|\b(?:is|are|was|were|am|be|been|has|have)(?: not| n t| currently not| still not)(?: yet| explicitly| been)* "
-    rf"(?:{_STATED})\b"
+    rf"(?:{_STATED})\b(?! (?:as|for)\b)"  # "not known as Rome" tells what it is not
     rf"|\b(?:isn|aren|wasn|weren|hasn|haven) t (?:yet |explicitly |been )*(?:{_STATED})\b"
     r"|\b(?:is|are|was|were|remains?|being)(?: still| currently| yet)? (?:unknown|unclear|unanswerable|uncertain)$"
     r"|\b(?:is|are|was|were|remains?)(?: still| currently)? (?:unknown|unclear)"
-    r" (?:in|from|to|at|based|according|because|since|as)\b"
+    r" (?:in|from|to|at|based|according|because|since|as|who|whose|what|when|where|which|why|how|whether|if)\b"
     rf"|\b(?:do|does|did|don|doesn|didn)(?: not| t) (?:explicitly |know$|(?:{_TOLD})\b)"
     r"|\b(?:do|don|does|doesn)(?: not| t) (?:actually )?know\b|\bnot know\b"
     r"|\b(?:can|could)\s?(?:not| t|n t) be (?:determined|answered|found|known|inferred)\b"
     r"|\b(?:can|could)\s?(?:not| t) (?:determine|answer|find|tell)\b"
     r"|\b(?:no|not enough|insufficient) (?:answer|information|mention|evidence)\b|^unanswerable\b"
+    r"|\b(?:none|neither) of (?:these |those )?(?:given |provided )?(?:documents|passages|texts|sources|articles)\b"
 )
 _CHINESE = re.compile(
     r"(?:^|答案|是|为|仍|尚|均|都|还|目前)未知(?:的)?$|不知道|不清楚|不详$|(?:并未|未|没有|没)(?:明确)?(?:被)?"

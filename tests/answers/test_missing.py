@@ -11,6 +11,8 @@ NO_ANSWER = (
     "This cannot be determined from the documents.", "It can't be determined", "The documents do not mention him.",
     "The passage doesn't say who wrote it", "There is no information about this.", "Not enough information",
     "I am not sure.", "His birthplace isn't known", "unanswerable", "The date remains unknown", "We don't know",
+    "None of the documents mention it.", "Neither of these passages says so", "It is unknown who wrote it",
+    "It was unclear when he was born",
     "The author was not explicitly stated", "It is unknown from the documents",
     "未知", "未知。", "答案未知", "答案是未知的。", "不知道", "我不知道。", "文档中没有提到", "文中未提及", "无法确定",
     "生卒年不详", "没有相关信息", "尚未知", "文章并未说明作者是谁",
@@ -20,6 +22,7 @@ ANSWERS = (
     "the film Unknown, 2011 is not it, but Taken", "The Known World", "Nil by Mouth", "NA Sodium", "None but the Brave",
     "Clear and Present Danger", "Knowing", "Into the Unknown", "It was the Unknown Soldier", "No Country for Old Men",
     "Information Society", "Not Without My Daughter", "Say Anything", "Not Fade Away",
+    "It is not known as Rome but Paris", "None of the Above", "Neither of Us",
     "未知死亡", "无锡", "没有", "知道分子", "不夜城",
 )  # fmt: skip
 

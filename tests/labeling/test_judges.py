@@ -98,6 +98,11 @@ def test_an_answer_without_a_verdict_is_one_line(capital: Question) -> None:
     assert grading.graded(capital, " ", {}) is False
 
 
+def test_multiple_choice_keeps_its_own_rule_beside_verdicts(choice: Question) -> None:
+    graded = grade(choice, ["B", "A", "the right one"], {"b": False, "a": True})
+    assert (graded.n_correct, graded.n_abstained, graded.n_unparsed) == (1, 0, 1)
+
+
 def test_each_distinct_answer_is_judged_once(
     capital: Question, answered: Callable[..., SampleSet], tmp_path: Path
 ) -> None:

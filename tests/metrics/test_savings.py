@@ -56,6 +56,15 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
     assert not lucky.certain and steady.accuracy == pytest.approx(0.9)
 
 
+def test_the_first_gate_is_the_one_that_saves_the_most_on_dev() -> None:
+    gates = {
+        "modest": scored(DEV, GOOD[::-1]) | scored(TEST, [0.0] * 10),
+        "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
+    }
+    first, second = savings(DEV, TEST, gates, draws=50)
+    assert (first.gate, first.saved.mean, second.saved.mean) == ("promising", 0.0, 1.0)
+
+
 def test_the_limit_is_what_may_be_lost() -> None:
     known = answers(DEV, "greedy")
     scores = np.array(GOOD)
@@ -73,6 +82,8 @@ def test_intervals_draw_questions_or_whole_clusters() -> None:
     assert alone.change.low < alone.change.mean < alone.change.high
     # half of "a" is searched for, nothing of "b"; each is drawn twice in a quarter of the cases
     assert (grouped.saved.low, grouped.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
+    (whole,) = savings(DEV, TEST, gates, draws=50, clusters=["one"] * 10)
+    assert whole.saved.low == whole.saved.high == whole.saved.mean  # one cluster: nothing to draw
 
 
 def test_no_gate_is_judged_without_dev_questions() -> None:

@@ -24,6 +24,7 @@ def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> Transfe
 def test_a_threshold_holds_where_the_scores_are_alike() -> None:
     found = carry("gate", part("a", 0), part("b", 1), "ratio", 0.4)
     assert found.ratio == pytest.approx(0.4, abs=0.12)  # two samples of 300: 3 standard errors
+    assert carry("gate", part("a", 0), part("b", 1), "ratio", 0.1).ratio == pytest.approx(0.1, abs=0.08)
     assert found.gain.above_zero
     assert not found.shift.alarming
 
