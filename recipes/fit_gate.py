@@ -31,12 +31,8 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FittedConfig
 from kbtrain.training.data import Labelled, read_classifier_data, read_examples
-from kbtrain.training.fitted import finish_single
+from kbtrain.training.fitted import claim_fitted, finish_single
 from kbtrain.training.kept_features import KeptFeatures, by_kept
-from kbtrain.training.run import claim_folder, run_key
-
-NOT_PART = frozenset({"output", "features"})  # keys that decide nothing
-
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 
@@ -66,8 +62,7 @@ def main(config: FitGateConfig) -> None:
     """Look the gate up, bind the folder to this run, fit by each key, write the best."""
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
-    # A gate fitted in seconds is fitted again on demand: its code, which is no part of the key, may have changed.
-    claim_folder(config.output, run_key(config.model_dump(mode="json"), config.train, config.dev, NOT_PART))
+    claim_fitted(config, config.gate, frozenset({"features"}))
     kept = kept_features(config, kind)
     tried = fit_by_keys(config, kind, kept)
     key, areas = best_key(tried, kept)

@@ -27,7 +27,7 @@ from kbtrain.gates.score_stage import attach_hits
 from kbtrain.prompts.kbm import Key
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.data import Labelled
-from kbtrain.training.fitted import FittedGate, KeyedData, finish_fitted, read_keyed
+from kbtrain.training.fitted import FittedGate, KeyedData, claim_fitted, finish_fitted, read_keyed
 
 
 class TrainFeaturesConfig(KeyedFitConfig):
@@ -42,8 +42,9 @@ class TrainFeaturesConfig(KeyedFitConfig):
 
 
 def main(config: TrainFeaturesConfig) -> None:
-    """Read, fit, score the training questions held out, write."""
+    """Bind the folder to this gate, read, fit, score the training questions held out, write."""
     started = time.monotonic()
+    claim_fitted(config, "features", frozenset({"index"}))
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)

@@ -31,7 +31,7 @@ from kbtrain.gates.stack.gate import StackCard, combined, held_out_or_own
 from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample
 from kbtrain.training.config import KeyedFitConfig
-from kbtrain.training.fitted import FittedGate, KeyedData, finish_fitted, read_keyed
+from kbtrain.training.fitted import FittedGate, KeyedData, claim_fitted, finish_fitted, read_keyed
 
 
 class TrainStackConfig(KeyedFitConfig):
@@ -46,6 +46,7 @@ class TrainStackConfig(KeyedFitConfig):
 def main(config: TrainStackConfig) -> None:
     """Read scores, fit, score the same questions held out, write."""
     started = time.monotonic()
+    claim_fitted(config, "stack", frozenset({"run"}))
     data = read_keyed(config)
     if config.fit_on == "dev":
         data = KeyedData(data.dev, data.dev)

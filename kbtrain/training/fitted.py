@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, HeldOut, KeyedCard, write_held_out, write_trained_on
-from kbtrain.provenance import git_state, package_versions, peak_rss_mb
+from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import CARD, Gate, HeldOut, KeyedCard, write_held_out, write_trained_on
+from kbtrain.jsonl import read_json
+from kbtrain.provenance import check_unchanged, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FittedConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
@@ -25,6 +26,7 @@ from kbtrain.training.finish import (
 )
 from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
+from kbtrain.training.run import claim_folder
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,24 @@ def read_keyed(config: KeyedFitConfig) -> KeyedData:
     data = KeyedData(train, dev)
     check_disjoint(data.questions(), data.questions("dev"), config.train, config.dev)
     return data
+
+
+DATA = frozenset({"output", "train", "dev"})  # keys of paths
+
+
+def claim_fitted(config: FittedConfig, kind: str, paths: frozenset[str] = frozenset()) -> None:
+    """Bind the output folder to a gate's kind and settings; ``paths``: keys that say where something lies.
+
+    Data do not bind it: a gate that is fitted in seconds is fitted again where they, or its code, have changed. Raises
+    :class:`UserError` if another gate, or one with other settings, is in the folder.
+    """
+    check_unchanged(config.train, config.dev)
+    card = config.output / CARD
+    there = read_json(card).get("kind") if card.exists() else kind
+    if there != kind:
+        raise UserError(f"{at(card)}: a gate '{there}' is in this folder; choose another output, or delete the folder")
+    settings = config.model_dump(mode="json").items()
+    claim_folder(config.output, {"gate": kind} | {key: value for key, value in settings if key not in DATA | paths})
 
 
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order

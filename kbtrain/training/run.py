@@ -30,6 +30,7 @@ from kbtrain.provenance import (
     meta_path,
     package_versions,
     peak_rss_mb,
+    read_document,
     write_atomically,
 )
 
@@ -51,13 +52,12 @@ def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
     :class:`UserError` naming what differs.
     """
     path = folder / RUN
-    try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")
         return
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{at(path)}: broken JSON; choose another output folder") from None
+    old = read_document(path, "", "choose another output folder")
+    if not isinstance(old, dict):
+        raise UserError(f"{at(path)}: expected a JSON object; choose another output folder")
     new = json.loads(json.dumps(run, default=str))
     differing = [key for key in {**old, **new} if key != MEASURED and old.get(key) != new.get(key)]
     if differing and not trained_here(folder):

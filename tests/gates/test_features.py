@@ -21,6 +21,7 @@ from kbtrain.jsonl import read, write
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
+from kbtrain.training.fitted import claim_fitted
 
 PLACES = ("Rome", "Lima", "Oslo", "Kyiv", "Bern", "Cairo")
 
@@ -199,3 +200,41 @@ def test_bad_input_is_one_line(folder, tmp_path):
         kbtrain.load_gate(tmp_path / "out")
     with pytest.raises(UserError, match="no feature varies"):
         fit_additive([{"x": 1.0}] * 30, [0.0, 1.0] * 15)
+
+
+def config_of(folder, output, **changes):
+    keys = {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl", "index": folder / "bm25", "output": output}
+    return Recipe("features").config(**{**keys, **changes})
+
+
+def test_the_folder_is_bound_to_the_gate_and_its_settings_but_not_to_data_and_places(folder, tmp_path):
+    out = tmp_path / "features"
+    claim_fitted(config_of(folder, out, knots=4), "features", frozenset({"index"}))
+    claim_fitted(config_of(folder, out), "features", frozenset({"index"}))  # nothing is there yet
+    (out / "gate.json").write_text('{"kind": "features"}')
+    (out / "gate.json.meta.json").write_text("{}")
+    with pytest.raises(UserError, match=r"run\.json: another training is in this folder \(knots was \d, is 3\)"):
+        claim_fitted(config_of(folder, out, knots=3), "features", frozenset({"index"}))
+    write(tmp_path / "fewer.jsonl", [question(i) for i in range(50)])
+    elsewhere = config_of(folder, out, train=tmp_path / "fewer.jsonl", index=tmp_path)
+    claim_fitted(elsewhere, "features", frozenset({"index"}))
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "\udcff"])
+@pytest.mark.parametrize("recipe", ["features", "stack"])
+def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe, folder, tmp_path, content):
+    out, more = (
+        tmp_path / "other",
+        {"run": tmp_path, "members": "[features]"} if recipe == "stack" else {"index": folder},
+    )
+    keys = {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl", "output": out, **more}
+    arguments = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
+    out.mkdir()
+    (out / "gate.json").write_text('{"kind": "p_yes"}')
+    with pytest.raises(UserError, match=r"gate\.json: a gate 'p_yes' is in this folder"):
+        Recipe(recipe)(arguments)
+    (out / "gate.json").unlink()
+    (out / "run.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"run\.json: (.*choose another output|not UTF-8)"):
+        Recipe(recipe)(arguments)
+    assert [path.name for path in out.iterdir()] == ["run.json"]

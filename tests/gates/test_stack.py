@@ -70,6 +70,7 @@ def fit(folder, name, **settings):
     arguments = [
         part for key, value in {**keys, **settings}.items() for part in (f"--{key.replace('_', '-')}", str(value))
     ]
+    shutil.rmtree(folder / name, ignore_errors=True)  # it is bound to its settings
     Recipe(name.split("_")[0])(arguments)
 
 
