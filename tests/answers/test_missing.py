@@ -12,7 +12,7 @@ NO_ANSWER = (
     "The passage doesn't say who wrote it", "There is no information about this.", "Not enough information",
     "I am not sure.", "His birthplace isn't known", "unanswerable", "The date remains unknown", "We don't know",
     "None of the documents mention it.", "Neither of these passages says so", "It is unknown who wrote it",
-    "It was unclear when he was born",
+    "It was unclear when he was born", "Sorry, I don't know.", "Ann Lee? I am not sure.",
     "The author was not explicitly stated", "It is unknown from the documents",
     "未知", "未知。", "答案未知", "答案是未知的。", "不知道", "我不知道。", "文档中没有提到", "文中未提及", "无法确定",
     "生卒年不详", "没有相关信息", "尚未知", "文章并未说明作者是谁",

@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, cross_val_score
 from sklearn.preprocessing import SplineTransformer
 from support.recipes import Recipe
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import Additive, Curve, fit_additive, folds, held_out_log_odds
+from kbtrain.gates.features.additive import Additive, Curve, fit_additive, folds, held_out_log_odds, least_loss
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import names, question_features
@@ -115,6 +116,22 @@ def test_the_additive_model_is_scikit_learn_s_logistic_regression_on_hat_functio
     line = LogisticRegression(C=made.strength, max_iter=5000, tol=1e-6)
     line.fit(np.vstack([x, x]), np.repeat([1, 0], 80), sample_weight=np.concatenate([need, 1 - need]))
     assert made.log_odds(rows) == pytest.approx(line.decision_function(x), abs=1e-6)
+
+
+def test_the_penalty_is_the_one_of_the_least_loss_on_questions_left_out():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(60, 4))
+    need = (x[:, 0] + rng.normal(size=60) > 0).astype(float)
+    strengths = (0.001, 0.1, 100.0)
+    losses = [
+        -cross_val_score(
+            LogisticRegression(C=c, max_iter=5000, tol=1e-6), x, need.astype(int), scoring="neg_log_loss",
+            cv=KFold(5, shuffle=True, random_state=0),
+        ).sum()
+        for c in strengths
+    ]  # fmt: skip
+    assert least_loss(strengths, x, need, 0) == strengths[int(np.argmin(losses))]
+    assert max(losses) > 1.05 * min(losses)
 
 
 def test_a_curve_is_straight_between_knots_and_constant_outside():

@@ -174,6 +174,24 @@ def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():
     assert (both.weight[:, 4] == 0).all()
 
 
+def test_a_head_is_scikit_learn_s_regression_on_scaled_states_of_the_layer_that_tells_most():
+    from sklearn.linear_model import Ridge
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng(2)
+    labels = rng.random(60)
+    states = rng.normal(size=(60, 3, 4)) * [1.0, 10.0, 0.1, 3.0] + [0.0, 5.0, -2.0, 1.0]  # of unlike size and mean
+    states[:, 1, 1] += 30 * labels
+    read = lambda layer: states[:, layer]  # noqa: E731
+    fits = fit_layers("ridge", range(3), read, labels)
+    head = fit_head("ridge", fits, 1, read, labels)
+    assert head.layers == (1,)
+    scaler = StandardScaler().fit(states[:, 1])
+    line = Ridge(alpha=fits[1].penalty * 4).fit(scaler.transform(states[:, 1]), labels)
+    found = head.predict(states[:, [1]].astype(np.float32))
+    assert found == pytest.approx(line.predict(scaler.transform(states[:, 1])), abs=1e-5)
+
+
 def test_states_are_kept_and_a_killed_extraction_goes_on(reader, tmp_path, monkeypatch):
     monkeypatch.setattr("kbtrain.gates.probe.states.PER_FILE", 8)
     prompts = reader.prompts(questions(20))

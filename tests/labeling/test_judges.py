@@ -96,6 +96,8 @@ def test_an_answer_without_a_verdict_is_one_line(capital: Question) -> None:
     with pytest.raises(UserError, match=r"question 'q1': no verdict on the answer 'Rome'; run"):
         grading.graded(capital, "Rome", {"paris": True})
     assert grading.graded(capital, " ", {}) is False
+    ungraded = dataclasses.replace(capital, answers=())
+    assert grading.graded(ungraded, "Rome") is None and grading.graded(ungraded, "Rome", {"rome": True}) is None
 
 
 def test_multiple_choice_keeps_its_own_rule_beside_verdicts(choice: Question) -> None:

@@ -23,6 +23,8 @@ def test_the_value_is_scikit_learn_s_with_ties_too():
     assert found["flat"].auroc == found["flat"].auroc.__class__(0.5, 0.5, 0.5)
     assert found["fine"].minus is None
     assert found["tied"].minus.mean == pytest.approx(found["fine"].auroc.mean - found["tied"].auroc.mean)
+    worse = found["flat"].minus  # a score that tells nothing: the difference is above it for certain
+    assert 0 < worse.low < worse.mean < worse.high
     assert (found["fine"].n, found["fine"].n_positive) == (150, int(truth.sum()))
 
 

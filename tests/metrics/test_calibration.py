@@ -57,6 +57,14 @@ def test_isotonic_mends_any_unit_and_keeps_the_order() -> None:
     assert isotonic(truth, scores, np.array([-1e9, 1e9])) == pytest.approx([mended.min(), mended.max()], abs=0.05)
 
 
+def test_scores_are_mended_by_what_dev_teaches_and_by_nothing_else() -> None:
+    """High scores are right on dev, low ones on test: mended by dev, every one is wrong."""
+    low = np.array([0.2, 0.8] * 10)
+    found = calibrated(low > 0.5, low, low < 0.5, low)
+    assert found.isotonic is not None and found.isotonic.brier == pytest.approx(1.0)
+    assert found.raw is not None and found.raw.brier == pytest.approx(0.64)
+
+
 def test_scores_that_are_no_probabilities_are_refused() -> None:
     with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
         calibration(np.array([True]), np.array([1.5]))
