@@ -61,7 +61,7 @@ def test_peers_that_did_other_work_are_not_compared() -> None:
 def test_the_benchmark_runs_on_a_tiny_model(tiny_folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "bench" / "sampling.json"
     given = ("--quick", "--model", tiny_folder, "--dtype", "fp32", "--output", output)
-    run = scripts.run("benchmarks/sampling.py", *given)
+    run = scripts.run("benchmarks/sampling.py", *given, nested=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("| prompts |") and run.stdout.count("HF generate |") == 3
     found = json.loads(output.read_text())
@@ -73,7 +73,7 @@ def test_the_benchmark_runs_on_a_tiny_model(tiny_folder: Path, tmp_path: Path) -
 
 def test_a_dead_peer_is_one_line_that_names_its_log(tmp_path: Path) -> None:
     given = ("--quick", "--model", tmp_path, "--output", tmp_path / "out.json")
-    run = scripts.run("benchmarks/sampling.py", *given)
+    run = scripts.run("benchmarks/sampling.py", *given, nested=True)
     assert run.returncode == 2
     assert run.stderr.strip().splitlines() == [
         f"error: peer 'machine' ended with code 1; see {tmp_path / 'machine.log'}"

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 def test_it_runs_and_prints_the_ratio(tiny_folder, tmp_path) -> None:
     out = tmp_path / "uncertainty.json"
     given = ("--quick", "--model", tiny_folder, "--dtype", "fp32", "--output", out)
-    done = scripts.run("benchmarks/uncertainty.py", *given)
+    done = scripts.run("benchmarks/uncertainty.py", *given, nested=True)
     assert done.returncode == 0, done.stderr
     assert "long: " in done.stdout and "short: " in done.stdout and "target 15" in done.stdout
     found = json.loads(out.read_text())

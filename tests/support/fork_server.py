@@ -2,6 +2,10 @@
 
 A line of JSON asks, a line answers: ``{"script", "argv", "cwd", "env", "stdout", "stderr"}`` gives the child's process
 id, ``{"poll": pid}`` its exit code, or null while it runs. End of input ends the server.
+
+With ``"python"`` (a copy of ``forked_python.py``) what the script itself starts as ``sys.executable`` is a fork, too:
+that program hands its arguments, environment, folder and streams to the socket of this server, named on its command
+line. Killed, it takes its fork along.
 """
 
 from __future__ import annotations
@@ -12,9 +16,13 @@ import importlib
 import json
 import os
 import runpy
+import selectors
+import signal
+import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,41 +57,106 @@ def check_alone() -> None:
         raise RuntimeError(f"threads after the imports: {', '.join(others)}")
 
 
-def serve() -> dict[str, Any]:
-    """Fork a child for each request; returns in the children alone, with the request."""
-    for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
-        answer: int | None
-        if "poll" in request:
-            pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if pid else None
-        else:
-            answer = os.fork()
-            if answer == 0:
+def serve(place: str) -> dict[str, Any]:
+    """Fork a child for each request; returns in the children alone, with the request. ``place``: of the socket."""
+    waiting = selectors.DefaultSelector()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(place)
+    listener.listen(64)
+    waiting.register(sys.stdin, selectors.EVENT_READ, _line)
+    waiting.register(listener, selectors.EVENT_READ, _connection)
+    while True:
+        for key, _ in waiting.select():
+            request: dict[str, Any] | None = key.data(key.fileobj, waiting)
+            if request is not None:
+                waiting.close()
+                listener.close()
                 return request
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    sys.exit()
+
+
+def _line(stdin: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
+    """One line of the client; the request in a child, None in the server."""
+    line = os.read(stdin.fileno(), 1 << 20)  # the client waits for each answer: one line at a time
+    while line and not line.endswith(b"\n"):
+        line += os.read(stdin.fileno(), 1 << 20)
+    if not line:
+        sys.exit()
+    request: dict[str, Any] = json.loads(line)
+    answer: int | None
+    if "poll" in request:
+        pid, status = os.waitpid(request["poll"], os.WNOHANG)
+        answer = os.waitstatus_to_exitcode(status) if pid else None
+    else:
+        answer = os.fork()
+        if answer == 0:
+            return request
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    return None
+
+
+def _connection(listener: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
+    """A request of ``forked_python.py``: JSON and three streams. The answer is the exit code, once there is one."""
+    asking, _ = listener.accept()
+    text, streams, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+    while not text.endswith(b"\n"):
+        text += asking.recv(1 << 20)
+    pid = os.fork()
+    if pid == 0:
+        asking.close()
+        return {**json.loads(text), "streams": streams}
+    for stream in streams:
+        os.close(stream)
+    ended = os.pidfd_open(pid)
+
+    def killed(*_: object) -> None:
+        waiting.unregister(asking)
+        os.kill(pid, signal.SIGKILL)
+
+    def over(*_: object) -> None:
+        waiting.unregister(ended)
+        os.close(ended)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with suppress(KeyError):
+            waiting.unregister(asking)
+        with suppress(OSError):  # who asked was killed
+            asking.sendall(f"{code}\n".encode())
+        asking.close()
+
+    waiting.register(asking, selectors.EVENT_READ, killed)  # it never writes again: its end is what can be read
+    waiting.register(ended, selectors.EVENT_READ, over)
+    return None
 
 
 def become(request: dict[str, Any]) -> None:
     """Give this process the streams, folder, environment and arguments of a fresh ``python script argv``."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    streams = os.open(os.devnull, os.O_RDONLY), os.open(request["stdout"], flags), os.open(request["stderr"], flags)
+    streams = request.get("streams") or (
+        os.open(os.devnull, os.O_RDONLY), os.open(request["stdout"], flags), os.open(request["stderr"], flags)
+    )  # fmt: skip
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the server's has read ahead
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.executable = request.get("python") or sys.executable
     sys.argv = [request["script"], *request["argv"]]
-    sys.path[0] = os.path.dirname(os.path.abspath(request["script"]))
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(request["script"]))
 
 
 def exit_code(script: str) -> int:
-    """Run the script as ``__main__``; its exit code, its error told as Python tells it."""
+    """Run the script, or the module after ``-m``, as ``__main__``; its error is told as Python tells it."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        if script == "-m":
+            if not sys.flags.safe_path:
+                sys.path[0] = os.getcwd()
+            del sys.argv[0]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         if ended.code is not None and not isinstance(ended.code, int):
             sys.stderr.write(f"{ended.code}\n")
@@ -100,7 +173,7 @@ if __name__ == "__main__":
         importlib.import_module(name)
     check_alone()
     gc.freeze()
-    asked = serve()
+    asked = serve(sys.argv[1])
     become(asked)
     code = exit_code(asked["script"])
     # as the end of Python, but for the tearing down of 5,000 imported modules: it costs 0.5 s

@@ -77,12 +77,15 @@ class Script:
 
 def run(
     script: Path | str, *argv: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT, fresh: bool = False,
-    timeout: float = 300.0,
+    timeout: float = 300.0, nested: bool = False,
 ) -> Done[str]:  # fmt: skip
-    """Run ``python script argv`` to its end. ``script`` is relative to the repository; ``env`` adds to os.environ."""
+    """Run ``python script argv`` to its end. ``script`` is relative to the repository; ``env`` adds to os.environ.
+
+    ``nested``: what the script starts as ``sys.executable`` is forked as well.
+    """
     if fresh:
         return run_command(sys.executable, str(ROOT / script), *argv, env=env, cwd=cwd, timeout=timeout)
-    started = start(script, *argv, env=env, cwd=cwd)
+    started = start(script, *argv, env=env, cwd=cwd, nested=nested)
     code = started.wait(timeout)
     return Done(started.args, code, started.stdout, started.stderr)
 
@@ -100,24 +103,31 @@ def run_command(
     return done
 
 
-def start(script: Path | str, *argv: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Script:
-    """Start ``python script argv`` and go on."""
+def start(
+    script: Path | str, *argv: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT, nested: bool = False
+) -> Script:
+    """Start ``python script argv``, or ``python -m argv`` for the script ``-m``, and go on; see :func:`run`."""
     environment = {**os.environ, **(env or {})}
     changed = [name for name in AT_IMPORT if environment.get(name) != os.environ.get(name)]
     if changed:
         raise ValueError(f"read at the start of Python, which is over: {', '.join(changed)}; give fresh=True")
-    return _server().start(ROOT / script, [str(part) for part in argv], environment, cwd)
+    path = script if script == "-m" else str(ROOT / script)
+    return _server().start(path, [str(part) for part in argv], environment, cwd, nested)
 
 
-class _Server:
-    """The client's side of fork_server.py."""
+class Server:
+    """The client's side of fork_server.py; ``python`` is the interpreter, with the environment variables ``env``."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="scripts-")
+        here = Path(__file__).parent
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            [str(python), str(here / "fork_server.py"), f"{self.folder.name}/socket"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env,
         )  # fmt: skip
+        self.python = Path(self.folder.name, "python")
+        self.python.write_text(f"#!{sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
+        self.python.chmod(0o755)
         self.n = 0
 
     def ask(self, request: dict[str, object]) -> int | None:
@@ -127,12 +137,14 @@ class _Server:
         answer: int | None = json.loads(self.process.stdout.readline() or "null")
         return answer
 
-    def start(self, script: Path, argv: list[str], environment: dict[str, str], cwd: Path) -> Script:
+    def start(
+        self, script: Path | str, argv: list[str], environment: dict[str, str], cwd: Path, nested: bool = False
+    ) -> Script:
         self.n += 1
         out, err = (Path(self.folder.name) / f"{self.n}.{end}" for end in ("out", "err"))
         pid = self.ask({
             "script": str(script), "argv": argv, "env": environment, "cwd": str(cwd), "stdout": str(out),
-            "stderr": str(err),
+            "stderr": str(err), "python": str(self.python) if nested else None,
         })  # fmt: skip
         if pid is None:
             raise RuntimeError(f"the fork server is gone (exit code {self.process.poll()}); its message is above")
@@ -147,8 +159,8 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
-    server = _Server()
+def _server() -> Server:
+    server = Server()
     atexit.register(server.close)
     return server
 

@@ -1,0 +1,28 @@
+"""Python for the scripts that a script starts: its arguments go to a fork server, whose child has its streams.
+
+The client writes this file behind a first line that names the interpreter and beside the server's socket.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+server = socket.socket(socket.AF_UNIX)
+server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
+arguments = sys.argv[1:]
+while arguments[0] in ("-u", "-I"):
+    del arguments[0]
+request = {"script": arguments[0], "argv": arguments[1:], "cwd": os.getcwd(), "env": dict(os.environ),
+           "python": os.path.abspath(__file__)}  # fmt: skip
+text = json.dumps(request).encode() + b"\n"
+sent = socket.send_fds(server, [text[: 1 << 16]], [0, 1, 2])
+server.sendall(text[sent:])
+for number in (0, 1, 2):
+    os.close(number)
+code = int(server.makefile().readline() or -signal.SIGKILL)
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+    os.kill(os.getpid(), -code)
+os._exit(code)
