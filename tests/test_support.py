@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -82,3 +83,34 @@ def test_a_failed_test_tells_its_commands(tmp_path: Path) -> None:
     assert done.returncode == 1
     told = done.stdout[done.stdout.index("- command -") :]
     assert "eval/score.py --nothing\nexit code 2\nerror: command line: unknown argument '--nothing'" in told
+
+
+NESTED = """
+import json, signal, subprocess, sys, time
+say = [sys.executable, "said.py", "a b"]
+one = subprocess.run(say, input="in", capture_output=True, text=True)
+other = subprocess.run([sys.executable, "-u", "-m", "said"], input="", capture_output=True, text=True)
+waiting = subprocess.Popen(say + ["--wait"], stdout=subprocess.PIPE, text=True)
+pid = int(waiting.stdout.readline())
+waiting.kill()
+print(json.dumps([one.stdout, one.stderr, one.returncode, other.returncode, waiting.wait(), pid]))
+"""
+SAID = """
+import os, sys, time
+if "--wait" in sys.argv:
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+print(sys.argv[1:], sys.stdin.read(), "torch" in sys.modules)
+sys.exit(f"{len(sys.argv)} words" if len(sys.argv) > 1 else 3)
+"""
+
+
+def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_path: Path) -> None:
+    for name, text in (("outer.py", NESTED), ("said.py", SAID)):
+        (tmp_path / name).write_text(text)
+    done = scripts.run(tmp_path / "outer.py", cwd=tmp_path, nested=True)
+    assert done.returncode == 0, done.stderr
+    *said, pid = json.loads(done.stdout)
+    assert said == ["['a b'] in True\n", "2 words\n", 1, 3, -signal.SIGKILL]
+    while Path(f"/proc/{pid}").exists():  # killed, it takes its fork along
+        time.sleep(0.005)

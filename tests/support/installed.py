@@ -6,38 +6,68 @@ kbtrain come along); kbtrain itself, its scripts and its command come from the w
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
+from support.scripts import Server
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def environment() -> Path:
+    """The virtual environment, once in a process of the suite."""
+    made = tempfile.TemporaryDirectory(prefix="installed-")
+    atexit.register(made.cleanup)
+    folder, venv = Path(made.name), Path(made.name, "venv")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("kbtrain-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    (packages,) = (venv / "lib").glob("python*/site-packages")
+    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-index", "--disable-pip-version-check", str(wheel)], check=True, env=clean())
+    return venv
+
+
+def clean() -> dict[str, str]:
+    """Environment variables that lead to no other installation."""
+    kept = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
+    return kept | {"PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _server() -> Server:
+    server = Server(environment() / "bin" / "python", clean())
+    atexit.register(server.close)
+    return server
 
 
 class Installed:
     """An environment with the wheel; commands run in ``folder``, which is empty at first and outside the clone."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.bin = folder / "work", folder / "venv" / "bin"
+        self.folder, self.bin = folder / "work", environment() / "bin"
         self.folder.mkdir()
-        build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-        (wheel,) = folder.glob("kbtrain-*.whl")
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-        (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-        (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet", "--no-deps"]
-        subprocess.run([*pip, "--no-index", "--disable-pip-version-check", str(wheel)], check=True, env=self.env())
+        (packages,) = (environment() / "lib").glob("python*/site-packages")
         self.package = packages / "kbtrain"
-
-    def env(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
-        return kept | {"PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in its folder; ``more`` are environment variables."""
-        program, env = str(self.bin / command[0]), self.env() | more
+        program, env = str(self.bin / command[0]), clean() | more
         return subprocess.run(
             [program, *command[1:]], cwd=self.folder, env=env, capture_output=True, text=True, check=False
         )
+
+    def forked(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """As :meth:`run`, but Python with torch imported is there already, for all that the command starts."""
+        path, env = self.bin / command[0], clean() | more
+        started = _server().start(path, list(command[1:]), env, self.folder, nested=True)
+        return subprocess.CompletedProcess(started.args, started.wait(), started.stdout, started.stderr)

@@ -1,6 +1,6 @@
 """Order and places of the tests: file by file, the slow files first, so that no process waits at the end for another.
 
-A file stays in one process, as its fixtures do; the two files of Ray share one cluster, so they share a process.
+A file stays in one process, as its fixtures do; files that share a cluster or an installation share a process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from xdist.scheduler import LoadFileScheduling
 
 # Files that take more than about 8 s of CPU, the slowest first: by `pytest --durations` on two idle cores.
 SLOW = (
+    "test_wheel.py",
+    "test_own_data.py",
     "recipes/test_deepspeed.py",
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
@@ -22,9 +24,7 @@ SLOW = (
     "benchmarks/test_sampling_benchmark.py",
     "plan/test_plan.py",
     "test_chain.py",
-    "test_own_data.py",
     "test_packaging.py",
-    "test_wheel.py",
     "test_cli.py",
     "data_gen/test_turns.py",
     "data_gen/test_label.py",
@@ -70,6 +70,10 @@ SLOW = (
     "test_support.py",
     "test_scripts.py",
 )
+TOGETHER = {  # files whose slow fixture is one for the process
+    "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py"),
+    "installed": ("test_wheel.py", "test_own_data.py"),
+}
 PLACE = {name: place for place, name in enumerate(SLOW)}
 
 
@@ -82,4 +86,5 @@ class SlowFilesFirst(LoadFileScheduling):
     """Whole files to whoever is free, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "ray" if "distributed/test_ray_" in nodeid else super()._split_scope(nodeid)
+        file = nodeid.split("::")[0].removeprefix("tests/")
+        return next((name for name, files in TOGETHER.items() if file in files), super()._split_scope(nodeid))

@@ -35,8 +35,8 @@ asked: list[Script | Done[str]] = []  # by the test that runs now: a failed test
 class Script:
     """A script that was started: what ``subprocess.Popen`` offers, with the output in files."""
 
-    def __init__(self, command: Sequence[str], pid: int, out: Path, err: Path) -> None:
-        self.args, self.pid = list(command), pid
+    def __init__(self, server: Server, command: Sequence[str], pid: int, out: Path, err: Path) -> None:
+        self.args, self.pid, self._server = list(command), pid, server
         self.returncode: int | None = None
         self._out, self._err = out, err
 
@@ -52,7 +52,7 @@ class Script:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _server().ask({"poll": self.pid})
+            self.returncode = self._server.ask({"poll": self.pid})
         return self.returncode
 
     def wait(self, timeout: float = 300.0) -> int:
@@ -148,7 +148,7 @@ class Server:
         })  # fmt: skip
         if pid is None:
             raise RuntimeError(f"the fork server is gone (exit code {self.process.poll()}); its message is above")
-        asked.append(Script([sys.executable, str(script), *argv], pid, out, err))
+        asked.append(Script(self, [sys.executable, str(script), *argv], pid, out, err))
         return asked[-1]
 
     def close(self) -> None:
