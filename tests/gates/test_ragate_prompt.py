@@ -109,3 +109,16 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_turns(model):
 def test_knowledge_that_was_never_found_is_told(model):
     with pytest.raises(UserError, match="example 'train0:1': no 'know' there"):
         RagatePrompt(*model, with_knowledge=True).score([turn(0)])
+
+
+def test_the_prompt_that_is_scored_has_the_examples_and_the_knowledge_that_were_asked_for(model):
+    network, tokenizer = model
+    known = turn(0, knowledge=(Hit("s", "Museum", "opens at nine", 1.0),))
+    for shots in ("zero_shot", "in_context"):
+        for with_knowledge in (False, True):
+            gate = RagatePrompt(network, tokenizer, shots, with_knowledge, max_length=4096)
+            asked = gate.prompts.encode(known).prompt
+            text = ragate_prompt(
+                "USER: Tell me about the museum", shots, "Museum opens at nine" if with_knowledge else None
+            )
+            assert tokenizer.decode(asked) == render_chat(tokenizer, text)

@@ -110,6 +110,12 @@ def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -
         assert np.isnan(area) if expected is None else area == pytest.approx(expected)
 
 
+def test_questions_of_one_cluster_are_drawn_together_wherever_they_stand() -> None:
+    (counts,) = question_counts(5, 50, 3, ["b", "a", "b", "c", "a"])
+    assert (counts[:, 0] == counts[:, 2]).all() and (counts[:, 1] == counts[:, 4]).all()
+    assert ((counts[:, 0] + counts[:, 1] + counts[:, 3]) == 3).all() and len(np.unique(counts[:, 3])) > 2
+
+
 def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_by_clusters() -> None:
     rng, hits = np.random.default_rng(8), np.zeros(2)
     clusters = [f"entity{i // 4}" for i in range(240)]
