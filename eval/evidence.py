@@ -25,18 +25,16 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.evaluation import evidence as ev
-from kbtrain.labeling.examples import example
+from kbtrain.evaluation.evidence import RIVAL
+from kbtrain.evaluation.evidence_sheet import Sheet, sheet_of
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_result
-from kbtrain.questions.data_sets.outcomes import Judged, read_judged
-from kbtrain.records import GateExample
-from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.questions.data_sets.outcomes import Grading
+from kbtrain.report.evidence import learning_figure, markdown, transfer_figure
 
-RIVAL = "adaptive_rag_t5"
 STACKS = {"stack": ("features", "encoder", "reader"), "stack_set": ("data_set", "features", "encoder", "reader")}
-STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly the same
 
 
 class EvidenceConfig(Config):
@@ -53,35 +51,15 @@ class EvidenceConfig(Config):
         return (self.out,)
 
 
-@dataclasses.dataclass(frozen=True)
-class Sheet:
-    """Questions, places of train and test among them, and what gates read of each."""
-
-    rows: list[Judged]
-    train: list[int]
-    test: list[int]
-    data_sets: list[str]
-    fits: dict[str, ev.Fit]
-
-    def right(self, model: str, grading: Any, retrievals: Any) -> Floats:
-        """(questions,): 1 where the model's answer is right."""
-        return np.array([float(row.right[model, grading][retrievals]) for row in self.rows])
-
-    def score(self, name: str) -> Floats:
-        """(questions,): a published number, NaN where a row lacks it."""
-        return np.array([row.scores.get(name, np.nan) for row in self.rows])
-
-
 def main(config: EvidenceConfig) -> None:
     """Read, fit, choose, measure, write, say."""
     started = time.monotonic()
-    sheet = sheet_of(config)
+    sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out)
     document = {
         "main": main_table(config, sheet),
         "models": models(config, sheet),
         "learning_curve": learning(config, sheet),
     }
-    config.out.mkdir(parents=True, exist_ok=True)
     write_atomically(config.out / "evidence.md", markdown(document))
     write_atomically(config.out / "learning.svg", learning_figure(document["learning_curve"]))
     write_atomically(config.out / "transfer.svg", transfer_figure(document["models"]))
@@ -92,63 +70,6 @@ def main(config: EvidenceConfig) -> None:
     print(markdown(document))
     print(f"{len(sheet.train)} training and {len(sheet.test)} test questions in {time.monotonic() - started:.0f} s "
           f"-> {config.out}")  # fmt: skip
-
-
-def sheet_of(config: EvidenceConfig) -> Sheet:
-    """Everything that is computed once: features, embeddings, states."""
-    rows = list(read_judged(config.path))
-    asked = [example(row.question, None) for row in rows]
-    sets = [row.question.dataset for row in rows]
-    fits = {"data_set": ev.of_set(sets), "features": ev.of_features(feature_table(config, asked))}
-    fits["encoder"] = ev.of_vectors([encoded(config, asked)])
-    fits["reader"] = ev.of_vectors(reader_states(config, asked))
-    fits["reader_by_set"] = ev.per_set(fits["reader"], sets)
-    fits["features_by_set"] = ev.per_set(fits["features"], sets)
-    places = {part: [i for i, row in enumerate(rows) if row.question.split == part] for part in ("train", "test")}
-    return Sheet(rows, places["train"], places["test"], sets, fits)
-
-
-def feature_table(config: EvidenceConfig, asked: Sequence[GateExample]) -> list[Any]:
-    from kbtrain.gates.features.frequencies import Frequencies
-    from kbtrain.gates.features.gate import feature_rows
-    from kbtrain.retrieval.bm25 import build_index
-    from kbtrain.retrieval.corpus import read_passages
-    from kbtrain.retrieval.tokens import Tokens
-
-    index = config.out / "bm25"
-    if not index.exists():
-        build_index(read_passages(config.corpus), index, Tokens())
-    return feature_rows(Frequencies.of_index(index), asked, after_search=False)
-
-
-def encoded(config: EvidenceConfig, asked: Sequence[GateExample]) -> Any:
-    from kbtrain.gates.encoder.probe import ProbeInput, embeddings
-    from kbtrain.models.encoders import open_body
-
-    kept = config.out / "encoder.npy"
-    if not kept.exists():
-        body, tokenizer = open_body(config.encoder, "fp32", "cpu")
-        np.save(kept, embeddings(body, ProbeInput(tokenizer, 128), asked).astype(np.float32))
-    return np.load(kept)
-
-
-def reader_states(config: EvidenceConfig, asked: Sequence[GateExample]) -> list[Any]:
-    """States of the reader's layers under its own prompt of the question."""
-    from kbtrain.gates.probe.gate import Reader, state_facts
-    from kbtrain.gates.probe.states import StateStore, prompt_key
-    from kbtrain.models.adapters import base_fingerprint
-    from kbtrain.models.load import load_model, name_of
-
-    model, tokenizer = load_model(config.reader, "auto", "cpu")
-    prompts = Reader(model, tokenizer).prompts(asked)
-    facts = state_facts(base_fingerprint(config.reader), name_of(model.dtype))
-    store = StateStore(config.out / "states", facts)
-    with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
-        for n in store.extract(model, prompts):
-            bar.update(n)
-    depth = int(model.config.get_text_config().num_hidden_layers)
-    keys = [prompt_key(ids) for ids in prompts]
-    return [store.layer(keys, layer) for layer in range(STEP - 1, depth, STEP)]
 
 
 def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -236,7 +157,7 @@ def models(config: EvidenceConfig, sheet: Sheet, gate: str = "stack_set") -> dic
     """By exact match: agreement between models; one gate fitted to each, used for each; decisions at its threshold."""
     names = [name for name in dict.fromkeys(m for m, _ in sheet.rows[-1].right) if (name, "published") in
              sheet.rows[0].right]  # fmt: skip
-    grading = {name: "em" if (name, "em") in sheet.rows[0].right else "published" for name in names}
+    grading: dict[str, Grading] = {name: "em" if (name, "em") in sheet.rows[0].right else "published" for name in names}
     test, train = np.array(sheet.test), np.array(sheet.train)
     right = {name: {r: sheet.right(name, grading[name], r) for r in ("none", "one")} for name in names}
     scored, decided = {}, {}
@@ -288,90 +209,6 @@ def learning(config: EvidenceConfig, sheet: Sheet) -> list[dict[str, Any]]:
                 for name, figures in found.items()
             ]  # fmt: skip
     return points
-
-
-def markdown(document: Mapping[str, Any]) -> str:
-    """Tables of the page."""
-    table, lines = document["main"], []
-    lines += [f"Answers of {table['model']}, published grading; chosen by cross-validation: `{table['chosen']}`.", ""]
-    lines += ["| gate | area, cross-validated | minus data set only | area, test | minus data set only | minus T5 | "
-              "AUROC wrong | needed |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    pooled = table["parts"]["all"]["gates"]
-    for name, one in pooled.items():
-        cv = table["cross_validated"].get(name)
-        over = table["cross_validated_minus_data_set"].get(name)
-        cells = [text(cv), text(over), text(one["area"]), text(one["minus"].get("data_set")),
-                 text(one["minus"].get(RIVAL)), f"{one['auroc_wrong']:.3f}", f"{one['auroc_needed']:.3f}"]  # fmt: skip
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    for part, found in table["parts"].items():
-        if part != "all":
-            lines += ["", f"{part}, {found['n']}: never {found['never']:.3f}, always {found['always']:.3f}, oracle "
-                      f"{found['oracle']:.3f}", "", "| gate | area, test | minus SeaKR | AUROC wrong | needed |",
-                      "|---|---|---|---|---|"]  # fmt: skip
-            for name, one in found["gates"].items():
-                lines.append(f"| `{name}` | {text(one['area'])} | {text(one['minus'].get('seakr'))} | "
-                             f"{one['auroc_wrong']:.3f} | {one['auroc_needed']:.3f} |")  # fmt: skip
-    lines += ["", *decision_rows({name: one for name, one in table["decisions"].items()})]
-    found = document["models"]
-    lines += ["", "| model | never | always | mended | broken |", "|---|---|---|---|---|"]
-    lines += [f"| {name} | {one['none']:.3f} | {one['one']:.3f} | {one['mended']} | {one['broken']} |"
-              for name, one in found["accuracy"].items()]  # fmt: skip
-    lines += ["", *decision_rows(found["decisions"]), ""]
-    sources = [*found["accuracy"], "data_set"]
-    lines += ["| used for (trained on) | " + " | ".join(sources) + " |", "|---" * (len(sources) + 1) + "|"]
-    lines += [f"| {target} | " + " | ".join(text(row[source]) for source in sources) + " |"
-              for target, row in found["transfer"].items()]  # fmt: skip
-    lines += ["", "| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
-    lines += [f"| {pair} | {text(one['wrong'])} | {text(one['needed'])} |" for pair, one in found["agreement"].items()]
-    return "\n".join(lines) + "\n"
-
-
-def decision_rows(decisions: Mapping[str, Any]) -> list[str]:
-    lines = ["| gate | accuracy | searched | minus never | minus always | minus random | questions for 2 points |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
-    for name, one in decisions.items():
-        cells = [f"{one['accuracy']:.3f}", f"{one['searched']:.0%}", *(text(one[f"minus_{k}"]) for k in
-                 ("never", "always", "random")), f"{one['questions_for_two_points']:,}"]  # fmt: skip
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    return lines
-
-
-def text(value: Mapping[str, float] | None) -> str:
-    """A value with its interval."""
-    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
-
-
-def learning_figure(points: Sequence[Mapping[str, Any]]) -> str:
-    made, axes = new_figure(6.4, 3.4)
-    for colour, gate in zip(("grey", "blue", "orange"), ("data_set", "features", "reader"), strict=True):
-        found = [p for p in points if p["gate"] == gate]
-        sizes = sorted({p["n"] for p in found})
-        means = [float(np.mean([p["area"] for p in found if p["n"] == n])) for n in sizes]
-        axes.plot(sizes, means, color=COLOURS[colour], label=gate)
-        axes.plot([p["n"] for p in found], [p["area"] for p in found], ".", color=COLOURS[colour], markersize=4)
-    axes.axhline(0, color=COLOURS["grey"], linewidth=1)
-    axes.set_xlabel("labelled training questions")
-    axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(fontsize=8, frameon=False)
-    return page(made)
-
-
-def transfer_figure(found: Mapping[str, Any]) -> str:
-    made, axes = new_figure(6.4, 3.4)
-    targets = list(found["transfer"])
-    for k, (colour, source) in enumerate(zip(("blue", "orange", "green", "red", "grey"), [*targets, "data_set"],
-                                             strict=False)):  # fmt: skip
-        values = [found["transfer"][target][source] for target in targets]
-        places = [i + (k - 2) * 0.14 for i in range(len(targets))]
-        ends = [[v["mean"] - v["low"] for v in values], [v["high"] - v["mean"] for v in values]]
-        label = source if source == "data_set" else f"trained on {source}"
-        axes.errorbar(places, [v["mean"] for v in values], yerr=ends, fmt="o", markersize=4, color=COLOURS[colour],
-                      label=label)  # fmt: skip
-    axes.axhline(0, color=COLOURS["grey"], linewidth=1)
-    axes.set_xticks(range(len(targets)), targets)
-    axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(fontsize=7, frameon=False)
-    return page(made)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from support import scripts
+from tiny_kbm import make_folder
+from tiny_turns import bert_folder
 
 from kbtrain.evaluation import evidence as ev
 
@@ -65,3 +72,51 @@ def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equa
     assert abs(ev.kappa(none[:200], rng.integers(0, 2, 200).astype(float)).mean) < 0.2
     held, outer = ev.stacked([gains[:200]], [gains[200:]], gains[:200])
     assert np.corrcoef(held, gains[:200])[0, 1] > 0.9 and np.corrcoef(outer, gains[200:])[0, 1] > 0.9
+
+
+def row(i: int, rng: np.random.Generator) -> dict[str, Any]:
+    """A question of one of two sets, whose word "old" says that a search mends the answers of both models."""
+    old = bool(rng.random() < 0.5)
+    dataset, mends = ("nq", "hotpotqa")[i % 2], old and rng.random() < 0.9
+    right = {"none": int(not mends and rng.random() < 0.7), "one": int(mends or rng.random() < 0.5), "many": 1}
+    flipped = {name: 1 - value if rng.random() < 0.2 else value for name, value in right.items()}
+    seakr = {"last_step_eigen_score": float(-old)} if dataset == "hotpotqa" else {"eigen_score": float(old)}
+    return {
+        "id": f"q{i}", "dataset": dataset, "split": "test" if i % 3 == 0 else "train", "answers": ["Ann"],
+        "question": f"who wrote the {'old' if old else 'new'} book number {i} of the town?",
+        "llms": {"big": {**right, **{f"em_{name}": value for name, value in right.items()}}, "small": flipped},
+        "seakr": seakr, "adaptive_rag_t5": {"pA": float(rng.random()), "pB": 0.4, "pC": 0.1},
+    }  # fmt: skip
+
+
+def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    path, corpus, out = tmp_path / "outcomes.jsonl", tmp_path / "passages.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps(row(i, rng)) + "\n" for i in range(150)))
+    corpus.write_text("".join(json.dumps({"id": f"p{i}", "title": f"T{i}", "text": f"the old town {i}"}) + "\n"
+                              for i in range(20)))  # fmt: skip
+    module = scripts.load("eval/evidence.py")
+    reader = make_folder(tmp_path / "reader", num_hidden_layers=2)
+    settings = {"path": path, "corpus": corpus, "reader": str(reader), "encoder": str(bert_folder(tmp_path / "bert")),
+                "model": "big", "sizes": [40], "draws": 1, "out": out}  # fmt: skip
+    monkeypatch.setattr(ev, "DRAWS", 60)
+    config = module.EvidenceConfig.model_validate(settings)
+    module.main(config)
+    assert "100 training and 50 test questions" in capsys.readouterr().out
+    found = json.loads((out / "evidence.json").read_text())
+    pooled = found["main"]["parts"]["all"]["gates"]
+    assert pooled["features"]["area"]["low"] > 0 and pooled["features"]["auroc_needed"] > 0.7  # "old" is rare, and read
+    assert set(found["main"]["parts"]) == {"all", "nq", "hotpotqa", "with_direct_seakr"}
+    assert set(found["models"]["transfer"]) == {"big", "small"} and "adaptive_rag_t5" in found["main"]["decisions"]
+    assert {point["n"] for point in found["learning_curve"]} == {40, 100}
+    page = (out / "evidence.md").read_text()
+    assert f"chosen by cross-validation: `{found['main']['chosen']}`" in page and (out / "transfer.svg").exists()
+
+    kept = {p.name for p in out.glob("*-*")}
+    with corpus.open("a") as file:
+        file.write(json.dumps({"id": "p", "title": "T", "text": "another passage"}) + "\n")
+    module.sheet_of(path, corpus, config.reader, config.encoder, out)
+    more = {p.name for p in out.glob("*-*")} - kept
+    assert len(kept) == 2 and [name.partition("-")[0] for name in more] == ["bm25"]  # embeddings are those of before

@@ -1,0 +1,116 @@
+"""Published verdicts beside what gates read of their questions: features, embeddings, a small model's states.
+
+What takes minutes is kept in a folder, each under a name that changes with what it was made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kbtrain.evaluation import evidence as ev
+from kbtrain.files import replacing
+from kbtrain.labeling.examples import example
+from kbtrain.progress import progress_bar
+from kbtrain.provenance import file_sha256
+from kbtrain.questions.data_sets.outcomes import Grading, Judged, Retrievals, read_judged
+from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kbtrain.arrays import Floats
+    from kbtrain.gates.features.additive import Row
+
+STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly the same
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Questions, places of train and test among them, and what gates read of each."""
+
+    rows: list[Judged]
+    train: list[int]
+    test: list[int]
+    data_sets: list[str]
+    fits: dict[str, ev.Fit]
+
+    def right(self, model: str, grading: Grading, retrievals: Retrievals) -> Floats:
+        """(questions,): 1 where the model's answer is right."""
+        return np.array([float(row.right[model, grading][retrievals]) for row in self.rows])
+
+    def score(self, name: str) -> Floats:
+        """(questions,): a published number, NaN where a row lacks it."""
+        return np.array([row.scores.get(name, np.nan) for row in self.rows])
+
+
+def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path) -> Sheet:
+    """Everything that is computed once. ``reader``, ``encoder``: models that see the question alone; ``folder``: where
+    index, embeddings and states are kept. Raises :class:`~kbtrain.errors.UserError`.
+    """
+    rows = list(read_judged(path))
+    asked = [example(row.question, None) for row in rows]
+    sets = [row.question.dataset for row in rows]
+    fits = {"data_set": ev.of_set(sets), "features": ev.of_features(_features(corpus, folder, asked))}
+    fits["encoder"] = ev.of_vectors([_embedded(encoder, folder, asked)])
+    fits["reader"] = ev.of_vectors(_states(reader, folder, asked))
+    fits["reader_by_set"] = ev.per_set(fits["reader"], sets)
+    fits["features_by_set"] = ev.per_set(fits["features"], sets)
+    places = {part: [i for i, row in enumerate(rows) if row.question.split == part] for part in ("train", "test")}
+    return Sheet(rows, places["train"], places["test"], sets, fits)
+
+
+def _features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[Row]:
+    from kbtrain.gates.features.frequencies import Frequencies
+    from kbtrain.gates.features.gate import feature_rows
+    from kbtrain.retrieval.bm25 import build_index
+    from kbtrain.retrieval.corpus import read_passages
+    from kbtrain.retrieval.tokens import Tokens
+
+    index = folder / f"bm25-{file_sha256(corpus)[:12]}"
+    if not index.exists():
+        build_index(read_passages(corpus), index, Tokens())
+    return feature_rows(Frequencies.of_index(index), asked, after_search=False)
+
+
+def _embedded(encoder: str, folder: Path, asked: Sequence[GateExample]) -> NDArray[np.float32]:
+    """(questions, d): embeddings by a pretrained encoder as it is."""
+    from kbtrain.gates.encoder.probe import ProbeInput, embeddings
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.models.encoders import open_body
+
+    facts = [base_fingerprint(encoder), *(one.question for one in asked)]
+    made_of = hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()
+    kept = folder / f"encoder-{made_of[:12]}.npy"
+    if not kept.exists():
+        body, tokenizer = open_body(encoder, "fp32", "cpu")
+        made = embeddings(body, ProbeInput(tokenizer, 128), asked).astype(np.float32)
+        with replacing(kept) as partial, partial.open("wb") as file:
+            np.save(file, made)
+    found: NDArray[np.float32] = np.load(kept)
+    return found
+
+
+def _states(reader: str, folder: Path, asked: Sequence[GateExample]) -> list[NDArray[np.float32]]:
+    """(questions, d) of each layer that is tried, under the reader's own prompt of the question."""
+    from kbtrain.gates.probe.gate import Reader, state_facts
+    from kbtrain.gates.probe.states import StateStore, prompt_key
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.models.load import load_model, name_of
+
+    model, tokenizer = load_model(reader, "auto", "cpu")
+    prompts = Reader(model, tokenizer).prompts(asked)
+    store = StateStore(folder / "states", state_facts(base_fingerprint(reader), name_of(model.dtype)))
+    bar: Any
+    with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
+        for n in store.extract(model, prompts):
+            bar.update(n)
+    depth = int(model.config.get_text_config().num_hidden_layers)
+    keys = [prompt_key(ids) for ids in prompts]
+    return [store.layer(keys, layer) for layer in range(min(STEP, depth) - 1, depth, STEP)]

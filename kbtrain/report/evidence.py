@@ -1,0 +1,95 @@
+"""Tables and figures of gates on published verdicts (docs/evidence.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbtrain.evaluation.evidence import RIVAL
+from kbtrain.svg import COLOURS, new_figure, page
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """Tables of the page."""
+    table, lines = document["main"], []
+    lines += [f"Answers of {table['model']}, published grading; chosen by cross-validation: `{table['chosen']}`.", ""]
+    lines += ["| gate | area, cross-validated | minus data set only | area, test | minus data set only | minus T5 | "
+              "AUROC wrong | needed |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    pooled = table["parts"]["all"]["gates"]
+    for name, one in pooled.items():
+        cv = table["cross_validated"].get(name)
+        over = table["cross_validated_minus_data_set"].get(name)
+        cells = [text(cv), text(over), text(one["area"]), text(one["minus"].get("data_set")),
+                 text(one["minus"].get(RIVAL)), f"{one['auroc_wrong']:.3f}", f"{one['auroc_needed']:.3f}"]  # fmt: skip
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    for part, found in table["parts"].items():
+        if part != "all":
+            lines += ["", f"{part}, {found['n']}: never {found['never']:.3f}, always {found['always']:.3f}, oracle "
+                      f"{found['oracle']:.3f}", "", "| gate | area, test | minus SeaKR | AUROC wrong | needed |",
+                      "|---|---|---|---|---|"]  # fmt: skip
+            for name, one in found["gates"].items():
+                lines.append(f"| `{name}` | {text(one['area'])} | {text(one['minus'].get('seakr'))} | "
+                             f"{one['auroc_wrong']:.3f} | {one['auroc_needed']:.3f} |")  # fmt: skip
+    lines += ["", *decision_rows({name: one for name, one in table["decisions"].items()})]
+    found = document["models"]
+    lines += ["", "| model | never | always | mended | broken |", "|---|---|---|---|---|"]
+    lines += [f"| {name} | {one['none']:.3f} | {one['one']:.3f} | {one['mended']} | {one['broken']} |"
+              for name, one in found["accuracy"].items()]  # fmt: skip
+    lines += ["", *decision_rows(found["decisions"]), ""]
+    sources = [*found["accuracy"], "data_set"]
+    lines += ["| used for (trained on) | " + " | ".join(sources) + " |", "|---" * (len(sources) + 1) + "|"]
+    lines += [f"| {target} | " + " | ".join(text(row[source]) for source in sources) + " |"
+              for target, row in found["transfer"].items()]  # fmt: skip
+    lines += ["", "| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
+    lines += [f"| {pair} | {text(one['wrong'])} | {text(one['needed'])} |" for pair, one in found["agreement"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def decision_rows(decisions: Mapping[str, Any]) -> list[str]:
+    lines = ["| gate | accuracy | searched | minus never | minus always | minus random | questions for 2 points |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for name, one in decisions.items():
+        cells = [f"{one['accuracy']:.3f}", f"{one['searched']:.0%}", *(text(one[f"minus_{k}"]) for k in
+                 ("never", "always", "random")), f"{one['questions_for_two_points']:,}"]  # fmt: skip
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return lines
+
+
+def text(value: Mapping[str, float] | None) -> str:
+    """A value with its interval."""
+    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
+
+
+def learning_figure(points: Sequence[Mapping[str, Any]]) -> str:
+    made, axes = new_figure(6.4, 3.4)
+    for colour, gate in zip(("grey", "blue", "orange"), ("data_set", "features", "reader"), strict=True):
+        found = [p for p in points if p["gate"] == gate]
+        sizes = sorted({p["n"] for p in found})
+        means = [float(np.mean([p["area"] for p in found if p["n"] == n])) for n in sizes]
+        axes.plot(sizes, means, color=COLOURS[colour], label=gate)
+        axes.plot([p["n"] for p in found], [p["area"] for p in found], ".", color=COLOURS[colour], markersize=4)
+    axes.axhline(0, color=COLOURS["grey"], linewidth=1)
+    axes.set_xlabel("labelled training questions")
+    axes.set_ylabel("area (random 0, oracle 1)")
+    axes.legend(fontsize=8, frameon=False)
+    return page(made)
+
+
+def transfer_figure(found: Mapping[str, Any]) -> str:
+    made, axes = new_figure(6.4, 3.4)
+    targets = list(found["transfer"])
+    for k, (colour, source) in enumerate(zip(("blue", "orange", "green", "red", "grey"), [*targets, "data_set"],
+                                             strict=False)):  # fmt: skip
+        values = [found["transfer"][target][source] for target in targets]
+        places = [i + (k - 2) * 0.14 for i in range(len(targets))]
+        ends = [[v["mean"] - v["low"] for v in values], [v["high"] - v["mean"] for v in values]]
+        label = source if source == "data_set" else f"trained on {source}"
+        axes.errorbar(places, [v["mean"] for v in values], yerr=ends, fmt="o", markersize=4, color=COLOURS[colour],
+                      label=label)  # fmt: skip
+    axes.axhline(0, color=COLOURS["grey"], linewidth=1)
+    axes.set_xticks(range(len(targets)), targets)
+    axes.set_ylabel("area (random 0, oracle 1)")
+    axes.legend(fontsize=7, frameon=False)
+    return page(made)
