@@ -27,6 +27,7 @@ Examples:
   kbtrain serve runs/demo/kbm --upstream http://127.0.0.1:8001/v1 --search corpus.jsonl --port 8080
   kbtrain serve runs/demo/kbm --config serve.yaml
 """
+BACKLOG = 2048  # connections that wait to be taken
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -53,6 +54,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     name = f"[{config.host}]" if ":" in config.host else config.host
     for line in described(service):
         say(line)
+    listening.listen(BACKLOG)  # whoever reads the next line may ask at once: the event loop is not up yet
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
     asyncio.run(_serve(service, listening))
 
@@ -101,7 +103,7 @@ def http_server(service: Service) -> uvicorn.Server:
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=20,
-        backlog=2048,
+        backlog=BACKLOG,
     )
     return uvicorn.Server(settings)
 
