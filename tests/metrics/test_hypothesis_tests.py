@@ -66,3 +66,8 @@ def test_a_random_gate_has_a_uniform_permutation_p() -> None:
     assert np.mean(np.array(values) <= 0.05) == pytest.approx(0.05, abs=0.015)
     assert min(values) >= 1 / 100
     assert permutation_p(0.9, np.zeros(99)) == 0.01
+
+
+def test_random_gates_that_are_as_accurate_count_against_the_gate() -> None:
+    assert permutation_p(0.5, np.array([0.5, 0.5 + 1e-15, 0.2])) == 0.75  # (1 + 2) / (1 + 3)
+    assert permutation_p(0.9, np.array([0.5, 0.2])) == pytest.approx(1 / 3)  # never 0

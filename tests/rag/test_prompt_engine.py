@@ -87,3 +87,9 @@ def test_a_text_that_is_completed_is_greedy_of_so_many_tokens_and_ends_at_a_stop
     stop = whole.text[len(whole.text) // 2 :][:3]
     (cut,) = engine.complete(prompts, 12, (stop,))
     assert cut.text == whole.text.partition(stop)[0].strip() and cut.generated_tokens < whole.generated_tokens
+
+
+def test_a_thought_is_the_greedy_text_and_no_sample(engine):
+    prompts = [(f"q{i}", engine.tokenizer(f"question {i} ")["input_ids"]) for i in range(4)]
+    greedy = engine.complete(prompts, engine.settings.max_new_tokens, engine.settings.stop)
+    assert [thought.text for thought in engine.think(prompts)] == [one.text for one in greedy]
