@@ -91,8 +91,8 @@ def main(config: RetrieveConfig) -> None:
         else ""
     )
     print(f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer stands in what was "
-          f"found for {counts['answer_found']} of {counts['answers_known']}{gold}, an answer shows through the mask "
-          f"for {counts['mask_leaks']} -> {target}")  # fmt: skip
+          f"found for {counts['answer_found']} of {counts['answers_known']}{gold}, under condition mask one would show "
+          f"through for {counts['mask_leaks']} -> {target}")  # fmt: skip
     if counts["answers_known"] and counts["answer_found"] == 0:
         print("warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?")
 

@@ -229,12 +229,16 @@ def _text(reply: Mapping[str, Any]) -> str:
 
 
 def write_config(checked: Checked, path: Path) -> None:
-    """A configuration of data_gen/sample.py. Raises :class:`UserError` for a file that is there."""
-    settings = {**checked.settings, "conditions": ["llm", "rag"]}
+    """A configuration of data_gen/sample.py, and of every other script that asks a model.
+
+    Raises :class:`UserError` for a file that is there.
+    """
+    settings = dict(checked.settings)
     if "max_completion_tokens" in checked.extra:
         settings["server_extra"] = {**checked.extra, "max_completion_tokens": 24}
-    text = f"# Sampling by {checked.model} on a server, as kbtrain check-server found it.\n"
+    text = f"# {checked.model} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
     text += f"#   python data_gen/sample.py --config {path.name} --run RUN\n"
+    text += f"#   python data_gen/judge.py --config {path.name} --run RUN --judge llm\n"
     try:
         with path.open("x", encoding="utf-8") as out:
             out.write(text + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from model_server import ModelServer
+from support import scripts
 
 from kbtrain.cli import main
 from kbtrain.config import build
@@ -52,13 +53,14 @@ def test_the_configuration_fits_the_server(case, tmp_path, capsys, question):
         assert {key: settings[key] for key in expected} == expected
         assert len(server.requests) <= 16
         if settings["server_endpoint"] == "chat":  # the tokenizer of a model that is nowhere is not asked for
-            config = build(LLMConfig, None, {k: v for k, v in settings.items() if k != "conditions"})
+            config = build(LLMConfig, None, settings)
             (made,) = [one for group in open_llm(config).answer([AnswerRequest(question("q"), "llm", None, 3)])
                        for one in group]  # fmt: skip
             assert len(made.samples) == 3
     said = capsys.readouterr().out
     assert "kbtrain run sample --config" in said and all(word in said for word in ("logprobs", "seeds", "usage"))
-    assert settings["conditions"] == ["llm", "rag"]
+    assert build(scripts.load("data_gen/sample.py").SampleConfig, path, {"run": tmp_path}).conditions == ("llm", "rag")
+    build(scripts.load("data_gen/judge.py").JudgeConfig, path, {"run": tmp_path})  # the same file for a judge
 
 
 def test_the_written_file_passes_the_check_of_configurations(tmp_path, capsys):
