@@ -51,12 +51,13 @@ test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside tra
 test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex, DSPy and LiteLLM's proxy, in environments of their own
 	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
 	@.ci/torch .venv-adapters/bin/python
-	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis
+	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis langchain-openai openai
 	@.venv-litellm/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-litellm
 	@.venv-litellm/bin/python -m pip install -qq --disable-pip-version-check 'litellm[proxy]>=1.83.1'
 	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
 	  KBTRAIN_LITELLM_PYTHON=$(CURDIR)/.venv-litellm/bin/python \
-	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
+	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters \
+	  tests/serve/test_docs.py::test_the_client_s_code_runs
 
 lint: $(INSTALLED)  ## ruff and mypy, as in CI
 	$(PY) -m ruff check .

@@ -19,7 +19,8 @@ GatedInput = Literal["auto", "question", "turn"]
 
 
 class ServeConfig(Config):
-    gate: Path = Field(..., description="the gate's folder")
+    gate: Path = Field(..., description="the gate's folder, or USER/NAME on the hub")
+    revision: str | None = Field(None, description="branch, tag or commit of a gate on the hub; null: its main branch")
     key: str | None = Field(None, description="of a KBM: mastery, certainty or benefit; null: the best on dev")
     dtype: str = Field("auto", description="of the gate: auto (as saved), fp32, bf16 or fp16")
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")

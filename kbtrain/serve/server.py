@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
+from kbtrain.hub import local_folder
 from kbtrain.serve.config import ServeConfig
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
     config = parse_args(ServeConfig, words, USAGE, "kbtrain serve FOLDER")
     for package in ("starlette", "uvicorn", "prometheus_client"):
         require(package, "serve")
-    run(config, say)
+    run(placed(config), say)
+
+
+def placed(config: ServeConfig) -> ServeConfig:
+    """The configuration with the folder of a gate that it names on the hub. Raises :class:`UserError`."""
+    return config.model_copy(update={"gate": local_folder(config.gate, config.revision)})
 
 
 def run(config: ServeConfig, say: Callable[[str], None]) -> None:

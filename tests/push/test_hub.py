@@ -16,11 +16,15 @@ from support.long_questions import long_question_gate
 
 import kbtrain
 from kbtrain import cli
+from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.average import AverageCard
 from kbtrain.hub import is_hub_name, local_folder
 from kbtrain.push.push import Push, push
 from kbtrain.push.staging import bare, without_paths
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decide import LoadedGate
+from kbtrain.serve.server import placed
 
 ROOT = Path(__file__).parents[2]
 SECRET_QUESTION = "Which river runs behind our office?"
@@ -112,6 +116,14 @@ def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
     assert kbtrain.load_gate(NAME, revision="v1").score(question) == then
     with pytest.raises(UserError, match=f"{NAME}: no revision 'v9' on the hub"):
         kbtrain.load_gate(NAME, revision="v9")
+
+
+def test_a_server_takes_a_gate_from_the_hub(hub, gate):
+    lines(gate)
+    first = hub.repositories[NAME].refs["main"]
+    config = placed(parse_args(ServeConfig, [f"gate={NAME}", "--search", "none", "--revision", first]))
+    assert config.gate.name == first and LoadedGate.open(config.gate, None, "auto", "cpu").name.startswith("features")
+    assert placed(config.model_copy(update={"gate": gate, "revision": None})).gate == gate
 
 
 def test_files_of_an_earlier_gate_are_removed_and_other_peoples_stay(hub, gate):
