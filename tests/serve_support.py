@@ -34,6 +34,11 @@ def probe_folder(folder: Path, threshold: float | None = 0.5, dev_scores: list[f
     return folder
 
 
+def echo(query: str, k: int) -> list[str]:
+    """A search that finds the query."""
+    return [query] * k
+
+
 class Reply(NamedTuple):
     """An answer: status, headers (names in lower case), body."""
 

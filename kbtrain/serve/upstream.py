@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -80,6 +81,8 @@ class HttpUpstream:
             timeout=httpx2.Timeout(config.upstream_timeout_s, connect=min(5.0, config.upstream_timeout_s), pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
             trust_env=not is_loopback(urlsplit(self._url).hostname or ""),  # HTTPS_PROXY, for servers elsewhere
+            # else a cookie that the upstream sets for one of our clients goes with the requests of all others
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
     def _headers(self, headers: Iterable[Header]) -> list[Header]:

@@ -31,6 +31,7 @@ def stub():
 def fresh(stub):
     stub.requests.clear()
     stub.status, stub.fail, stub.die_after, stub.hold, stub.sent = 200, 0, None, "nothing", b""
+    stub.extra_headers = ()
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +259,16 @@ def test_shadow_decides_and_records_but_changes_nothing(gate, stub, corpus, tmp_
 def test_without_a_model_behind_it_the_proxy_says_so(server):
     reply = server.post("/v1/chat/completions", chat(NEEDS))
     assert reply.status == 404 and "--upstream" in reply.error
+
+
+def test_a_cookie_that_one_client_is_given_is_not_sent_for_another(proxy, stub):
+    stub.extra_headers = ("set-cookie: session=of-the-first; Path=/",)
+    first = proxy.post("/v1/chat/completions", chat(KNOWN, stream=True))
+    assert first.headers["set-cookie"] == "session=of-the-first; Path=/"
+    proxy.post("/v1/chat/completions", chat(KNOWN, stream=True))
+    assert "cookie" not in stub.requests[-1][1]
+    proxy.ask("POST", "/v1/chat/completions", chat(KNOWN), {"cookie": "session=of-the-second"})
+    assert stub.requests[-1][1]["cookie"] == "session=of-the-second"
 
 
 def test_keys_of_the_upstream_and_of_the_client_are_kept_apart(gate, stub, monkeypatch, tmp_path):

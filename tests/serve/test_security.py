@@ -121,7 +121,7 @@ def test_a_slow_body_and_a_slow_head_are_cut_off(locked):
     "data",
     [
         b"GET /health HTTP/1.1\r\nhost: a\r\nx-long: " + b"a" * 100_000 + b"\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost: a\r\nx y: 1\r\n\r\n",
