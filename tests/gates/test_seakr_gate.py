@@ -46,7 +46,13 @@ def test_scores_lie_between_floor_and_ceiling_and_every_signal_has_one(gate):
         assert floor(t.squared_norm, 4) - 1e-6 <= t.uncertainty <= math.log(t.squared_norm + 1e-3) + 1e-6
         assert set(t.signals) == set(SIGNALS) and t.uncertainty == t.signals["seakr"]
         assert scale.floor <= t.uncertainty <= scale.ceiling
+    assert scale.mean_floor == floor(scale.mean, 4) and scale.low < scale.mean < scale.high
     assert gate.name == "seakr" and not gate.needs_samples and not gate.needs_evidence
+
+
+def test_alpha_is_that_of_the_settings(parts):
+    for t in SeaKR(*parts, SETTINGS.model_copy(update={"alpha": 2.0})).think([example(i) for i in range(2)]):
+        assert floor(t.squared_norm, 4, 2.0) - 1e-6 <= t.uncertainty <= math.log(t.squared_norm + 2.0) + 1e-6
 
 
 def test_a_question_scores_the_same_alone_and_in_a_batch(parts):
@@ -82,7 +88,7 @@ def test_options_and_references_are_asked_for_as_in_the_paper_s_figures():
 def test_a_reference_that_is_too_long_loses_its_tail_and_that_is_counted(parts):
     gate = SeaKR(*parts, SETTINGS.model_copy(update={"max_prompt_tokens": 200}))
     (thought,) = gate.think([example(0, reference="so it is said of old " * 200)])
-    assert thought.prompt_tokens <= 200 and gate.spent["reference_cut"] > 100
+    assert 190 < thought.prompt_tokens <= 200 and gate.spent["reference_cut"] > 100
     with pytest.raises(UserError, match=r"'dev0': prompt of \d+ tokens; room for 20"):
         SeaKR(*parts, SETTINGS.model_copy(update={"max_prompt_tokens": 20})).score([example(0)])
 

@@ -72,6 +72,18 @@ def test_every_signal_rises_with_uncertainty_and_says_its_unit():
         assert signal.unit and signal.source
 
 
+def test_seakr_and_the_variance_read_the_mlp_and_its_two_neighbours_the_residual_stream():
+    rng = np.random.default_rng(3)
+    one, spread = rng.normal(size=8).astype(np.float32), rng.normal(size=(4, 8)).astype(np.float32)
+    sample = closed(0, "Paris", one).sample
+    of_mlp = measure([AnswerWithStates(sample, z, one, 1.0, 1.0, ()) for z in spread])
+    of_residual = measure([AnswerWithStates(sample, one, z, 1.0, 1.0, ()) for z in spread])
+    for name in ("seakr", "state_variance"):
+        assert of_mlp[name] > of_residual[name], name
+    for name in ("seakr_residual", "eigen_score"):
+        assert of_mlp[name] < of_residual[name], name
+
+
 def test_entropy_and_perplexity_are_means_over_the_samples():
     found = measure([closed(0, "a", [1, 2], 1.0, 0.5), closed(1, "b", [2, 1], 3.0, 1.5)])
     assert found["token_entropy"] == pytest.approx(2.0)

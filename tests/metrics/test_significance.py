@@ -9,7 +9,16 @@ import pytest
 
 from kbtrain.metrics import significance
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import delta, question_counts, random_gates, resampled_areas, resampled_means
+from kbtrain.metrics.significance import (
+    Delta,
+    cluster_counts,
+    delta,
+    question_counts,
+    random_gates,
+    resampled_areas,
+    resampled_means,
+    stratified_counts,
+)
 
 
 def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
@@ -108,6 +117,21 @@ def test_whole_clusters_are_drawn_and_means_are_those_of_the_questions_drawn() -
         rows = np.repeat(np.arange(5), counts.astype(int))
         expected = normalised_area(orders[0][rows], llm[rows], rag[rows])
         assert np.isnan(area) if expected is None else area == pytest.approx(expected)
+
+
+def test_a_gain_is_certain_if_its_whole_interval_is_above_zero() -> None:
+    found = [Delta(1.0, low, 2.0).above_zero for low in (-0.1, 0.0, 1e-15, 0.1)]
+    assert found == [False, False, False, True]
+
+
+def test_the_first_row_of_counts_is_what_was_observed_and_clusters_stay_together() -> None:
+    truth = np.array([True, False, False, True])
+    counts = np.concatenate(list(stratified_counts(truth, 30, 1)))
+    assert counts.shape == (31, 4) and (counts[0] == 1).all() and (counts[1:] != 1).any()
+    assert (counts[:, truth].sum(axis=1) == 2).all() and (counts[:, ~truth].sum(axis=1) == 2).all()
+    whole = cluster_counts(["b", "a", "b", "c", "a"], 30, 1)
+    assert whole.shape == (31, 5) and (whole[0] == 1).all() and (whole[1:] != 1).any()
+    assert (whole[:, 0] == whole[:, 2]).all() and (whole[:, 1] == whole[:, 4]).all()
 
 
 def test_questions_of_one_cluster_are_drawn_together_wherever_they_stand() -> None:

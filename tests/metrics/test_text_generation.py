@@ -56,6 +56,15 @@ def test_rouge_worked_by_hand() -> None:
     assert found.rouge1 == pytest.approx(4 / 6)  # the, cat, on, mat; the second "the" has no partner
     assert found.rouge2 == pytest.approx(1 / 5)  # "the cat"
     assert found.rouge_l == pytest.approx(4 / 6)
+    assert text_scores(["she walked"], ["she walks"]).rouge1 == 1.0  # of stems
+
+
+def test_a_response_without_a_common_run_of_four_words_has_sacrebleu_s_smoothed_bleu() -> None:
+    from sacrebleu.metrics import BLEU
+
+    said, wanted = ["the cat sat on the mat"], ["the cat lay on a mat"]
+    assert text_scores(said, wanted).bleu == pytest.approx(BLEU().corpus_score(said, [wanted]).score)
+    assert text_scores(said, wanted).bleu > 1
 
 
 def test_rouge_l_equals_a_second_implementation() -> None:
