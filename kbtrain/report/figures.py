@@ -144,15 +144,16 @@ def savings_figure(results: Results, found: Sequence[Saving], first: str | None,
 
 
 def _told(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
-    """The dot of a gate's threshold, and above it in words what is saved there."""
+    """The dot of a gate's threshold, and in words what is saved there: above, or below where 100 % leaves no room."""
     x, y = 100 * (1 - one.saved.mean), 100 * one.accuracy
     axes.plot([x], [y], "o", color=colour, markersize=8, zorder=4)
     low, high = axes.get_ylim()
-    above = y + 0.17 * (high - low)
-    axes.set_ylim(low, max(high, above + 0.1 * (high - low)))
+    room = 0.27 * (high - low)
+    place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
+    axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
     text = f"{gate_name(one.gate)}\nsaves {percent(one.saved.mean)} % of the searches\n{points(one.change.mean)} points"
     axes.annotate(
-        text, (x, y), (min(max(x, 22.0), 78.0), above), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5,
+        text, (x, y), (min(max(x if place > y else x + 18.0, 22.0), 78.0), place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5,
         horizontalalignment="center", verticalalignment="center", linespacing=1.35,
         arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkB": 5},
         bbox={"facecolor": COLOURS["paper"], "edgecolor": colour, "linewidth": 0.8, "boxstyle": "round,pad=0.5"},
