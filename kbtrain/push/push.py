@@ -47,7 +47,8 @@ def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
         target = Path(place) / "gate"
         staged = stage(wanted.folder, target, wanted.model, wanted.hashes)
         say("opening what would be sent ...")
-        shown = tried(load_gate(target))
+        # the same files, but for the answering model's name: it lies here, and need not be fetched to be tried
+        shown = tried(load_gate(stage(wanted.folder, Path(place) / "tried", here=True).folder))
         card = read_card(target)
         text = card_text(wanted.name, wanted.folder, staged, card, shown, wanted.licence, wanted.private)
         (target / README).write_text(text, encoding="utf-8")

@@ -36,11 +36,12 @@ class Staged:
     model: str | None
 
 
-def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = True) -> Staged:
+def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = True, here: bool = False) -> Staged:
     """Put into ``target`` what a gate is opened from, parts of a stack in folders of their own.
 
     ``model``: the answering model's name on the hub, in place of a folder of this machine that the card names.
-    ``hashes``: those of the training questions are sent, too. Raises :class:`UserError` for a folder that is not whole,
+    ``hashes``: those of the training questions are sent, too. ``here``: the copy is for this machine, and names the
+    answering model as the folder does. Raises :class:`UserError` for a folder that is not whole,
     or holds pickles.
     """
     card = read_card(folder)
@@ -53,7 +54,7 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
     if pickle:
         raise UserError(f"{at(folder / pickle)}: a pickle; a gate is sent in safetensors only: remove it")
     card.check_weights(folder, full=True)
-    named = _named_model(folder, card, model)
+    named = card.base_model if here else _named_model(folder, card, model)
     parts = {part: Path(part).name for part in card.parts()}
     if len(set(parts.values())) < len(parts):
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
@@ -70,7 +71,7 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
         _copy(path, target / place, renamed)
         files.append(place.as_posix())
     for part, name in parts.items():
-        inner = stage(folder / part, target / name, model, hashes)
+        inner = stage(folder / part, target / name, model, hashes, here)
         named = named or inner.model
         files += [f"{name}/{file}" for file in inner.files]
     return Staged(target, tuple(sorted(files)), tuple(left), named)

@@ -280,6 +280,25 @@ def test_a_model_that_only_this_machine_knows_needs_a_name(hub, gate, tmp_path):
     assert yaml.safe_load(files["README.md"].decode().split("---\n")[1])["base_model"] == "org/llm"
 
 
+def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_path):
+    from tiny_kbm import make_folder
+
+    from kbtrain.gates.untrained.p_yes import PYesCard, yes_no_fingerprint
+    from kbtrain.models.load import load_tokenizer
+
+    model = make_folder(tmp_path / "model")
+    prompts = yes_no_fingerprint(load_tokenizer(str(model)))
+    card = PYesCard(base_model=str(model), dtype="fp32", prompt_fingerprint=prompts, signal="p_yes")
+    (tmp_path / "gate").mkdir()
+    card.write(tmp_path / "gate")
+    lines(tmp_path / "gate", model="org/llm")
+    files = hub.repositories[NAME].files
+    assert json.loads(files["gate.json"])["base_model"] == "org/llm"
+    assert "gave: score 0." in files["README.md"].decode() and str(tmp_path).encode() not in b"".join(files.values())
+    with pytest.raises(UserError, match="model 'org/llm'"):  # the stand-in has no such model
+        kbtrain.load_gate(NAME)
+
+
 def test_a_dry_run_shows_files_and_card_and_asks_nobody(hub, gate, capsys):
     assert cli.main(["push", str(gate), NAME, "--dry-run", "--no-hashes"]) == 0
     out = capsys.readouterr().out
