@@ -151,11 +151,11 @@ def _told(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
     room = 0.27 * (high - low)
     place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
     axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
-    aside = x if place > y else x + 18.0  # below a rising curve there is room at its right
+    aside = min(max(x if place > y else x + 18.0, 22.0), 78.0)  # below a rising curve there is room at its right
     text = f"{gate_name(one.gate)}\nsaves {percent(one.saved.mean)} % of the searches\n{points(one.change.mean)} points"
     axes.annotate(
-        text, (x, y), (min(max(aside, 22.0), 78.0), place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5,
-        horizontalalignment="center", verticalalignment="center", linespacing=1.35,
+        text, (x, y), (aside, place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5, linespacing=1.35,
+        horizontalalignment="center", verticalalignment="center",
         arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkB": 5},
         bbox={"facecolor": COLOURS["paper"], "edgecolor": colour, "linewidth": 0.8, "boxstyle": "round,pad=0.5"},
     )  # fmt: skip
