@@ -1,4 +1,5 @@
-"""Hidden states in a model's middle: the output of one layer's MLP, and the residual stream behind that layer.
+"""Hidden states in a model's middle: the output of one layer's MLP, the residual stream behind that layer, and how
+spread its attention is.
 
 SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual: for 32 layers that of layer 15 (from
 0), which is not ``hidden_states[16]``. A hook finds it in any model whose layers are built as usual.
@@ -19,10 +20,14 @@ from kbtrain.errors import UserError, did_you_mean
 
 @dataclass
 class Reading:
-    """The newest pass's states at the last position of each row, (rows, d), in the model's number format."""
+    """The newest pass's states at the last position of each row, (rows, d), in the model's number format.
+
+    ``attention`` (rows,): :func:`attention_entropy` of the layer; None where the pass gave no attention weights.
+    """
 
     mlp: torch.Tensor | None = field(default=None)
     residual: torch.Tensor | None = field(default=None)
+    attention: torch.Tensor | None = field(default=None)
 
 
 class StateTap:
@@ -37,6 +42,7 @@ class StateTap:
         if not 0 <= self.layer < len(blocks):
             raise UserError(f"key 'layer': {self.layer} is not in 0 to {len(blocks) - 1}, the layers of this model")
         self._block = blocks[self.layer]
+        self._attention = attention_of(self._block)
         self.mlp = mlp_name(self._block) if mlp is None else mlp
         try:
             self._mlp = self._block.get_submodule(self.mlp)
@@ -57,12 +63,36 @@ class StateTap:
         def of_block(module: Any, args: Any, output: Any) -> None:
             found.residual = _last(output)
 
+        def of_attention(module: Any, args: Any, output: Any) -> None:
+            weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+            found.attention = attention_entropy(weights) if isinstance(weights, torch.Tensor) else None
+
         handles = [self._mlp.register_forward_hook(of_mlp), self._block.register_forward_hook(of_block)]
+        handles += [] if self._attention is None else [self._attention.register_forward_hook(of_attention)]
         try:
             yield found
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
+    """Entropy of the last position's attention ``weights`` (rows, heads, positions, keys), divided by the logarithm of
+    the number of keys that have any, mean over the heads: (rows,), from 0 (one key has all) to 1 (all have the same).
+
+    The division makes prompts of unequal length comparable; masked keys have a weight of exactly 0.
+    """
+    last = weights[:, :, -1].float()
+    shares = last / last.sum(-1, keepdim=True)
+    n = (shares > 0).sum(-1).clamp(min=2).float()
+    found: torch.Tensor = (torch.special.entr(shares).sum(-1) / n.log()).mean(-1)
+    return found
+
+
+def attention_of(block: torch.nn.Module) -> torch.nn.Module | None:
+    """A layer's attention; None where it is not one module."""
+    parts = [part for n, part in block.named_children() if "att" in n and any(p.ndim > 1 for p in part.parameters())]
+    return parts[0] if len(parts) == 1 else None
 
 
 def middle(n_layers: int) -> int:

@@ -28,8 +28,8 @@ def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seakr_run")
     make_folder(folder / "model")
     questions = [
-        Question(f"{split}{i}", f"What is the {what} of place {i}?", (f"x{i}",), split, "t")
-        for split, n in (("dev", 4), ("test", 5)) for i in range(n) for what in ("capital",)
+        Question(f"{split}{i}", f"What is the capital of place {first + i}?", (f"x{first + i}",), split, "t")
+        for split, first, n in (("dev", 5, 4), ("test", 0, 5)) for i in range(n)
     ]  # fmt: skip
     jsonl.write(folder / "questions.jsonl", questions)
     places = [
@@ -154,7 +154,7 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     text = capsys.readouterr().out
     for variant in ("full", "token_entropy", "state_variance", "documents_10", "no_rerank_no_reason"):
         assert (run_folder / "methods" / f"multi_hop_{variant}.jsonl").exists() and variant in text
-    assert "12 variants on 1 questions" in text
+    assert "13 variants on 1 questions" in text
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
     module.main(config)
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
@@ -163,7 +163,8 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
 PLAIN = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}
 ABLATED = {
     "full": {}, "token_entropy": {"signal": "token_entropy"}, "state_variance": {"signal": "state_variance"},
-    "eigen_score": {"signal": "eigen_score"}, "perplexity": {"signal": "perplexity"},
+    "attention_entropy": {"signal": "attention_entropy"}, "eigen_score": {"signal": "eigen_score"},
+    "perplexity": {"signal": "perplexity"},
     **{f"documents_{n}": {"documents": n} for n in (1, 2, 5, 10)},
     "no_rerank": {"no_rerank": True}, "no_reason": {"no_reason": True},
     "no_rerank_no_reason": {"no_rerank": True, "no_reason": True},

@@ -19,9 +19,9 @@ from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 from kbtrain.records import Sample
 
 
-def closed(index, text, mlp, entropy=1.0, surprisal=1.0):
-    state = np.asarray(mlp, dtype=np.float32)
-    return AnswerWithStates(Sample(index, text, 3, "eos", -1.0), state, state, entropy, surprisal, ((text, 0.5),))
+def closed(index, text, mlp, entropy=1.0, surprisal=1.0, attention=0.5):
+    state, sample = np.asarray(mlp, dtype=np.float32), Sample(index, text, 3, "eos", -1.0)
+    return AnswerWithStates(sample, state, state, entropy, surprisal, ((text, 0.5),), attention)
 
 
 def test_equal_texts_are_one_group_and_alike_as_can_be():
@@ -63,10 +63,10 @@ def test_every_signal_rises_with_uncertainty_and_says_its_unit():
     rng = np.random.default_rng(0)
     same, row = [], rng.normal(size=16)
     for i in range(6):
-        same.append(closed(i, "Paris", row, 0.1, 0.1))
+        same.append(closed(i, "Paris", row, 0.1, 0.1, 0.1))
     different = [closed(i, f"city{i} {i}", rng.normal(size=16), 2.0, 2.0) for i in range(6)]
     low, high = measure(same), measure(different)
-    assert list(low) == list(SIGNALS) and len(SIGNALS) == 9
+    assert list(low) == list(SIGNALS) and len(SIGNALS) == 10
     for name, signal in SIGNALS.items():
         assert low[name] < high[name], name
         assert signal.unit and signal.source
@@ -88,6 +88,13 @@ def test_entropy_and_perplexity_are_means_over_the_samples():
     found = measure([closed(0, "a", [1, 2], 1.0, 0.5), closed(1, "b", [2, 1], 3.0, 1.5)])
     assert found["token_entropy"] == pytest.approx(2.0)
     assert found["perplexity"] == pytest.approx(math.e)
+
+
+def test_attention_entropy_is_the_mean_of_the_samples_and_highest_where_no_weights_are_given():
+    found = measure([closed(0, "a", [1, 2], attention=0.25), closed(1, "b", [2, 1], attention=0.75)])
+    assert found["attention_entropy"] == 0.5
+    unread = measure([closed(i, "a", [1, 2], attention=math.nan) for i in range(2)])
+    assert unread["attention_entropy"] == SIGNALS["attention_entropy"].silent > 1
 
 
 def test_empty_samples_are_dropped_and_none_left_is_the_highest_of_every_signal():

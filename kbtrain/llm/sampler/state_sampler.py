@@ -8,6 +8,7 @@ cheap signals (entropy of each next token, probability of each drawn one) are re
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,7 +35,8 @@ class AnswerWithStates:
 
     ``entropy``: mean over its drawn tokens of the entropy of the model's next-token distribution; ``surprisal``: mean
     of -ln p of the drawn tokens (both in nats, unfiltered and at temperature 1). ``pieces``: text and p of each token
-    of a greedy answer (of a sample: none).
+    of a greedy answer (of a sample: none). ``attention``: entropy of the layer's attention at the end token, from 0 to
+    1 (:func:`~kbtrain.llm.hidden_states.attention_entropy`); nan where the model does not give its weights.
     """
 
     sample: Sample
@@ -43,15 +45,18 @@ class AnswerWithStates:
     entropy: float
     surprisal: float
     pieces: tuple[tuple[str, float], ...]
+    attention: float = math.nan
 
 
 @dataclass
 class StateRow(Row):
-    """``entropies`` and ``surprisals``: one number a drawn token; ``states``: MLP output and residual, (d,) each."""
+    """``entropies`` and ``surprisals``: one number a drawn token; ``states``: MLP output and residual, (d,) each;
+    ``attention``: its entropy where they were read."""
 
     entropies: list[float] = field(default_factory=list)
     surprisals: list[float] = field(default_factory=list)
     states: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    attention: float = math.nan
 
 
 class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
@@ -84,6 +89,7 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
         return self.prefix if self.prefix is not None and self.prefix.fits(prompts) else None
 
     def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
+        decoder.weigh(self.tap.layer)
         with self.tap.reading() as self._reading:
             return super()._step(decoder, newest)
 
@@ -106,6 +112,9 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
         columns = (states[places].float().cpu().numpy() for states in (mlp, residual))
         for row, of_mlp, of_residual in zip(closed, *columns, strict=True):
             row.states = (of_mlp, of_residual)
+        if self._reading.attention is not None:
+            for row, spread in zip(closed, self._reading.attention[places].tolist(), strict=True):
+                row.attention = spread
 
     def after_draw(self, rows: Sequence[StateRow], logits: torch.Tensor, drawn: Drawn) -> None:
         """Note the entropy of each row's next-token distribution, and the surprisal of the drawn token (nats)."""
@@ -136,6 +145,7 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
             entropy=float(np.mean(row.entropies)),
             surprisal=float(np.mean(row.surprisals)),
             pieces=tuple((piece, float(np.exp(-s))) for piece, s in zip(pieces, row.surprisals, strict=False)),
+            attention=row.attention,
         )
 
 
