@@ -122,3 +122,12 @@ def test_too_few_questions_are_refused_with_the_number_needed() -> None:
     control("accuracy_lost", draw(np.random.default_rng(0), 149), 0.02, 0.1)
     with pytest.raises(UserError, match=r"must lie between 0 and 1, found 0 and 0.1"):
         control("retrieved", few, 0, 0.1)
+
+
+def test_the_first_threshold_that_fails_ends_the_search_though_a_later_one_would_hold() -> None:
+    """Not searching for the lowest 40 loses .1; for 80 more it gains .2: the order of tests was fixed beforehand."""
+    scores = np.repeat([0.0, 1.0, 2.0], [40, 80, 280])
+    rag = np.repeat([1.0, 0.0, 1.0], [40, 80, 280])
+    llm = np.repeat([0.0, 1.0, 1.0], [40, 80, 280])
+    found = control("accuracy_lost", Dev(scores, llm, rag, rag * (1 - llm)), limit=0.05)
+    assert (found.threshold, found.ratio, found.observed) == (-1.0, 1.0, 0.0)

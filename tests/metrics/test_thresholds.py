@@ -82,3 +82,17 @@ def test_best_f1_without_a_positive_is_refused() -> None:
     dev = Dev(np.array([0.1, 0.2]), np.ones(2), np.zeros(2), np.zeros(2))
     with pytest.raises(UserError, match="no dev question needs retrieval"):
         choose("best_f1", dev)
+
+
+def test_of_equal_f1_the_fewest_searches_win() -> None:
+    scores, zero = np.array([0.9, 0.8, 0.7, 0.6]), np.zeros(4)
+    # one hit in one search, or two in four: both 2/3
+    found = choose("best_f1", Dev(scores, zero, zero, np.array([1.0, 0.0, 0.0, 1.0])))
+    assert found.value == pytest.approx(0.85)
+
+
+def test_gains_that_are_equal_but_for_rounding_are_equal() -> None:
+    gains = np.array([0.3, -0.3, 0.1, 0.2])  # 0.3 after one search, 0.30000000000000004 after four
+    dev = Dev(np.array([4.0, 3, 2, 1]), (-gains).clip(0), gains.clip(0), np.ones(4))
+    assert np.cumsum(gains)[-1] > gains[0]
+    assert choose("best_accuracy", dev).value == 3.5

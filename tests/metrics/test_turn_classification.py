@@ -68,3 +68,13 @@ def test_a_better_gate_is_told_apart_and_a_gate_from_itself_is_not():
     same, worse = (c.difference for c in compare(drawn, "good", ["auroc"]))
     assert (same.mean, same.low, same.high) == (0, 0, 0)
     assert worse.low > 0.3
+
+
+def test_a_turn_at_the_threshold_is_not_searched_for_and_one_dialogue_leaves_nothing_to_draw():
+    truth, scores = np.array([True, True, False, False]), np.array([0.9, 0.5, 0.5, 0.1])
+    found = weighted_metrics(truth, SeedScores(scores, 0.5), np.ones((1, 4)))
+    assert (found["recall"][0], found["precision"][0]) == (0.5, 1.0)
+    ((whole,), _) = classify_turns(truth, ["one"] * 4, {"gate": [SeedScores(scores, 0.5)]}, 50)
+    assert whole.metrics["recall"].low == whole.metrics["recall"].high == 0.5 and whole.retrieved == 0.25
+    ((each,), _) = classify_turns(truth, list("abcd"), {"gate": [SeedScores(scores, 0.5)]}, 50)
+    assert each.metrics["recall"].low < 0.5 < each.metrics["recall"].high
