@@ -48,14 +48,17 @@ test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside tra
 
 # environments of their own: LangChain brings a pytest plugin that every test run would import, and LiteLLM's proxy pins
 # versions (1.82.7 and 1.82.8 were malicious)
+OPEN_WEBUI := $(CURDIR)/.venv-adapters/wheels/open_webui-0.12.4-py3-none-any.whl
 test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex, DSPy and LiteLLM's proxy, in environments of their own
 	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
 	@.ci/torch .venv-adapters/bin/python
 	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis langchain-openai openai
 	@.venv-litellm/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-litellm
-	@.venv-litellm/bin/python -m pip install -qq --disable-pip-version-check 'litellm[proxy]>=1.83.1'
+	@.venv-litellm/bin/python -m pip install -qq --disable-pip-version-check 'litellm[proxy]==1.106.2'
+	@test -f $(OPEN_WEBUI) || .venv-adapters/bin/python -m pip download -qq --disable-pip-version-check --no-deps \
+	  -d $(dir $(OPEN_WEBUI)) open-webui==0.12.4
 	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
-	  KBTRAIN_LITELLM_PYTHON=$(CURDIR)/.venv-litellm/bin/python \
+	  KBTRAIN_LITELLM_PYTHON=$(CURDIR)/.venv-litellm/bin/python KBTRAIN_OPEN_WEBUI=$(OPEN_WEBUI) \
 	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters \
 	  tests/serve/test_docs.py::test_the_client_s_code_runs
 

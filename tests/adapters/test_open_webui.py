@@ -1,11 +1,16 @@
-"""The filter for Open WebUI, loaded and called as Open WebUI 0.12.4 does, against a real server of a gate."""
+"""The filter for Open WebUI, loaded and called as Open WebUI 0.12.4 does, against a real server of a gate.
+
+KBTRAIN_OPEN_WEBUI names a wheel of Open WebUI (``make test-adapters`` fetches it): its own code runs the filter, too.
+"""
 
 import ast
 import asyncio
 import inspect
+import os
 import re
 import sys
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -109,6 +114,44 @@ def test_a_setting_that_is_none_is_refused_by_the_form():
     for wrong in ({"url": "127.0.0.1:8000"}, {"on_failure": "maybe"}, {"timeout_s": 0}):
         with pytest.raises(ValidationError):
             loaded(**wrong)
+
+
+@pytest.fixture
+def own_code(monkeypatch):
+    """``open_webui.utils.filter`` of a real wheel; its database, settings and cache of functions are ours."""
+    if "KBTRAIN_OPEN_WEBUI" not in os.environ:
+        pytest.skip("KBTRAIN_OPEN_WEBUI is not set; run: make test-adapters")
+    made, stored = loaded(), {}
+
+    class Functions:
+        @staticmethod
+        async def get_function_valves_by_ids(ids):
+            return dict.fromkeys(ids, stored)
+
+    async def from_cache(*_, **__):
+        return made, None, None
+
+    parts = {"env": {"ENABLE_FUNCTIONS": True}, "models.functions": {"Functions": Functions}}
+    parts["utils.plugin"] = {"get_function_module_from_cache": from_cache}
+    for name, content in {"": {}, "models": {}, "utils": {}, **parts}.items():
+        module = types.ModuleType(f"open_webui.{name}".rstrip("."))
+        module.__dict__.update(content, __path__=[])
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    real = types.ModuleType("open_webui.utils.filter")
+    with zipfile.ZipFile(os.environ["KBTRAIN_OPEN_WEBUI"]) as wheel:
+        exec(wheel.read("open_webui/utils/filter.py").decode(), real.__dict__)
+    return real, stored
+
+
+def test_open_webuis_own_code_runs_the_filter_through_both_branches(own_code, server):
+    real, stored = own_code
+    stored.update(url=server.url, key="a-key-of-the-tests", timeout_s=30)
+    function, extra = types.SimpleNamespace(id="kbtrain"), {"__user__": {"id": "u"}, "__metadata__": {}}
+    for text, searched in ((NEEDS, True), (KNOWN, False)):
+        body = chat(text, features={"web_search": not searched}, files=[COLLECTION, ATTACHED])
+        found, _ = asyncio.run(real.process_filter_functions(None, None, [function], "inlet", body, dict(extra)))
+        assert found["features"]["web_search"] is searched
+        assert found["files"] == ([COLLECTION, ATTACHED] if searched else [ATTACHED])
 
 
 def test_the_file_stands_alone_and_begins_with_what_the_form_reads():
