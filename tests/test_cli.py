@@ -51,10 +51,10 @@ import kbtrain.config
 HEAVY = ("torch", "transformers", "peft", "accelerate", "sklearn", "scipy", "matplotlib", "datasets", "numba", "pandas")
 sys.path.insert(0, "")
 for script in sys.argv[1:]:
-    told = {}
-    for argument in ("--help", "--confg"):
-        into, out_of = os.pipe()
-        if os.fork() == 0:
+    into, out_of = os.pipe()
+    if os.fork() == 0:
+        told = {}
+        for argument in ("--help", "--confg"):  # the second finds what the first imported
             out, err, code = io.StringIO(), io.StringIO(), None
             sys.argv, sys.path[0] = [script, argument], os.path.dirname(script)
             try:
@@ -64,13 +64,13 @@ for script in sys.argv[1:]:
                 code = end.code
             used = resource.getrusage(resource.RUSAGE_SELF)
             heavy = [name for name in HEAVY if name in sys.modules]
-            answer = [code, out.getvalue(), err.getvalue(), used.ru_utime + used.ru_stime, heavy]
-            os.write(out_of, json.dumps(answer).encode())  # a pipe holds 64 KiB
-            os._exit(0)
-        os.close(out_of)
-        with open(into) as answer:
-            told[argument] = json.load(answer)
-        os.wait()
+            told[argument] = [code, out.getvalue(), err.getvalue(), used.ru_utime + used.ru_stime, heavy]
+        os.write(out_of, json.dumps(told).encode())  # a pipe holds 64 KiB
+        os._exit(0)
+    os.close(out_of)
+    with open(into) as answer:
+        told = json.load(answer)
+    os.wait()
     print(json.dumps([script, told]))
 """
 

@@ -14,7 +14,7 @@ PEERS = ["kbtrain", *(["trl_best"] if find_spec("trl") else [])]
 
 def run(script, **keys):
     given = [part for key, value in keys.items() for part in (f"--{key.replace('_', '-')}", str(value))]
-    return scripts.run(f"benchmarks/{script}", *given)
+    return scripts.run(f"benchmarks/{script}", *given, nested=True)
 
 
 def test_the_training_benchmark_gives_rates_memory_losses_and_a_figure(tmp_path):

@@ -1,9 +1,6 @@
 """The full-size configurations with the real DeepSpeed on two CPU ranks and tiny models of the real classes."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from importlib.util import find_spec
@@ -14,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from support import scripts
 from support.ports import free_port
 from support.recipes import Recipe
 from tiny_kbm import labelled, make_folder
@@ -89,16 +87,14 @@ def ranks(made, jobs):
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     shared |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false", "DS_ACCELERATOR": "cpu"}
     given = json.dumps({"jobs": jobs, "out": str(made)})
-    with open(made / "log.txt", "w") as out:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("deepspeed_ranks.py")), given], cwd=ROOT, stdout=out,
-                stderr=subprocess.STDOUT, env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank},
-            )
-            for rank in ("0", "1")
-        ]  # fmt: skip
-        codes = [process.wait(timeout=500) for process in processes]
-    assert codes == [0, 0], (made / "log.txt").read_text()[-6000:]
+    processes = [
+        scripts.start("tests/recipes/deepspeed_ranks.py", given, env={**shared, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    codes = [process.wait(timeout=500) for process in processes]
+    said = "\n".join(process.stdout + process.stderr for process in processes)
+    (made / "log.txt").write_text(said)
+    assert codes == [0, 0], said[-6000:]
 
 
 def seen(made, name):
@@ -158,23 +154,21 @@ def alone(given):
 
 def killed(made):
     """kill -9 of the launcher and both ranks of accelerate_zero2_cpu2.yaml, once the checkpoint of step 2 is there."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", free_port()]
-    launch += ["--config_file", "ds_configs/accelerate_zero2_cpu2.yaml", "recipes/train_kbm.py"]
-    with open(made / "killed.txt", "w") as out:
-        process = subprocess.Popen(
-            [*launch, *arguments(made, "qwen2_zero2", "killed")], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
-            env=os.environ | {"DS_ACCELERATOR": "cpu"},
-        )  # fmt: skip
-        mark, begin = made / "killed" / "checkpoints" / "checkpoint-2" / "complete.json", time.time()
-        while process.poll() is None and not mark.exists() and time.time() - begin < 300:
-            time.sleep(0.005)
-        launcher = psutil.Process(process.pid) if process.poll() is None else None
-        family = [launcher, *launcher.children(recursive=True)] if launcher else []
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        process.wait()
-    assert mark.exists() and len(family) >= 3, (made / "killed.txt").read_text()[-3000:]
+    process = scripts.start(
+        "-m", "accelerate.commands.launch", "--main_process_port", free_port(),
+        "--config_file", "ds_configs/accelerate_zero2_cpu2.yaml",
+        "recipes/train_kbm.py", *arguments(made, "qwen2_zero2", "killed"), env={"DS_ACCELERATOR": "cpu"}, nested=True,
+    )  # fmt: skip
+    mark, begin = made / "killed" / "checkpoints" / "checkpoint-2" / "complete.json", time.time()
+    while process.poll() is None and not mark.exists() and time.time() - begin < 300:
+        time.sleep(0.005)
+    launcher = psutil.Process(process.pid) if process.poll() is None else None
+    family = [launcher, *launcher.children(recursive=True)] if launcher else []
+    for one in family:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
+    assert mark.exists() and len(family) >= 3, (process.stdout + process.stderr)[-3000:]
     assert not (made / "killed" / "gate.json").exists()
 
 

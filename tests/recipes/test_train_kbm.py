@@ -1,6 +1,5 @@
 import json
 import re
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -195,8 +194,8 @@ def test_a_gate_that_does_not_survive_saving_is_refused(recipe, arguments, tmp_p
 
 
 def test_the_command_of_the_readme_runs_under_accelerate_launch(arguments, tmp_path):
-    launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", "ds_configs/accelerate_cpu.yaml")
-    done = scripts.run_command(*launch, "recipes/train_kbm.py", *arguments(epochs=1))
+    launch = ("-m", "accelerate.commands.launch", "--config_file", "ds_configs/accelerate_cpu.yaml")
+    done = scripts.run(*launch, "recipes/train_kbm.py", *arguments(epochs=1), nested=True)
     assert done.returncode == 0, done.stderr
     assert "train_kbm: 20 examples" in done.stdout.splitlines()[-1]
     assert (tmp_path / "kbm" / "gate.json").exists()
