@@ -120,7 +120,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         files = repository.commits[oid]
         if what == "revision":
-            return self.answer(200, {"id": name, "sha": oid, "siblings": [{"rfilename": file} for file in files]})
+            siblings = [{"rfilename": file} for file in files]
+            return self.answer(200, {"id": name, "sha": oid, "private": repository.private, "siblings": siblings})
         if what == "tree":
             return self.answer(200, [self.entry(file, data) for file, data in files.items()])
         if what == "preupload":

@@ -89,6 +89,8 @@ def send(wanted: Push, staged: Staged, given: str | None) -> str:
     api = HfApi(token=given)
     with hub_errors(wanted.name), quiet():
         api.create_repo(wanted.name, private=True if wanted.private else None, exist_ok=True)
+        if wanted.private and not api.model_info(wanted.name).private:
+            raise UserError(f"{wanted.name}: is there already, and public; take another name, or leave --private out")
         sent = {*staged.files, README}
         stale = _stale(api.list_repo_files(wanted.name), sent)
         made = [CommitOperationAdd(file, staged.folder / file) for file in sorted(sent)]

@@ -148,13 +148,14 @@ def check_no_machine(staged: Path, *own: Path) -> None:
     """Raise :class:`UserError` where a text that would be sent holds the home folder, this folder's path or ``own``."""
     paths = {str(path.expanduser().absolute()) for path in (Path.home(), Path.cwd(), *own)}
     paths |= {str(Path(path).resolve()) for path in paths}
-    needles = sorted(path for path in paths if path.count("/") > 1 or "\\" in path)
+    needles = sorted(path if path.count("/") > 1 else f"{path}/" for path in paths if path != "/")
     for path in sorted(staged.rglob("*")):
-        if not path.is_file() or path.suffix == ".safetensors" or path.stat().st_size > _LARGEST_TEXT:
+        vocabulary = any(fnmatch(path.name, name) for name in _NOT_SETTINGS)
+        if not path.is_file() or path.suffix == ".safetensors" or vocabulary or path.stat().st_size > _LARGEST_TEXT:
             continue
         text = read_text(path)
         for needle in needles:
             if needle in text:
                 raise UserError(
-                    f"{path.relative_to(staged)}: would tell '{needle}', a path of this machine; nothing sent"
+                    f"{path.relative_to(staged)}: would tell '{needle}', a path of this machine; take it out"
                 )

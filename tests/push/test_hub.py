@@ -88,6 +88,22 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
     assert repository.private
 
 
+def test_a_text_with_the_home_folder_inside_stops_the_push(hub, gate, monkeypatch):
+    monkeypatch.setenv("HOME", "/someone")
+    card = json.loads((gate / "gate.json").read_text())
+    (gate / "gate.json").write_text(json.dumps({**card, "run": {"note": "made of /someone/data by hand"}}))
+    with pytest.raises(UserError, match=r"gate\.json: would tell '/someone/', a path of this machine; take it out"):
+        lines(gate)
+    assert hub.asked == []
+
+
+def test_a_gate_that_is_to_be_private_is_not_sent_to_a_public_repository(hub, gate):
+    hub.repositories[NAME] = Repository()
+    with pytest.raises(UserError, match=f"{NAME}: is there already, and public"):
+        lines(gate, private=True)
+    assert set(hub.repositories[NAME].files) == {".gitattributes"} and not hub.large
+
+
 def test_the_card_says_what_it_is_for_and_its_snippet_runs(hub, gate, capsys):
     (gate / "README.md").write_text(
         "# A gate\n- Limits: few.\n\n## On dev\n| auroc | 0.7 [0.6, 0.8] |\n\n## Versions\nx\n"
