@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from kbtrain.records import TurnExample
 from kbtrain.serve.body import read_object
@@ -20,8 +19,10 @@ from kbtrain.serve.wire import decisions_route, systemone_route
 from kbtrain.serve.worker import Input
 
 
-def application(service: Service) -> Starlette:
-    """The ASGI application."""
+def application(service: Service) -> Router:
+    """The ASGI application: routes without middleware, since :class:`Endpoint` answers for errors itself and each layer
+    would wrap every token that is sent.
+    """
 
     def route(path: str, method: str, handle: Callable[[Service, Exchange], Any]) -> Route:
         async def handled(exchange: Exchange) -> None:
@@ -40,7 +41,7 @@ def application(service: Service) -> Starlette:
         route("/ready", "GET", ready_route),
         route("/metrics", "GET", metrics_route),
     ]
-    return Starlette(routes=routes)
+    return Router(routes=routes, redirect_slashes=False)
 
 
 def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:

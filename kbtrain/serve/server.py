@@ -107,6 +107,7 @@ def http_server(service: Service) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here reads the client's address
         timeout_keep_alive=30,
         timeout_graceful_shutdown=20,
         backlog=BACKLOG,

@@ -5,9 +5,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from embedding_server import EmbeddingServer
@@ -16,6 +18,7 @@ from stub_upstream import StubUpstream
 
 from kbtrain.serve.search import SearchFailed, ThreadSearch, hits_of
 
+STUB = Path(__file__).resolve().parents[2] / "benchmarks" / "peers" / "serving_stub.py"
 PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
 
 
@@ -379,3 +382,89 @@ def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub,
     script.send_signal(signal.SIGTERM)
     script.wait(PATIENCE)
     assert "is in place" in script.stderr and "Traceback" not in script.stderr
+
+
+SEARCH_PROCESS = """
+import http.server, json, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        row = {"url": "m", "title": "Museum", "snippet": "The museum opens at nine."}
+        data = json.dumps({"results": [row]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def log_message(self, *_): ...
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+def process(port, *command):
+    """A process that listens on the port."""
+    made = subprocess.Popen([sys.executable, *map(str, command)])
+    for _ in range(100 * PATIENCE):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return made
+        except OSError:
+            assert made.poll() is None
+            threading.Event().wait(0.02)
+    raise AssertionError("does not listen")
+
+
+@pytest.mark.parametrize("killed", ["search", "upstream"])
+def test_killed_search_or_upstream_under_load_is_an_answer_or_an_error_and_no_torn_line(gate, tmp_path, killed):
+    import http.client
+
+    from kbtrain.serve.decision_log import read_log
+
+    upstream, search, log = free_port(), free_port(), tmp_path / "log.jsonl"
+    commands = {"upstream": (upstream, STUB, upstream, 20, 0.001), "search": (search, "-c", SEARCH_PROCESS, search)}
+    running = {name: process(*command) for name, command in commands.items()}
+    settings = {"upstream": f"http://127.0.0.1:{upstream}/v1", "search": f"http://127.0.0.1:{search}/?q={{query}}"}
+    seen, stop = [], threading.Event()
+    try:
+        with serving(gate, **settings, log=log, threshold=0.0, upstream_tries=2) as server:
+
+            def client():
+                while not stop.is_set():
+                    try:
+                        reply = server.post("/v1/chat/completions", chat(NEEDS, stream=True, user="u"))
+                    except http.client.IncompleteRead:
+                        seen.append("cut")
+                    else:
+                        whole = reply.status != 200 or b"[DONE]" in reply.body
+                        seen.append((reply.status, reply.headers["x-kbtrain-reason"], whole))
+
+            threads = [threading.Thread(target=client) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            until(lambda: len(seen) >= 20)
+            running[killed].kill()
+            running[killed].wait()
+            begun = len(seen)
+            until(lambda: len(seen) >= begun + 20)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            running[killed] = process(*commands[killed])
+            after = server.post("/v1/chat/completions", chat(NEEDS, stream=True, user="u"))
+            assert (after.status, after.headers["x-kbtrain-reason"]) == (200, "above-threshold")
+    finally:
+        for one in running.values():
+            one.kill()
+            one.wait()
+    good = (200, "above-threshold", True)
+    failed = {(200, "search-failed", True)} if killed == "search" else {(502, "above-threshold", True), "cut"}
+    assert good in seen and set(seen) & failed and set(seen) <= {good, *failed}
+    assert len(list(read_log(log))) == len(seen) + 1
+
+
+def until(true):
+    """Wait for it."""
+    for _ in range(100 * PATIENCE):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("waited in vain")
