@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import httpcore2
 import httpx2
 
 from kbtrain.credentials import key_from_environment
@@ -19,6 +21,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
+from kbtrain.serve.streams import AsyncioBackend
 from kbtrain.servers import is_loopback
 
 HOP_BY_HOP = {
@@ -27,6 +30,11 @@ HOP_BY_HOP = {
 }  # fmt: skip
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
+FAILED = (
+    httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError,
+    httpcore2.UnsupportedProtocol,
+)  # fmt: skip
+IDLE = 256  # connections that are kept
 PAUSE = 0.1  # seconds before the second try, doubled each time
 
 logger = logging.getLogger("kbtrain.serve")
@@ -77,13 +85,10 @@ class HttpUpstream:
         self._own_keys = config.keys is not None
         self._tries = config.upstream_tries
         self._metrics = metrics
-        self._client = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(config.upstream_timeout_s, connect=min(5.0, config.upstream_timeout_s), pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env=not is_loopback(urlsplit(self._url).hostname or ""),  # HTTPS_PROXY, for servers elsewhere
-            # else a cookie that the upstream sets for one of our clients goes with the requests of all others
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        )
+        silence = config.upstream_timeout_s
+        self._timeout = {"connect": min(5.0, silence), "read": silence, "write": silence}
+        self._host = urlsplit(self._url).netloc.encode()
+        self._pool = connections(self._url)
 
     def _headers(self, headers: Iterable[Header]) -> list[Header]:
         headers = list(headers)
@@ -110,28 +115,30 @@ class HttpUpstream:
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`Upstream.send`."""
         url = f"{self._url}/{path}" + (f"?{query.decode('latin-1')}" if query else "")
-        request = self._client.build_request("POST", url, content=data, headers=self._headers(headers))
+        request = self._request("POST", url, [*self._headers(headers), (b"content-length", b"%d" % len(data))], data)
         response = await self._first_bytes(request)
         try:
-            kept = [
-                (key.lower(), value)
-                for key, value in response.headers.raw
-                if key.lower() not in NOT_RETURNED and not key.lower().startswith(b"x-kbtrain-")
-            ]
-            yield UpstreamReply(response.status_code, kept, self._chunks(response))
+            lower = ((key.lower(), value) for key, value in response.headers)
+            kept = [(k, value) for k, value in lower if k not in NOT_RETURNED and not k.startswith(b"x-kbtrain-")]
+            yield UpstreamReply(response.status, kept, self._chunks(response))
         finally:
             await response.aclose()
 
-    async def _first_bytes(self, request: httpx2.Request) -> httpx2.Response:
+    def _request(self, method: str, url: str, headers: list[Header], data: bytes = b"") -> httpcore2.Request:
+        return httpcore2.Request(
+            method, url, headers=[(b"host", self._host), *headers], content=data, extensions={"timeout": self._timeout}
+        )
+
+    async def _first_bytes(self, request: httpcore2.Request) -> httpcore2.Response:
         """Status and headers; a connection that fails before them is tried again."""
         failed = 0
         while True:
             try:
-                return await self._client.send(request, stream=True)
-            except (httpx2.ReadTimeout, httpx2.WriteTimeout):
+                return await self._pool.handle_async_request(request)
+            except (httpcore2.ReadTimeout, httpcore2.WriteTimeout):
                 self._metrics.upstream_failures.labels("slow").inc()
                 raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
-            except httpx2.TransportError as error:
+            except FAILED as error:
                 failed += 1
                 self._metrics.upstream_failures.labels("connection").inc()
                 logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, self._tries)
@@ -140,20 +147,25 @@ class HttpUpstream:
                     raise Refused(502, "upstream_unreachable", message) from None
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
 
-    async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+    async def _chunks(self, response: httpcore2.Response) -> AsyncIterator[bytes]:
         try:
-            async for chunk in response.aiter_raw():
+            async for chunk in response.aiter_stream():
                 yield chunk
-        except httpx2.TransportError:
+        except FAILED:
             self._metrics.upstream_failures.labels("stream").inc()
             raise
 
     async def models(self) -> list[Any]:
         """As :meth:`Upstream.models`."""
         try:
-            response = await self._client.get(f"{self._url}/models", headers=self._headers([]), timeout=5.0)
-            found = response.json()["data"] if response.status_code == 200 else None
-        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            async with asyncio.timeout(5.0):
+                request = self._request("GET", f"{self._url}/models", self._headers([]))
+                response = await self._pool.handle_async_request(request)
+                try:
+                    found = json.loads(await response.aread())["data"] if response.status == 200 else None
+                finally:
+                    await response.aclose()
+        except (*FAILED, TimeoutError, ValueError, KeyError, TypeError):
             found = None
         if not isinstance(found, list):
             raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
@@ -161,4 +173,25 @@ class HttpUpstream:
 
     async def close(self) -> None:
         """As :meth:`Upstream.close`."""
-        await self._client.aclose()
+        await self._pool.aclose()
+
+
+def connections(url: str) -> httpcore2.AsyncConnectionPool:
+    """Connections to one server, kept; through the environment's proxy (HTTPS_PROXY), but not to this machine.
+
+    A layer below httpx2's client, which keeps the cookies that one of our clients was given and sends them with the
+    requests of all others, and whose layers cost time at every token.
+    """
+    parts = urlsplit(url)
+    host, proxy = parts.hostname or "", None
+    if not is_loopback(host) and not proxy_bypass(host):
+        found = getproxies()
+        proxy = found.get(parts.scheme) or found.get("all")
+    settings: dict[str, Any] = {"max_connections": None, "max_keepalive_connections": IDLE, "keepalive_expiry": 5.0}
+    settings |= {"network_backend": AsyncioBackend()}
+    if parts.scheme == "https":
+        settings["ssl_context"] = httpx2.create_ssl_context()
+    if proxy is not None:
+        through = httpx2.Proxy(proxy if "://" in proxy else f"http://{proxy}")
+        return httpcore2.AsyncHTTPProxy(str(through.url), proxy_auth=through.raw_auth, **settings)
+    return httpcore2.AsyncConnectionPool(**settings)

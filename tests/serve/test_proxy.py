@@ -261,6 +261,16 @@ def test_without_a_model_behind_it_the_proxy_says_so(server):
     assert reply.status == 404 and "--upstream" in reply.error
 
 
+def test_an_upstream_elsewhere_is_asked_through_the_environment_s_proxy(gate, stub, monkeypatch):
+    monkeypatch.setenv("http_proxy", stub.url.removesuffix("/v1").replace("http://", "http://me:word@"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving(gate, upstream="http://model.example/v1") as server:
+        assert server.post("/v1/chat/completions", chat(KNOWN)).status == 200
+    path, headers, _ = stub.requests[-1]
+    assert path == "http://model.example/v1/chat/completions" and headers["host"] == "model.example"
+    assert headers["proxy-authorization"] == "Basic bWU6d29yZA=="
+
+
 def test_a_cookie_that_one_client_is_given_is_not_sent_for_another(proxy, stub):
     stub.extra_headers = ("set-cookie: session=of-the-first; Path=/",)
     first = proxy.post("/v1/chat/completions", chat(KNOWN, stream=True))
