@@ -8,6 +8,7 @@ import pytest
 from tiny_kbm import make_tokenizer
 
 from kbtrain.answers.grading import normalise
+from kbtrain.prompts import seakr
 from kbtrain.prompts.seakr import (
     ANSWER,
     chain,
@@ -117,6 +118,19 @@ def test_answers_are_cleaned_without_harming_abbreviations():
 def test_the_fingerprint_changes_with_the_number_of_demonstrations():
     tokenizer = make_tokenizer()
     assert seakr_fingerprint(tokenizer, 10) != seakr_fingerprint(tokenizer, 9)
+
+
+def test_the_fingerprint_changes_with_the_form_of_documents_and_of_the_answer(monkeypatch):
+    tokenizer, whole = make_tokenizer(), seakr._question
+    found = {seakr_fingerprint(tokenizer, 2)}
+    with monkeypatch.context() as changed:
+        changed.setattr(seakr, "_question", lambda asked, documents: whole(asked, documents).replace("[1]", "(1)"))
+        found.add(seakr_fingerprint(tokenizer, 2))
+    monkeypatch.setattr(seakr, "ANSWER", "The answer:")
+    found.add(seakr_fingerprint(tokenizer, 0))
+    monkeypatch.undo()
+    found.add(seakr_fingerprint(tokenizer, 0))
+    assert len(found) == 4
 
 
 def test_a_chain_is_read_line_by_line_up_to_its_own_answer():
