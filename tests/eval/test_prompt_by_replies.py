@@ -58,7 +58,9 @@ def test_a_server_s_model_is_asked_by_the_scoring_script(
     from tiny_kbm import make_folder
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    questions = [Question(f"{s}{i}", f"What is fact {i} of {s}?", ("x",), s, "t") for s in ("dev", "test") for i in range(3)]
+    questions = [
+        Question(f"{s}{i}", f"What is fact {i} of {s}?", ("x",), s, "t") for s in ("dev", "test") for i in range(3)
+    ]
     for split in ("dev", "test"):
         rows = [plain(q, None) for q in questions if q.split == split]
         jsonl.write(tmp_path / "examples" / f"{split}.jsonl", rows)
