@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -41,10 +41,13 @@ def check_name(name: str) -> None:
         raise UserError(f"'{name}': no name of a repository on the hub; expected USER/NAME (letters, digits, ., _, -)")
 
 
-def local_folder(place: Path | str, revision: str | None = None) -> Path:
-    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
+def local_folder(place: Path | str, revision: str | None = None, more: Callable[[], Iterable[str]] = tuple) -> Path:
+    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`.
+
+    ``more``: names of files that are fetched beside :data:`FILES`, asked for only then.
+    """
     if is_hub_name(place):
-        return fetched(str(place), revision)
+        return fetched(str(place), revision, more())
     if revision is not None:
         raise UserError(
             f"revision '{revision}': '{place}' is read from this machine, not from the hub; leave the revision out"
@@ -52,7 +55,7 @@ def local_folder(place: Path | str, revision: str | None = None) -> Path:
     return Path(place)
 
 
-def fetched(name: str, revision: str | None = None) -> Path:
+def fetched(name: str, revision: str | None = None, more: Iterable[str] = ()) -> Path:
     """The folder of a hub's gate in the client's cache; what is not there yet is downloaded.
 
     ``revision``: branch, tag or commit; None: the main branch. Without network the cached one is taken. Raises
@@ -64,7 +67,7 @@ def fetched(name: str, revision: str | None = None) -> Path:
     with hub_errors(name, revision), quiet():
         given = token()
         _check_listed(name, _listed(name, revision, given))
-        patterns = [pattern for file in FILES for pattern in (file, f"*/{file}")]
+        patterns = [pattern for file in (*FILES, *more) for pattern in (file, f"*/{file}")]
         folder = Path(snapshot_download(name, revision=revision, token=given, allow_patterns=patterns))
     for card in folder.rglob(CARD):
         if read_gate_json(card.parent)["kind"] == "server":

@@ -63,7 +63,8 @@ class Kind:
     ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
     in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed.
     ``features``: of such a gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit;
-    ``fit`` gets them as its third argument, and the gate has ``score_features(features)``.
+    ``fit`` gets them as its third argument, and the gate has ``score_features(features)``. ``files``: names of files in
+    its folder that go to the hub and come from there, beside :data:`kbtrain.hub.FILES`.
     """
 
     card: type[GateCard]
@@ -74,6 +75,7 @@ class Kind:
     headline: tuple[str, ...] = ()
     fit: Callable[..., Gate] | None = None
     features: Callable[[Sequence[Any]], Any] | None = None
+    files: tuple[str, ...] = ()
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
@@ -212,7 +214,7 @@ def load_gate(
     of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that
     was most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
     """
-    folder = local_folder(folder, revision)
+    folder = folder_of(folder, revision)
     name, kind = kind_of(folder)
     if key is not None and not issubclass(kind.card, KeyedCard):
         raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")
@@ -221,6 +223,11 @@ def load_gate(
     card.check_weights(folder, verify)
     gate = kind.open(Path(folder), dtype, device)
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
+
+
+def folder_of(place: Path | str, revision: str | None = None) -> Path:
+    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
+    return local_folder(place, revision, lambda: [file for kind in kinds().values() for file in kind.files])
 
 
 @dataclass(frozen=True)

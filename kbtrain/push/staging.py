@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from kbtrain.errors import UserError, at
 from kbtrain.files import read_text
 from kbtrain.gate_folder import CARD, README, TRAINED_ENTITIES, TRAINED_ON, GateCard
-from kbtrain.gates.registry import check_parts, read_card
+from kbtrain.gates.registry import check_parts, kind_of, read_card
 from kbtrain.hub import FILES, pickle_in
 from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import header_of
@@ -60,11 +60,11 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
     renamed = {**parts, **({card.base_model: named} if card.base_model and named else {})}
     target.mkdir(parents=True, exist_ok=True)
-    files, left = [], []
+    files, left, names = [], [], (*FILES, *kind_of(folder)[1].files)
     for path in _own_files(folder):
         place = path.relative_to(folder)
         hashed = place.name in (TRAINED_ON, TRAINED_ENTITIES)
-        if not _is_sent(place) or place.as_posix() == README or (hashed and not hashes):
+        if not _is_sent(place, names) or place.as_posix() == README or (hashed and not hashes):
             left.append(place.as_posix())
             continue
         (target / place).parent.mkdir(parents=True, exist_ok=True)
@@ -86,9 +86,9 @@ def _own_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _is_sent(place: Path) -> bool:
+def _is_sent(place: Path, names: Sequence[str]) -> bool:
     inside = len(place.parts) == 2 and place.name in (README, CARD)  # an adapter's card is another library's
-    return len(place.parts) <= 2 and not inside and any(fnmatch(place.name, name) for name in FILES)
+    return len(place.parts) <= 2 and not inside and any(fnmatch(place.name, name) for name in names)
 
 
 def _copy(path: Path, target: Path, renamed: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
-from kbtrain.hub import local_folder
+from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
 
 def placed(config: ServeConfig) -> ServeConfig:
     """The configuration with the folder of a gate that it names on the hub. Raises :class:`UserError`."""
-    return config.model_copy(update={"gate": local_folder(config.gate, config.revision)})
+    return config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
 
 
 def run(config: ServeConfig, say: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from hub_server import TOKEN, HubServer, Repository
 from safetensors.numpy import save_file
+from support.length_gate import KIND, Length, LengthCard
 from support.long_questions import long_question_gate
 
 import kbtrain
@@ -19,6 +21,7 @@ from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.average import AverageCard
+from kbtrain.gates.registry import GATES
 from kbtrain.hub import is_hub_name, local_folder
 from kbtrain.push.push import Push, push
 from kbtrain.push.staging import bare, without_paths
@@ -313,6 +316,19 @@ def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_
     assert "gave: score 0." in files["README.md"].decode() and str(tmp_path).encode() not in b"".join(files.values())
     with pytest.raises(UserError, match="model 'org/llm'"):  # the stand-in has no such model
         kbtrain.load_gate(NAME)
+
+
+def test_files_of_another_package_s_kind_go_with_it(hub, tmp_path, monkeypatch):
+    def opened(folder, dtype, device):
+        slope = float((folder / "slope.txt").read_text())
+        return Length(LengthCard.read(folder).model_copy(update={"slope": slope}))
+
+    monkeypatch.setitem(GATES, "length", replace(KIND, open=opened, files=("slope.txt",)))
+    (tmp_path / "gate").mkdir()
+    LengthCard(slope=1.0).write(tmp_path / "gate")
+    (tmp_path / "gate" / "slope.txt").write_text("3")
+    lines(tmp_path / "gate")
+    assert kbtrain.load_gate(NAME).score(["abcd"]) == [12.0]
 
 
 def test_a_dry_run_shows_files_and_card_and_asks_nobody(hub, gate, capsys):
