@@ -3,10 +3,11 @@
 Each setting of OpenMP's threads is a process of its own; they take turns, and in between stand still. Ratios count, and
 all stand in one run: busy / idle of the same setting (2 would be fair), and idle / idle of torch's own. Other
 work on the machine makes "idle" a wrong word: the load at the begin is printed, and kept beside the figures.
+Torch's own setting and kbtrain's take about 5 minutes on two idle cores (an estimate); --settings names others.
 
 Examples:
   python benchmarks/busy.py
-  python benchmarks/busy.py --works "[train]" --repeats 1
+  python benchmarks/busy.py --works "[train]" --settings "[as torch, as kbtrain, passive, spin 1000, one thread]"
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class BusyConfig(Config):
     model: str = Field("smollm2-135m-instruct", description="embedded name or local folder")
     dtype: str = Field("auto", description="auto, bf16, fp32; the same for all")
     works: tuple[Work, ...] = Field(WORKS, description="what is timed")
-    settings: tuple[str, ...] = Field(tuple(SETTINGS), description="of OpenMP's threads")
+    settings: tuple[str, ...] = Field((TORCHS, OURS), description=f"of OpenMP's threads: {', '.join(SETTINGS)}")
     examples: int = Field(8, ge=4, description="questions of a piece of work; training takes the four longest")
     tokens: int = Field(128, ge=1, description="of the longest reference, about")
     repeats: int = Field(3, ge=1, description="times each takes its turn; the median counts")
@@ -78,6 +79,7 @@ def main(config: BusyConfig) -> None:
         encoding="utf-8",
     )
     print(table(config, found))
+    print("\n".join(summary(found)))
     print(f"{cores} cores, {busy} busy processes, {dtype}; load at the begin {load:.1f}", end="")
     print(" (others work: idle is not idle)" if load > 0.5 else "", f"-> {config.output}")
 
@@ -122,16 +124,34 @@ def busy_processes(count: int) -> Iterator[None]:
 def table(config: BusyConfig, found: dict[str, Any]) -> str:
     """Medians and ratios, a line for each work and setting."""
     rows = []
-    for work, settings in found.items():
-        median = {
-            name: {state: statistics.median(seconds) for state, seconds in states.items()}
-            for name, states in settings.items()
-        }
+    for work, median in medians(found).items():
         for name, states in median.items():
             beside = f"{states['idle'] / median[TORCHS]['idle']:.2f}" if TORCHS in median else ""
             idle, busy = states["idle"], states["busy"]
             rows.append([work, name, f"{idle:.2f}", f"{busy:.2f}", f"{busy / idle:.1f}", beside])
     return aligned(("work", "threads", "idle s", "busy s", "busy/idle", "idle/torch"), rows)
+
+
+def medians(found: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Work -> setting -> "idle" and "busy" -> median seconds."""
+    return {
+        work: {
+            name: {state: statistics.median(seconds) for state, seconds in states.items()}
+            for name, states in settings.items()
+        }
+        for work, settings in found.items()
+    }
+
+
+def summary(found: dict[str, Any]) -> list[str]:
+    """Largest ratios of kbtrain's own setting, beside what is asked of them."""
+    by_work = [settings for settings in medians(found).values() if OURS in settings]
+    if not by_work:
+        return []
+    busy = max(settings[OURS]["busy"] / settings[OURS]["idle"] for settings in by_work)
+    lines = [f"{OURS}: busy at most {busy:.1f} times idle (asked: 3; fair: 2)"]
+    beside = [settings[OURS]["idle"] / settings[TORCHS]["idle"] for settings in by_work if TORCHS in settings]
+    return lines + ([f"{OURS}: idle at most {max(beside):.2f} times {TORCHS} (asked: 1.02)"] if beside else [])
 
 
 if __name__ == "__main__":

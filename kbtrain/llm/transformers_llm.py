@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.memory import available_memory, machine_memory
+from kbtrain.kernels.memory import FreedMemory, available_memory, machine_memory
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
@@ -86,7 +86,10 @@ class TransformersLLM:
         samplers = self._ready_samplers()
         self._warn_if_short(len(samplers))
         works = [functools.partial(self._answers, sampler) for sampler in samplers]
-        yield from parallel_batches(works, self._batches(requests, done))
+        freed = FreedMemory()
+        for answers in parallel_batches(works, self._batches(requests, done)):
+            yield answers
+            freed.check()
 
     def answer_by(self, sampler: BatchSampler, requests: Iterable[AnswerRequest]) -> Iterator[list[SampleSet]]:
         """As :meth:`answer`, by another sampler of the same model, one batch after the other."""

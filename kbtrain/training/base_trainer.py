@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
 from kbtrain.files import errors_of
-from kbtrain.kernels.memory import keep_freed_memory
+from kbtrain.kernels.memory import FreedMemory, keep_freed_memory
 from kbtrain.training.recipe import OnLog
 from kbtrain.training.run import mark_complete, rotate
 
@@ -69,6 +69,16 @@ class _OnLog(TrainerCallback):
             self.call(state.global_step, state.max_steps, logs or {})
 
 
+class _GiveBack(TrainerCallback):
+    """Bounds what the process keeps of freed memory; rows of other lengths come with every step."""
+
+    def __init__(self) -> None:
+        self.freed = FreedMemory()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.freed.check()
+
+
 class BaseTrainer(Trainer):
     """``rows`` are the training examples, each with its token ``ids``; ``on_log`` is called with every step's loss
     and with dev's figures, and nothing else is printed."""
@@ -79,6 +89,8 @@ class BaseTrainer(Trainer):
         if not torch.cuda.is_available():
             keep_freed_memory()  # else a step on a CPU waits longer for zeroed pages than it computes
         super().__init__(**kwargs)
+        if not torch.cuda.is_available():
+            self.add_callback(_GiveBack())
         self.add_callback(_OnLog(on_log))
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)

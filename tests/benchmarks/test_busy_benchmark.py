@@ -22,4 +22,16 @@ def test_it_gives_seconds_and_ratios_of_every_work_and_setting(tmp_path):
         assert list(by_setting) == settings
         for states in by_setting.values():
             assert all(len(states[state]) == 1 and min(states[state]) > 0 for state in ("idle", "busy"))
+    assert "as kbtrain: busy at most" in done.stdout and "times as torch" not in done.stdout
     assert "busy/idle" in done.stdout and "1 busy processes" in done.stdout
+
+
+def test_the_summary_takes_the_worst_work_by_its_medians():
+    summary = scripts.load("benchmarks/busy.py").summary
+    train = {"as torch": {"idle": [2.0], "busy": [20.0]}, "as kbtrain": {"idle": [1.0, 2.0, 9.0], "busy": [5.0]}}
+    score = {"as torch": {"idle": [1.0], "busy": [9.0]}, "as kbtrain": {"idle": [1.5], "busy": [3.0]}}
+    assert summary({"train": train, "score": score}) == [
+        "as kbtrain: busy at most 2.5 times idle (asked: 3; fair: 2)",
+        "as kbtrain: idle at most 1.50 times as torch (asked: 1.02)",
+    ]
+    assert summary({"train": {"one thread": train["as torch"]}}) == []

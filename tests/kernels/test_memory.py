@@ -1,6 +1,8 @@
 """Memory that may be taken: the machine's, or the limit of the container that the process is in."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -46,3 +48,36 @@ def test_without_a_limit_it_is_the_machines(cgroups, of_process):
     cgroups(of_process)
     assert memory.machine_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < memory.available_memory() <= memory.machine_memory()
+
+
+GAPS = """
+from kbtrain.kernels.memory import FreedMemory, keep_freed_memory, resident_memory
+
+assert keep_freed_memory()
+freed = FreedMemory(pause=2)
+assert not freed.check() and not freed.check()  # its pace is noted
+before = resident_memory()
+blocks = [b"x" * (2_000_000 if i % 2 else 9_000) for i in range(200)]  # the small ones stay: gaps between them
+held = resident_memory()
+kept = blocks[::2]
+del blocks
+assert resident_memory() > before + 150e6 and held > before + 150e6  # freed, and kept all the same
+assert freed.check() and resident_memory() < before + 30e6
+assert not freed.check()  # the next pause
+print("given back")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_gaps_between_blocks_go_back_once_the_process_holds_a_fifth_more():
+    done = subprocess.run([sys.executable, "-c", GAPS], capture_output=True, text=True, check=False)
+    assert done.stdout == "given back\n", done.stderr
+
+
+def test_a_process_that_holds_no_more_than_at_its_pace_is_left_alone(monkeypatch):
+    held = iter([100, 119, 120, 121, 150, 150, 179, 181])
+    monkeypatch.setattr(memory, "resident_memory", lambda: next(held))
+    monkeypatch.setattr(memory, "give_back", lambda: True)
+    freed = memory.FreedMemory(pause=2)
+    # noted: 100; more than 120 is given back; then a pause, and 150 is the pace; 180 is its bound
+    assert [freed.check() for _ in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
