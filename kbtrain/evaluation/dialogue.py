@@ -16,6 +16,7 @@ from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responder import ResponderCard, deviations, read_responder_card
 from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, reference, responses_path
+from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.metrics.text_generation import scores_of, text_parts
@@ -41,7 +42,7 @@ class Recall:
 class DialogueInputs:
     """``turns``: test turns that have a reference; responses by augmentation, in their order; ``lacking``: what the
     data does not have, in words, with counts; ``deviations``: of the generator from KETOD's; ``relevance``: by ranker,
-    its score of (turn, snippet)."""
+    its score of (turn, snippet); ``useful``: verdicts of the ``judge`` model by turn and augmentation."""
 
     turns: list[TurnExample]
     references: list[str]
@@ -51,6 +52,8 @@ class DialogueInputs:
     files: list[Path]
     deviations: list[str] = field(default_factory=list)
     relevance: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
+    useful: dict[tuple[str, str], bool | None] = field(default_factory=dict)
+    judge: str = ""
 
 
 def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> DialogueInputs:
@@ -84,7 +87,18 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
         files,
         deviations(_card(responses_path(folder, NONE)), _noted(source, "history")),
         relevance,
+        read_verdicts(folder),
+        _judge(folder / VERDICTS),
     )
+
+
+def _judge(path: Path) -> str:
+    """Judge of the stored verdicts, with its agreement with gold snippets where there are such; empty without."""
+    if not path.exists() or not meta_path(path).exists():
+        return ""
+    noted = read_meta(path)
+    agreed, name = noted.get("agreement_with_gold", {}), noted.get("judge", {}).get("judge", "unknown")
+    return f"{name}, which agrees with gold snippets in {agreed.get('agree', 0)} of {agreed.get('n', 0)} responses"
 
 
 def _card(path: Path) -> ResponderCard | None:

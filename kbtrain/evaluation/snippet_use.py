@@ -13,6 +13,7 @@ import numpy as np
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responses import AugmentedResponse
+from kbtrain.dialogue.usefulness import Verdicts
 from kbtrain.metrics.significance import Delta, cluster_counts, delta, wilson
 from kbtrain.records import TurnExample
 
@@ -22,7 +23,8 @@ _LEAST = 3  # responses from which on a correlation is more than a line through 
 @dataclass(frozen=True)
 class Usefulness:
     """Of one gate's augmented turns: ``judged`` name a gold snippet, ``useful`` of them read one (with Wilson's
-    interval; None: nothing is judged)."""
+    interval; None: nothing is judged). ``by`` a judge: of the turns that name none those that it judged, and found
+    useful."""
 
     gate: str
     augmentation: str
@@ -32,6 +34,7 @@ class Usefulness:
     share: float | None
     low: float | None
     high: float | None
+    by: str = "gold snippets"
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,49 @@ def useful(
     """``chosen``: the turns that the gate augments; ``made``: their augmented responses."""
     picked = [(t, r) for t, r, c in zip(turns, made, chosen, strict=True) if c]
     judged = [(t, r) for t, r in picked if t.gold_snippets]
-    n = sum(bool(set(t.gold_snippets) & set(r.snippets)) for t, r in judged)
-    if not judged:
-        return Usefulness(gate, augmentation, len(picked), 0, 0, None, None, None)
-    low, high = wilson(n, len(judged))
-    return Usefulness(gate, augmentation, len(picked), len(judged), n, n / len(judged), low, high)
+    return _usefulness(gate, augmentation, len(picked), [reads_gold(t, r) for t, r in judged], "gold snippets")
+
+
+def useful_by_judge(
+    gate: str,
+    augmentation: str,
+    turns: Sequence[TurnExample],
+    made: Sequence[AugmentedResponse],
+    chosen: Bools,
+    verdicts: Verdicts,
+) -> Usefulness:
+    """As :func:`useful`, of the turns without a gold snippet, by a judge's ``verdicts`` where it did not abstain."""
+    picked = [(t, r) for t, r, c in zip(turns, made, chosen, strict=True) if c]
+    said = [verdicts.get((t.id, r.augmentation)) for t, r in picked if not t.gold_snippets]
+    return _usefulness(gate, augmentation, len(picked), [one for one in said if one is not None], "judge")
+
+
+def _usefulness(gate: str, augmentation: str, augmented: int, found: Sequence[bool], by: str) -> Usefulness:
+    if not found:
+        return Usefulness(gate, augmentation, augmented, 0, 0, None, None, None, by)
+    n = sum(found)
+    low, high = wilson(n, len(found))
+    return Usefulness(gate, augmentation, augmented, len(found), n, n / len(found), low, high, by)
+
+
+def reads_gold(turn: TurnExample, response: AugmentedResponse) -> bool:
+    """True if a gold snippet of the turn is among those that its response read."""
+    return bool(set(turn.gold_snippets) & set(response.snippets))
+
+
+def agreement_with_gold(
+    turns: Sequence[TurnExample], made: Sequence[AugmentedResponse], verdicts: Verdicts
+) -> dict[str, int]:
+    """``n`` responses whose turns name gold snippets and which a judge judged; in ``agree`` of them it says what these
+    say."""
+    by_id = {turn.id: turn for turn in turns if turn.gold_snippets}
+    pairs = [
+        (verdicts.get((one.turn_id, one.augmentation)), reads_gold(by_id[one.turn_id], one))
+        for one in made
+        if one.turn_id in by_id
+    ]
+    known = [(said, gold) for said, gold in pairs if said is not None]
+    return {"n": len(known), "agree": sum(said == gold for said, gold in known)}
 
 
 def correlations(

@@ -42,6 +42,20 @@ class Judge(Protocol):
         ...
 
 
+class PromptJudge(Protocol):
+    """Judge by a model, which is asked for 1 or 0."""
+
+    name: str
+
+    def facts(self) -> dict[str, Any]:
+        """Settings that its verdicts depend on."""
+        ...
+
+    def judge_prompts(self, questions: Sequence[Question]) -> list[Opinion]:
+        """One opinion per question (:class:`~kbtrain.prompts.kbm.Judgement` or its like), in their order."""
+        ...
+
+
 class RuleJudge:
     """One rule for all questions: ``exact``, ``contains``, ``option``; None: each question's own.
 
@@ -83,15 +97,19 @@ class LLMJudge:
         return {"judge": self.name, "votes": self.votes, **self.llm.facts()}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
+        return self.judge_prompts([judgement(*case, case[0].id) for case in cases])
+
+    def judge_prompts(self, questions: Sequence[Question]) -> list[Opinion]:
+        """One opinion per question that asks for 1 or 0 itself, in their order."""
         requests = [
-            AnswerRequest(judgement(*case, str(i)), "llm", None, self.votes, not self.votes)
-            for i, case in enumerate(cases)
+            AnswerRequest(dataclasses.replace(question, id=str(i)), "llm", None, self.votes, not self.votes)
+            for i, question in enumerate(questions)
         ]
         opinions: dict[int, Opinion] = {}
         for made in (made for group in self.llm.answer(requests) for made in group):
             replies = made.samples if self.votes else [made.greedy] if made.greedy else []
             opinions[int(made.question_id)] = self._opinion([reply.text for reply in replies])
-        return [opinions[i] for i in range(len(cases))]
+        return [opinions[i] for i in range(len(questions))]
 
     def _opinion(self, replies: Sequence[str]) -> Opinion:
         read = [found for found in map(parse_reply, replies) if found is not None]

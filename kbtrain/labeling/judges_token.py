@@ -48,10 +48,14 @@ class TokenJudge:
         prompts = {"prompts": judge_fingerprint(self.tokenizer), "rendering": chat}
         return {"judge": self.name, "margin": self.margin, "dtype": name_of(self.model.dtype), **prompts}
 
-    @torch.inference_mode()
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
         """One opinion per (question, answer), in their order. Raises :class:`UserError`: the model gives no number."""
-        rows = [self._row(*case) for case in cases]
+        return self.judge_prompts([judgement(question, answer, question.id) for question, answer in cases])
+
+    @torch.inference_mode()
+    def judge_prompts(self, questions: Sequence[Question]) -> list[Opinion]:
+        """One opinion per question that asks for 1 or 0 itself. Raises as :meth:`judge`."""
+        rows = [self._row(question) for question in questions]
         found: dict[int, Opinion] = {}
         for batch in _like_length(rows):
             ids = sorted({token for i in batch for token in rows[i][1:]})
@@ -60,7 +64,7 @@ class TokenJudge:
             for place, i in enumerate(batch):
                 one, zero = (float(logits[place, ids.index(token)]) for token in rows[i][1:])
                 found[i] = self._opinion(float(torch.sigmoid(torch.tensor(one - zero, dtype=torch.float64))))
-        return [found[i] for i in range(len(cases))]
+        return [found[i] for i in range(len(rows))]
 
     def _opinion(self, p_right: float) -> Opinion:
         if p_right != p_right:
@@ -68,11 +72,11 @@ class TokenJudge:
         unsure = abs(p_right - 0.5) <= self.margin
         return Opinion(None if unsure else p_right > 0.5, p_right)
 
-    def _row(self, question: Question, answer: str) -> Row:
+    def _row(self, question: Question) -> Row:
         """Token ids of prompt and reply; the whole text is tokenised, as some tokenizers join the reply with the
         prompt.
         """
-        asked = render_chat(self.tokenizer, answer_prompt(judgement(question, answer, question.id), "llm"))
+        asked = render_chat(self.tokenizer, answer_prompt(question, "llm"))
         plain = not self.tokenizer.chat_template
         one, zero = (
             self.tokenizer(asked + judge_reply(right), add_special_tokens=plain)["input_ids"] for right in (True, False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
+from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.records import Condition, Hit, Question, Titles
 
 if TYPE_CHECKING:
@@ -80,6 +81,14 @@ class Judgement(Question):
 
 
 @dataclass(frozen=True)
+class SnippetsQuestion(Question):
+    """Snippets put before a judge: ``text`` is a dialogue so far, ``context_passages`` are the snippets.
+
+    :func:`answer_prompt` gives :func:`~kbtrain.prompts.ragate.useful_prompt` for it.
+    """
+
+
+@dataclass(frozen=True)
 class NeedQuestion(Question):
     """A question of the prompting baseline: :func:`answer_prompt` gives :func:`need_prompt` for it."""
 
@@ -128,6 +137,8 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     evidence = evidence or None
     if isinstance(question, Judgement):
         return judge_prompt(question.text, question.answers, question.language)
+    if isinstance(question, SnippetsQuestion):
+        return useful_prompt(question.text, question.context_passages)
     if isinstance(question, NeedQuestion):
         return need_prompt(query, question.language)
     if question.form == "turn":

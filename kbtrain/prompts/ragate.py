@@ -55,6 +55,18 @@ def ragate_fingerprint(shots: Shots) -> str:
     return hashlib.sha256(ragate_prompt("probe", shots, "probe").encode()).hexdigest()[:16]
 
 
+_USEFUL = (  # ours: the paper asks people (appendix B)
+    "Given a dialogue and snippets of knowledge, output 1 if the snippets are useful for the system's next response, "
+    "and 0 if they are not.\n"
+    "dialogue: {context}\nsnippets: {snippets}\noutput: "
+)
+
+
+def useful_prompt(context: str, snippets: Sequence[str]) -> str:
+    """The prompt by which a judge says if snippets are useful for a dialogue's next response; its answer is 1 or 0."""
+    return _USEFUL.format(context=context, snippets="\n".join(snippets))
+
+
 PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]
 
 _PEFT_TASK = (

@@ -13,7 +13,7 @@ from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
 from kbtrain.evaluation.dialogue import DialogueInputs, FigureRow, Figures, Recall, block, figures, parts_of
-from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, useful
+from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, useful, useful_by_judge
 from kbtrain.metrics.text_generation import bleu_signature
 from kbtrain.metrics.turns import METRICS, GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
@@ -97,17 +97,18 @@ def _values(figures: Figures, shown: Sequence[str]) -> list[Any]:
     return [getattr(figures, key) for key in shown]
 
 
-def appendix_b(found: Sequence[Usefulness]) -> Table:
+def appendix_b(found: Sequence[Usefulness], judge: str = "") -> Table:
     """Usefulness of the snippets of augmented turns; the counterpart of appendix B's question to people."""
-    columns = [Column("gate", "text"), Column("snippets", "text"), Column("# augs", "count"), Column("judged", "count"),
+    columns = [Column("gate", "text"), Column("snippets", "text"), Column("by", "text"), Column("# augs", "count"),
+               Column("judged", "count"),
                Column("useful", "count"), Column("share"), Column("low"), Column("high")]  # fmt: skip
     rows: list[list[Value]] = [
-        [u.gate, u.augmentation, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in found
+        [u.gate, u.augmentation, u.by, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in found
     ]
     note = (
         "Of the turns that a gate augments: judged are those that name a gold snippet, useful those of them that read "
         "one; Wilson's 95 % interval. The paper asks people about 50 turns: 54 % useful. Turns without a gold snippet "
-        "are not judged."
+        + (f"are judged by a model in rows of their own: {judge}." if judge else "are not judged.")
     )
     return Table("appendix_b", "Appendix B: are the snippets of augmented turns useful?", note, columns, rows)
 
@@ -217,10 +218,13 @@ def evaluate_dialogue(
     base, note = figures(none), f"{_NOTE} Other than in the paper: {'; '.join(inputs.deviations)}."
     tables += [table_3(base, len(labels), rows, ranker, note), table_4(base, len(labels), rows, note)]
     augmented_by = {name: made for name, made in inputs.responses.items() if name != NONE}
-    tables.append(appendix_b([
-        useful(gate, name, inputs.turns, made, which)
-        for name, made in augmented_by.items() for gate, which in {**chosen, "Aug-All": np.ones_like(labels)}.items()
-    ]))  # fmt: skip
+    told = []
+    for name, made in augmented_by.items():
+        for gate, which in {**chosen, "Aug-All": np.ones_like(labels)}.items():
+            told.append(useful(gate, name, inputs.turns, made, which))
+            if inputs.useful:
+                told.append(useful_by_judge(gate, name, inputs.turns, made, which, inputs.useful))
+    tables.append(appendix_b(told, inputs.judge))
     found = correlations(inputs.turns, augmented_by, inputs.relevance, draws.bootstrap, draws.seed)
     tables.append(confidence_table(found))
     shown = {"Human": labels, **chosen}

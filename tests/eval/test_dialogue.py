@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from html_page import Page, allowed_script
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder, turn
@@ -17,9 +18,12 @@ from tiny_turns import bert_folder, turn
 from kbtrain.config import parse_args
 from kbtrain.dialogue.responder import Reads, ResponderCard, deviations
 from kbtrain.dialogue.responses import AugmentedResponse
+from kbtrain.dialogue.usefulness import UsefulSnippets
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.metrics.text_generation import text_scores
+from kbtrain.prompts.kbm import encode
+from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Evidence, GateScore, Hit, TurnExample
 
@@ -116,6 +120,40 @@ def test_tables_1_2_and_the_figures(folder):
     assert by_name(tables["figure4"], domain="events")["rule"] == 0
     assert {row[0] for row in tables["table3"]["rows"]} == {"-", "tfidf_top3", "tfidf_rank1"}
     assert "3 of 3 enriched test turns have no enriched text" in " ".join(document["lacking"])
+
+
+def test_a_judge_model_says_which_snippets_are_useful_where_none_is_gold(folder, tmp_path, capsys):
+    """A tiny random model: its verdict is p(1) against p(0) behind the prompt, worked out from one plain pass."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = make_folder(tmp_path / "judge")
+    path = folder / "responses" / "tfidf_top3.jsonl"
+    test = {one.id: one for one in read(TurnExample, folder / "turns.jsonl") if one.split == "test"}
+    made = [replace(r, snippets=(f"{test[r.turn_id].dialogue_id}/3",)) for r in read(AugmentedResponse, path)]
+    write(path, made)
+    wanted = ("--run", folder, "--model", model, "--dtype", "fp32", "--augmentations", "[tfidf_top3]")
+    script("data_gen/judge_snippets.py", *wanted)
+    said = list(read(UsefulSnippets, folder / "responses" / "useful.jsonl"))
+    assert [one.turn_id for one in said] == list(test)
+    plain, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    for one in said[:3]:
+        context = "\n".join(f"{heard.speaker}: {heard.text}" for heard in test[one.turn_id].context)
+        ids = encode(tokenizer, useful_prompt(context, [""]))
+        with torch.inference_mode():
+            logits = plain(input_ids=torch.tensor([ids])).logits[0, -1]
+        yes, no = (tokenizer.convert_tokens_to_ids(reply) for reply in "10")
+        assert one.p_useful == pytest.approx(float(torch.sigmoid(logits[yes] - logits[no])), abs=1e-4)
+    tables, _ = evaluated(folder)
+    every = by_name(tables["appendix_b"], gate="Aug-All", snippets="tfidf_top3", by="judge")
+    ungold = [one for one in said if not test[one.turn_id].gold_snippets]
+    assert (every["judged"], every["useful"]) == (9, sum(bool(one.useful) for one in ungold))
+    gold = by_name(tables["appendix_b"], gate="Aug-All", snippets="tfidf_top3", by="gold snippets")
+    assert (gold["judged"], gold["useful"]) == (3, 0)
+    agree = sum(not one.useful for one in said if test[one.turn_id].gold_snippets)
+    assert f"agrees with gold snippets in {agree} of 3 responses" in tables["appendix_b"]["note"]
+    write(path, [replace(made[0], snippets=("nowhere",)), *made[1:]])
+    with pytest.raises(UserError, match="read snippet 'nowhere', of which no text is stored"):
+        script("data_gen/judge_snippets.py", *wanted)
 
 
 def test_of_augmented_turns_it_is_said_how_often_their_snippets_are_useful(folder):

@@ -1,0 +1,93 @@
+"""Let a judge model say which snippets were useful (RAGate, appendix B): RUN/responses -> RUN/responses/useful.jsonl.
+
+For each test turn and augmentation whose response read snippets the judge sees the dialogue so far and these snippets,
+and says 1 or 0; eval/dialogue.py puts its shares beside those by gold snippets. Turns that name gold snippets are
+judged too: there its agreement with them is said. Judges: token (a transformers model that can only say 1 or 0, by
+their probabilities), llm (any back end, its reply is read). The prompt is ours.
+
+Examples:
+  python data_gen/judge_snippets.py --run runs/ketod --model Qwen/Qwen2-72B-Instruct --backend openai --judge llm
+  python data_gen/judge_snippets.py --run runs/ketod --model smollm2-135m-instruct --augmentations "[bm25_top3]"
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.config import run_script
+from kbtrain.dialogue.responses import WAYS, AugmentedResponse
+from kbtrain.dialogue.usefulness import VERDICTS, read_texts, verdicts_of
+from kbtrain.errors import UserError
+from kbtrain.evaluation.dialogue import EVIDENCE
+from kbtrain.evaluation.snippet_use import agreement_with_gold
+from kbtrain.evaluation.turns import labelled_turns
+from kbtrain.labeling.judges import LLMJudge, PromptJudge
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.provenance import check_unchanged, write_meta
+
+
+class JudgeSnippetsConfig(LLMConfig):
+    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
+    responses: Path | None = Field(None, description="folder of data_gen/respond.py (default: RUN/responses)")
+    augmentations: tuple[str, ...] = Field((), description="e.g. bm25_top3; without it all that are stored")
+    judge: Literal["token", "llm"] = Field("token", description="see above")
+    votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
+    margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
+    context_words: int = Field(250, ge=1, description="newest words of the dialogue that the judge sees")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the responses."""
+        return self.responses or self.run / "responses"
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.folder / VERDICTS,)
+
+
+def main(config: JudgeSnippetsConfig) -> None:
+    started, source, folder = time.monotonic(), config.run / "turns.jsonl", config.folder
+    check_unchanged(source)
+    turns = labelled_turns(source, "test")
+    stored = {path.stem for path in folder.glob("*.jsonl") if path.stem.rpartition("_")[2] in WAYS}
+    names = config.augmentations or tuple(sorted(stored))
+    unknown = next((name for name in names if name not in stored), None)
+    if unknown is not None or not names:
+        raise UserError(f"{folder}: no responses '{unknown or 'with snippets'}'; run data_gen/respond.py with a ranker")
+    judge = open_judge(config)
+    found = []
+    for name in names:
+        texts = read_texts(folder, name.rpartition("_")[0], EVIDENCE)
+        made = list(jsonl.read(AugmentedResponse, folder / f"{name}.jsonl"))
+        found += verdicts_of(judge, turns, made, texts, config.context_words)
+    out = folder / VERDICTS
+    jsonl.write(out, found)
+    inputs = [source, *(folder / f"{name}.jsonl" for name in names)]
+    made = [one for name in names for one in jsonl.read(AugmentedResponse, folder / f"{name}.jsonl")]
+    agreed = agreement_with_gold(turns, made, {(one.turn_id, one.augmentation): one.useful for one in found})
+    facts = {"judge": judge.facts(), "agreement_with_gold": agreed}
+    write_meta(out, stage="judge_snippets", config=config.model_dump(mode="json"), inputs=inputs, extra=facts,
+               started=started)  # fmt: skip
+    useful, abstained = sum(one.useful is True for one in found), sum(one.useful is None for one in found)
+    beside = f"; agrees with gold snippets in {agreed['agree']} of {agreed['n']}" if agreed["n"] else ""
+    print(f"{len(found)} sets of snippets judged by {judge.name}: {useful} useful, abstained from {abstained}{beside} "
+          f"-> {out}")  # fmt: skip
+
+
+def open_judge(config: JudgeSnippetsConfig) -> PromptJudge:
+    """A judge of the project; its model is the user's choice."""
+    if config.judge == "token":
+        from kbtrain.labeling.judges_token import TokenJudge
+
+        return TokenJudge.load(config.model, config.dtype, config.device, config.margin)
+    from kbtrain.llm.backends import open_llm
+
+    return LLMJudge(open_llm(config), config.votes)
+
+
+if __name__ == "__main__":
+    run_script(main, JudgeSnippetsConfig, __doc__)

@@ -1,0 +1,77 @@
+"""Usefulness of the snippets that augmented responses read, by a judge model (RAGate, appendix B).
+
+Where people named gold snippets these say it; elsewhere a judge of :mod:`kbtrain.labeling.judges` is asked. It sees the
+dialogue so far and the snippets, not the response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbtrain import jsonl
+from kbtrain.dialogue.responses import AugmentedResponse, asked
+from kbtrain.errors import UserError
+from kbtrain.labeling.judges import PromptJudge
+from kbtrain.prompts.kbm import SnippetsQuestion
+from kbtrain.records import Evidence, Hit, TurnExample
+
+VERDICTS = "useful.jsonl"
+Verdicts = Mapping[tuple[str, str], bool | None]  # by turn and augmentation; None: the judge abstained
+
+
+@dataclass(frozen=True)
+class UsefulSnippets:
+    """A judge's verdict on what one augmentation showed for one turn; ``useful`` None: it abstained."""
+
+    turn_id: str
+    augmentation: str
+    useful: bool | None
+    p_useful: float | None = None
+
+
+def verdicts_of(
+    judge: PromptJudge,
+    turns: Sequence[TurnExample],
+    made: Sequence[AugmentedResponse],
+    texts: Mapping[tuple[str, str], Hit],
+    words: int,
+) -> list[UsefulSnippets]:
+    """One for each response that read snippets; ``texts``: hits by (turn, snippet), ``words`` of the context.
+
+    Raises :class:`UserError` for a snippet without a text.
+    """
+    by_id = {turn.id: turn for turn in turns}
+    read = [one for one in made if one.snippets and one.turn_id in by_id]
+    lost = next(((one.turn_id, s) for one in read for s in one.snippets if (one.turn_id, s) not in texts), None)
+    if lost is not None:
+        raise UserError(f"turn '{lost[0]}': its response read snippet '{lost[1]}', of which no text is stored; run "
+                        "data_gen/respond.py again")  # fmt: skip
+    questions = [
+        _question(by_id[one.turn_id], [texts[one.turn_id, snippet] for snippet in one.snippets], words) for one in read
+    ]
+    opinions = judge.judge_prompts(questions)
+    return [
+        UsefulSnippets(one.turn_id, one.augmentation, found.right, found.p_right)
+        for one, found in zip(read, opinions, strict=True)
+    ]
+
+
+def _question(turn: TurnExample, hits: Sequence[Hit], words: int) -> SnippetsQuestion:
+    context = asked(turn, words)
+    shown = tuple(f"{hit.title}: {hit.text}" if hit.title else hit.text for hit in hits)
+    return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=shown)
+
+
+def read_texts(folder: Path, ranker: str, ending: str) -> dict[tuple[str, str], Hit]:
+    """A ranker's hits by (turn, snippet)."""
+    found = jsonl.read(Evidence, folder / f"{ranker}{ending}")
+    return {(one.question_id, hit.passage_id): hit for one in found for hit in one.hits}
+
+
+def read_verdicts(folder: Path) -> dict[tuple[str, str], bool | None]:
+    """The stored verdicts of a folder of responses; empty where nothing was judged."""
+    path = folder / VERDICTS
+    rows = jsonl.read(UsefulSnippets, path) if path.exists() else ()
+    return {(row.turn_id, row.augmentation): row.useful for row in rows}
