@@ -18,7 +18,7 @@ WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
 @dataclass(frozen=True)
-class Decision:
+class DecisionRow:
     """One question's number (higher or lower as in the file); ``place`` is file and line, for messages."""
 
     id: str
@@ -30,13 +30,13 @@ class Decision:
 class Decisions:
     """The rows with a value in their order, and how many rows have none."""
 
-    rows: list[Decision]
+    rows: list[DecisionRow]
     without: int
 
 
 def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str, float]) -> Decisions:
     """Raises :class:`UserError` with file, line and field: no id, two rows of one id, a value that is no decision."""
-    rows: list[Decision] = []
+    rows: list[DecisionRow] = []
     without = 0
     with FirstSeen() as ids:
         for file in data_files(path, (".json", ".jsonl")):
@@ -49,7 +49,7 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
                 if value is None:
                     without += 1
                 else:
-                    rows.append(Decision(name, _number(row, column, value, choices), at(row.file, row.line)))
+                    rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
     if not rows:
         raise UserError(f"{at(path)}: no row has '{column}'")
     return Decisions(rows, without)

@@ -185,6 +185,32 @@ class DevScores:
         """Number of examples, and of positive ones, for a heading."""
         return f"{len(self.need)} {unit}, {sum(value > 0.5 for value in self.need)} positive; 95 % intervals"
 
+    def page(
+        self,
+        title: str,
+        what: str,
+        points: Sequence[str],
+        limits: str,
+        run: Mapping[str, object],
+        unit: str = "examples",
+        **more: Any,
+    ) -> ModelCard:
+        """A model card with these figures and this threshold; ``more``: its further fields."""
+        return ModelCard(
+            title=title,
+            what=what,
+            use=USE_TURN if isinstance(self.examples[0], TurnExample) else USE_QUESTION,
+            points=tuple(points),
+            limits=limits,
+            of_dev=self.counts(unit),
+            unit=unit,
+            metrics=self.table,
+            threshold=self.threshold_text,
+            run=run,
+            n_probe=len(self.need),
+            **more,
+        )
+
     @property
     def threshold_text(self) -> str:
         """The threshold, for a model card."""
@@ -242,11 +268,6 @@ def write_scores(
 
 
 TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
-
-
-def snippet(examples: Sequence[Example]) -> str:
-    """Runnable use of a gate that reads such examples, for its README."""
-    return USE_TURN if isinstance(examples[0], TurnExample) else USE_QUESTION
 
 
 def finish_classifier(
@@ -309,18 +330,13 @@ def _classifier_card(card: ClassifierCard, dev: DevScores) -> ModelCard:
             "turns: turns only."
         )
     points.append(f"Labels: {card.labels}" + "".join(f", {key} {value}" for key, value in card.label_rule.items()))
-    return ModelCard(
+    return dev.page(
         title=f"Retrieval gate ({card.kind}{f' on {card.base_model}' if card.base_model else ''})",
         what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. "
         "Score: p(retrieval needed) in [0, 1].",
-        use=snippet(dev.examples),
-        points=tuple(points),
+        points=points,
         limits="trained on the data named below; other dialogues, domains and languages were not tried.",
-        of_dev=dev.counts(),
-        metrics=dev.table,
-        threshold=dev.threshold_text,
         run=card.run,
         versions=card.versions,
-        n_probe=len(dev.need),
         tags=("adaptive-retrieval", "ragate"),
     )

@@ -22,7 +22,6 @@ from kbtrain.training.finish import (
     finish,
     largest_difference,
     save_checked,
-    snippet,
 )
 from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
@@ -195,21 +194,16 @@ def finish_single(
         few = again.score(dev.examples[:EXTRACTED_ANEW])  # kept features of another extraction show here
         return max(largest_difference(dev.scores, found), largest_difference(dev.scores[: len(few)], few))
 
-    page = ModelCard(
+    page = dev.page(
         title=f"Retrieval gate (`{gate.name}`)",
         what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
-        use=snippet(dev.examples),
         points=(
             f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
             *(f"{name}: {value}" for name, value in chosen.items()),
         ),
         limits="it was fitted to the data named below; other data were not tried.",
-        of_dev=dev.counts(),
-        metrics=dev.table,
-        threshold=dev.threshold_text,
         run=run,
         versions=package_versions(),
-        n_probe=len(rows),
         tags=("adaptive-retrieval",),
     )
     ending = Ending(

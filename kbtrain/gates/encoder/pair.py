@@ -16,7 +16,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import SCORES, DevScores, Ending, finish, score_held_out, snippet
+from kbtrain.training.finish import SCORES, DevScores, Ending, finish, score_held_out
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.recipe import Recipe
 
@@ -107,18 +107,13 @@ def finish_pair(
 
 
 def _model_card(members: Sequence[str], dev: DevScores, run: Mapping[str, object]) -> ModelCard:
-    return ModelCard(
+    return dev.page(
         title=f"Retrieval gate: the average of {' and '.join(f'`{name}`' for name in members)}",
         what="Says whether a dialogue's next turn, or a question, needs retrieved knowledge. Score: sigmoid of the "
         "mean of its members' log odds, in [0, 1].",
-        use=snippet(dev.examples),
         points=("Its members' folders, with model cards of their own, are inside this one: copy it whole.",),
         limits="trained on the data named below; other dialogues, domains and languages were not tried.",
-        of_dev=dev.counts(),
-        metrics=dev.table,
-        threshold=dev.threshold_text,
         run=run,
         versions=package_versions(),
-        n_probe=len(dev.need),
         tags=("adaptive-retrieval", "ragate"),
     )

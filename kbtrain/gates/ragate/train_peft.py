@@ -34,7 +34,7 @@ from kbtrain.training.finish import (
     score_held_out,
     steps_of,
 )
-from kbtrain.training.model_card import USE_TURN, ModelCard
+from kbtrain.training.model_card import ModelCard
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -168,11 +168,10 @@ def finish_peft(
 def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
     nf4 = " in NF4 (4 bits, doubly quantised)" if card.method == "qlora" else ""
     rule = "".join(f", {key} {value}" for key, value in card.label_rule.items())
-    return ModelCard(
+    return dev.page(
         title=f"RAGate-PEFT on {card.base_model}",
         what="Says whether a dialogue's next turn needs retrieved knowledge. Score: p(True) against p(False) in "
         f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
-        use=USE_TURN,
         points=(
             f"Reads: context{''.join(f', {name}' for name in card.features)}; at most {card.max_length} tokens, the "
             "oldest turns are left out.",
@@ -180,12 +179,8 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
         ),
         limits="trained on the dialogues named below; other domains and languages were not tried. The threshold is "
         "for data with the same share of positives. Scores rank turns; they are not calibrated probabilities.",
-        of_dev=dev.counts("turns"),
-        metrics=dev.table,
-        threshold=dev.threshold_text,
         run=card.run,
         versions=card.versions,
-        n_probe=len(dev.need),
         unit="turns",
         tags=("adaptive-retrieval", "ragate"),
         base=card.base_model,
