@@ -2,11 +2,12 @@
 
 Rows: the stub alone, the proxy without its gate, with it, and the peers whose Python is given. For each the time to
 the first byte at a rate, what was added to the stub's own and the server's processor time a request; then requests a
-second with many clients at once, errors, answers that hold another request's words, and memory. At last the gate alone:
-questions a second, in batches and one by one.
+second with many clients at once, errors, answers that hold another request's words, and memory. Then the gate alone:
+questions a second, in batches and one by one. With --requests the memory after each tenth of so many requests.
 
 Examples:
-  python benchmarks/serving.py
+  python benchmarks/serving.py                              all but the peers, about four minutes
+  python benchmarks/serving.py --tokens 1 --requests 100000
   python benchmarks/serving.py --gate runs/demo/kbm --clients 200 --seconds 180
   python benchmarks/serving.py --litellm-python peers/bin/python --routellm-python peers/bin/python
 """
@@ -34,7 +35,7 @@ from kbtrain.errors import UserError
 from kbtrain.text_table import aligned
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peers.http_load import Clients, Load, at_once, at_rate
+from peers.http_load import Clients, Load, at_once, at_rate, in_all
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(__file__).parent / "peers"
@@ -60,6 +61,7 @@ class ServingBenchmarkConfig(Config):
     seconds: float = Field(20, gt=0, description="length of each measurement")
     tokens: int = Field(50, ge=1, description="tokens of an answer")
     pause: float = Field(0.0, ge=0, description="seconds between the stub's tokens")
+    requests: int = Field(0, ge=0, description="requests over which the server's memory is watched; 0: none")
     litellm_python: Path | None = Field(None, description="Python with litellm[proxy]")
     routellm_python: Path | None = Field(None, description="Python with routellm[serve]")
 
@@ -80,6 +82,7 @@ def main(config: ServingBenchmarkConfig) -> None:
                 never = {"x-kbtrain-retrieve": "never"}
                 rows.append(row("kbtrain, gate off", *measured(config, port, never, "stub", process), base[0]))
                 rows.append(row("kbtrain, gate on", *measured(config, port, {}, "stub", process), base[0]))
+                steady = watched(config, port, process)
             for name, peer in peers(config, Path(folder), stub):
                 key = {"authorization": "Bearer sk-1234"}
                 try:
@@ -102,6 +105,8 @@ def main(config: ServingBenchmarkConfig) -> None:
         ]
         print(aligned(head, rows))
         print(batching(config, gate))
+        if steady:
+            print(f"MB after each tenth of {config.requests:,} requests: {steady}")
 
 
 def probe(folder: Path) -> Path:
@@ -138,6 +143,17 @@ def measured(
     spent = 1000 * (processor(process) - before) / max(1, len(even.whole))
     full = asyncio.run(at_once(Clients(port, path, headers, model), QUESTIONS, config.clients, config.seconds))
     return even, full, spent, memory(process)
+
+
+def watched(config: ServingBenchmarkConfig, port: int, process: psutil.Process) -> str:
+    """The server's memory after each tenth of the requests, in MB, and the errors; nothing for no requests."""
+    found, errors = [], 0
+    for _ in range(10 if config.requests else 0):
+        clients = Clients(port, "/v1/chat/completions", {}, "stub")
+        load = asyncio.run(in_all(clients, QUESTIONS, 16, config.requests // 10))
+        errors += load.errors + load.mixed
+        found.append(f"{memory(process):.0f}")
+    return f"{' '.join(found)}; {errors} errors" if found else ""
 
 
 def row(name: str, even: Load, full: Load, spent: float, megabytes: float, base: Load | None) -> list[str]:

@@ -103,3 +103,17 @@ async def at_once(clients: Clients, questions: list[str], n: int, seconds: float
     load.seconds = time.perf_counter() - began
     clients.close()
     return load
+
+
+async def in_all(clients: Clients, questions: list[str], n: int, total: int) -> Load:
+    """``total`` requests by ``n`` clients, each with one after the other."""
+    load, began, numbers = Load(), time.perf_counter(), iter(range(total))
+
+    async def client() -> None:
+        for number in numbers:
+            await clients.ask(number, questions[number % len(questions)], load)
+
+    await asyncio.gather(*(client() for _ in range(n)))
+    load.seconds = time.perf_counter() - began
+    clients.close()
+    return load

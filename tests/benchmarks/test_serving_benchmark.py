@@ -15,16 +15,18 @@ pytest.importorskip("uvicorn")
 
 def test_the_benchmark_prints_a_row_for_each_way_through(tmp_path: Path) -> None:
     gate = probe_folder(tmp_path / "probe")
-    short = ["--seconds", "0.5", "--rate", "10", "--clients", "4", "--tokens", "3"]
+    short = ["--seconds", "0.5", "--rate", "10", "--clients", "4", "--tokens", "3", "--requests", "20"]
     command = [sys.executable, str(SCRIPT), "--gate", str(gate), *short]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    first, _, *rows, last = lines[next(i for i, line in enumerate(lines) if line.startswith("3 tokens")) :]
+    first, _, *rows, alone, memory = lines[next(i for i, line in enumerate(lines) if line.startswith("3 tokens")) :]
     assert first.startswith("3 tokens an answer")
     names = ["stub alone", "kbtrain, gate off", "kbtrain, gate on"]
     assert [row[: len(name)] for row, name in zip(rows, names, strict=True)] == names
     for row in rows:
         *_, errors, mixed, _ = row.split()
         assert (errors, mixed) == ("0", "0")
-    assert last.startswith("gate alone, 32 clients: ")
+    assert alone.startswith("gate alone, 32 clients: ")
+    numbers, errors = memory.removeprefix("MB after each tenth of 20 requests: ").split("; ")
+    assert len([float(number) for number in numbers.split()]) == 10 and errors == "0 errors"
