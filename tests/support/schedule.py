@@ -41,6 +41,7 @@ SLOW = (
     "data_gen/test_retrieve.py",
     "serve/test_failures.py",
     "serve/test_security.py",
+    "serve/test_bad_input.py",
     "serve/test_proxy.py",
     "serve/test_local_model.py",
     "eval/test_run_seakr.py",
