@@ -11,7 +11,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full evidence test test-fast coverage torture test-vllm test-adapters lint sbom lock format \
+.PHONY: help setup demo demo-full evidence test test-fast coverage torture examples test-vllm test-adapters lint sbom lock format \
   docs bench gpu-check vllm-env clean
 
 help:  ## this list
@@ -40,8 +40,12 @@ coverage: setup $(TRAINERS)  ## the suite with lines and branches counted, in ch
 	$(PY) -m coverage combine -q
 	$(PY) -m coverage report --skip-covered --sort cover
 
-torture: setup $(TRAINERS)  ## the property tests on new random examples, a thousand of each
-	$(PYTEST) -m hypothesis --hypothesis-profile torture
+TORTURE := 1800
+torture: setup $(TRAINERS)  ## damage to every script's input for 30 minutes (TORTURE=SECONDS): a table; fails if any broke
+	cd tests && PYTHONPATH=. OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 WORKERS=$(WORKERS) $(CURDIR)/$(PY) -m torture.campaign $(TORTURE)
+
+examples: setup $(TRAINERS)  ## the property tests on new random examples, a thousand of each
+	$(PYTEST) -m hypothesis --hypothesis-profile examples
 
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
 	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py

@@ -418,10 +418,15 @@ def plan_command(args: argparse.Namespace) -> str:
 def _change(text: str) -> tuple[str, Any]:
     import yaml
 
+    from kbtrain.config import NOT_YAML
+
     key, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"command line: --set {text}: write KEY=VALUE")
-    return key, yaml.safe_load(value)
+    try:
+        return key, yaml.safe_load(value)
+    except NOT_YAML:
+        raise UserError(f"command line: --set {text}: its value is no YAML") from None
 
 
 def _rate(text: str | None) -> float | None:

@@ -41,6 +41,7 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets
 
 
 class _Parser(argparse.ArgumentParser):
@@ -157,7 +158,7 @@ def _value(annotation: Any, text: str) -> Any:
         return text
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except NOT_YAML:
         return text
 
 
@@ -213,9 +214,9 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         text = read_text(path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+    except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "not YAML"
+        problem = getattr(error, "problem", None) or str(error)[:80]
         raise UserError(f"{at(path, mark.line + 1 if mark else None)}: broken YAML ({problem})") from None
     if not isinstance(values, dict):
         raise UserError(f"{at(path)}: expected 'key: value' lines, found {type(values).__name__}")

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
@@ -189,7 +190,7 @@ class KeyedCard(GateCard):
     """The card of gates that predict several labels at once; ``keys`` name them in the order of their scores."""
 
     PREFIX: ClassVar[str]  # of the scores' names
-    keys: tuple[Target, ...]
+    keys: tuple[Target, ...] = Field(min_length=1)
 
     def names(self) -> tuple[str, ...]:
         """Names of the scores, one a key."""

@@ -191,25 +191,28 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def runs(self) -> list[str]:
         """Names of the runs, oldest first."""
-        return [name for (name,) in self._fetch("SELECT name FROM runs ORDER BY run", ())]
+        return [name for (name,) in self._facts("SELECT name FROM runs ORDER BY run")]
 
     def done(self, run: str) -> set[tuple[str, str]]:
         """All finished (question id, condition)."""
         query = """SELECT id, condition FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?)"""
-        return set(self._fetch(query, (run,)))
+        return set(self._facts(query, run))
 
     def counts(self, run: str) -> dict[str, int]:
         """Number of finished questions under each condition."""
         query = """SELECT condition, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY condition"""
-        return dict(self._fetch(query, (run,)))
+        return dict(self._facts(query, run))
 
     def set_sizes(self, run: str) -> dict[int, int]:
         """Number of sampled answers -> how many finished question-conditions have so many."""
         query = """SELECT n_samples, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY n_samples"""
-        return dict(self._fetch(query, (run,)))
+        sizes = dict(self._facts(query, run))
+        if not all(isinstance(size, int) for size in sizes):
+            raise UserError(f"{at(self.path)}: numbers of answers are no numbers: {_DAMAGED}")
+        return sizes
 
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
@@ -293,6 +296,13 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with user_errors(self.path):
             return self._db.execute(query, values).fetchall()
+
+    def _facts(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        """Names and numbers of a run; SQLite keeps any type in any column."""
+        rows = self._fetch(query, values)
+        if any(isinstance(value, bytes) for row in rows for value in row):
+            raise UserError(f"{at(self.path)}: bytes where text and numbers are stored: {_DAMAGED}")
+        return rows
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -11,9 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads only slow tiny models d
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a test that needs the network is a wrong test
 
-# The same commit gives the same verdict: the suite draws the same examples every time, `make torture` new ones.
+# The same commit gives the same verdict: the suite draws the same examples every time, `make examples` new ones.
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
-settings.register_profile("torture", max_examples=1000, deadline=None)
+settings.register_profile("examples", max_examples=1000, deadline=None)
 settings.load_profile("suite")
 
 from support import schedule, scripts  # noqa: E402

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config, parse_args
+from kbtrain.config import Config, parse_args, read_yaml
 from kbtrain.errors import UserError
 
 
@@ -197,3 +197,11 @@ def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, m
     assert (by_name.train, by_name.test) == (5, 385)
     with pytest.raises(UserError, match=r"^unknown config 'colect_demo'; did you mean 'collect_demo'\?$"):
         parse_args(AnyConfig, ["--config", "colect_demo"])
+
+
+@pytest.mark.parametrize("value", ["2026-02-31", "9" * 5000, "[" * 3000], ids=["no day", "digits", "brackets"])
+def test_what_yaml_cannot_make_a_value_of_is_one_line(value, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"x: {value}\n")
+    with pytest.raises(UserError, match=r"c\.yaml: broken YAML \([^\n]{1,80}\)$"):
+        read_yaml(path)

@@ -328,3 +328,21 @@ def test_meta_data_of_a_run_that_cannot_be_read_are_one_line(tmp_path: Path, met
         db.execute("UPDATE runs SET meta = ?", (meta,))
     with SampleStore(tmp_path / "s.db") as store, pytest.raises(UserError, match=r"meta data of run 'r'.*damaged"):
         store.run_meta("r")
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ("UPDATE runs SET name = x'ff00'", lambda store: store.runs()),
+        ("UPDATE sets SET n_samples = 'x'", lambda store: store.set_sizes("r")),
+        ("UPDATE sets SET condition = x'ff00'", lambda store: store.counts("r")),
+    ],
+)
+def test_values_of_types_that_were_never_stored_are_one_line(tmp_path, change, read):
+    with SampleStore(tmp_path / "s.db") as store:
+        store.begin("r", {})
+        store.put("r", [SampleSet("q", "llm", (Sample(0, "a", 1, "eos", -1.0),), Sample(-1, "a", 1, "eos", -1.0), 3)])
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as db, db:
+        db.execute(change)
+    with SampleStore(tmp_path / "s.db", read_only=True) as store, pytest.raises(UserError, match=r"s\.db: .*damaged"):
+        read(store)

@@ -221,7 +221,10 @@ def load_gate(
     card = kind.card.read(folder, name)
     check_parts(Path(folder), card)
     card.check_weights(folder, verify)
-    gate = kind.open(Path(folder), dtype, device)
+    try:
+        gate = kind.open(Path(folder), dtype, device)
+    except UserError as error:  # of a model, a server or a tokenizer that does not know whose gate it is
+        raise error if str(folder) in str(error) else UserError(f"{at(folder)}: {error}") from None
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
 
 

@@ -45,8 +45,8 @@ def check_base_of_adapter(model: str, expected: str | None, where: str, what: st
     if expected is None:
         return
     found = base_fingerprint(model)
-    pairs = list(zip(expected.split("-", 1), found.split("-", 1), strict=True))
-    if any(a != b for a, b in pairs if UNSEEN not in (a, b)):
+    noted, now = expected.split("-", 1), found.split("-", 1)
+    if len(noted) != len(now) or any(a != b for a, b in zip(noted, now, strict=True) if UNSEEN not in (a, b)):
         raise UserError(
             f"{where}: {what} was trained on another base than '{model}' is now (fingerprint {expected}, found "
             f"{found}); open it with the one it was trained on"

@@ -79,12 +79,12 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
         raise UserError(f"{folder / _ADAPTER_CONFIG}: {problem}; copy the whole folder again")
     try:
         model = PeftModel.from_pretrained(base, str(folder), **options)
+        expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
         last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise UserError(f"{folder}: {last[:200]}") from None
-    expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
     for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
         if names:
             raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")

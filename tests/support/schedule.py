@@ -70,6 +70,8 @@ SLOW = (
     "test_imports.py",
     "test_config.py",
     "test_cores.py",
+    "test_torture.py",
+    "test_damaged_folders.py",
     "test_support.py",
     "test_scripts.py",
 )

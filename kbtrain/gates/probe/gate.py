@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular
@@ -65,7 +65,7 @@ class ProbeCard(KeyedCard):
     condition: Asked
     method: Method
     labels: Literal["hard", "soft"]
-    keys: tuple[Target, ...]
+    keys: tuple[Target, ...] = Field(min_length=1)
     heads: dict[Target, tuple[LayerFigures, ...]]
 
     @property

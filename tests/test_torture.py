@@ -1,0 +1,69 @@
+"""The campaign of damage walks over every script; a sample of it, the same for a commit, runs with the suite."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.scripts import Done
+from torture import world
+from torture.campaign import CATEGORIES, Tried, attempt, drawn, judged, table
+
+SEED, TRIES = "0", 12
+QUICK = (  # their commands need no model: a second each
+    "data_gen/analyse.py", "data_gen/build.py", "data_gen/collect.py", "data_gen/export.py", "data_gen/join.py",
+    "data_gen/judge.py", "data_gen/label.py", "data_gen/merge.py", "eval/import_decisions.py", "eval/tables.py",
+    "eval/transfer.py",
+)  # fmt: skip
+
+
+def test_every_script_is_in_the_walk() -> None:
+    """A new script without a sound command in ``torture/world.py`` fails here."""
+    assert set(world.COMMANDS) == set(world.all_scripts())
+    assert set(QUICK) <= set(world.COMMANDS)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("torture")
+    for name in ("tries", "worlds"):
+        (folder / name).mkdir()
+    world.make(folder / "base", models=False)
+    return folder
+
+
+def test_a_sample_of_the_campaign_holds(place: Path, record_property: Any) -> None:
+    order = drawn(SEED, QUICK, CATEGORIES[:4])
+    tried = [attempt(*next(order), place / "base", place) for _ in range(TRIES)]
+    record_property("table", table(tried))
+    assert [one for one in tried if one.problem is not None] == []
+
+
+def ended(code: int, stderr: str) -> Done[str]:
+    return subprocess.CompletedProcess([], code, "", stderr)
+
+
+@pytest.mark.parametrize(
+    ("done", "problem"),
+    [
+        (ended(0, "bar 100 %"), None),
+        (ended(2, "bar 3 %\nerror: a.jsonl:3: field 'x': missing\n"), None),
+        (ended(0, "Traceback (most recent call last):\n  x\n"), "Traceback, exit 0"),
+        (ended(1, "Traceback (most recent call last):\nKeyError: 'x'\n"), "exit 1: "),
+        (ended(2, "error: a.jsonl: no\nerror: a.jsonl: no\n"), "exit 2: "),
+        (ended(2, "error: it is broken\n"), "names nothing: "),
+        (ended(2, "error: a.jsonl: is wrong\nas is this\n"), "exit 2: "),
+        (ended(-9, ""), "exit -9: "),
+        (ended(-1, "hangs"), "exit -1: hangs"),
+    ],
+)
+def test_what_counts_as_held(done: Done[str], problem: str | None) -> None:
+    found = judged(done, ["a.jsonl"])
+    assert found is None if problem is None else found is not None and found.startswith(problem)
+
+
+def test_the_table_counts_what_broke() -> None:
+    tried = [Tried("files", "a", "x", None), Tried("files", "a", "y", "broke"), Tried("values", "a", "z", None)]
+    assert table(tried).splitlines()[2:] == ["| files | 2 | 1 | 1 |", "| values | 1 | 1 | 0 |", "| all | 3 | 2 | 1 |"]

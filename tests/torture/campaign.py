@@ -1,0 +1,289 @@
+"""Tries of damage on every script, and what comes of them: it holds, or it breaks.
+
+A try copies the world of a script, damages one thing in it and runs the script's command in a process of its own. It
+*holds* if the script ends well, with the same results wherever the damage can be no right content; or if it says what
+is wrong in one line that names it. A traceback, several lines, a process that does not end, a line that names nothing
+or another result in silence: it *breaks*.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from embedding_server import EmbeddingServer
+from support import scripts
+
+from kbtrain.config import Config, key_rows
+from torture import world
+from torture.damage import ANY, WRONG, damages
+
+HANGS = 400.0  # seconds, far beyond what any command takes on a busy machine
+CATEGORIES = ("files", "stores", "values", "configurations", "gate folders")
+NEVER = {name for name in ANY if name not in ("missing", "cut at 0", "is b'{}'")}  # no right content of any file
+VALUES = (
+    *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", "/etc", "x\ny"),
+    *("9" * 400, "\u202e", "true", "a: b: c", "*a", "!!python/object:os.system", "[[[[1]]]]", "/dev/zero"),
+)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One try: ``problem`` is None where it held."""
+
+    category: str
+    script: str
+    what: str
+    problem: str | None
+
+
+def command(script: str, here: Path, argv: Sequence[str] | None = None) -> scripts.Done[str]:
+    """Run the sound command of a script, or another one, in a world."""
+    given = [word.replace(world.EMBEDDINGS, _embeddings()) for word in argv or world.COMMANDS[script].argv]
+    try:
+        return scripts.run(script, *given, cwd=here, timeout=HANGS)
+    except AssertionError:
+        return scripts.Done([script, *given], -1, "", "hangs")
+
+
+@functools.cache
+def _embeddings() -> str:
+    """Address of a server of this process that makes vectors."""
+    return EmbeddingServer().__enter__().url
+
+
+def prepared(script: str, base: Path, folder: Path) -> Path:
+    """The world of a script, with what it reads of other scripts. Made once."""
+    here = folder / script.replace("/", "_").removesuffix(".py")
+    if not here.exists():
+        made = shutil.copytree(base, here.with_name(f"{here.name}-{os.getpid()}"))
+        for step in world.COMMANDS[script].after:
+            name, argv = world.MORE.get(step) or (step, world.COMMANDS[step].argv)
+            done = command(name, made, argv)
+            assert done.returncode == 0, f"{step}: {done.stderr}"
+        made.rename(here)
+    return here
+
+
+def config_of(script: str) -> type[Config]:
+    """The configuration of a script."""
+    module = scripts.load(script)
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Config)]
+    (found,) = (kind for kind in kinds if kind.__module__ == module.__name__)
+    return found
+
+
+def inputs(script: str, here: Path) -> list[Path]:
+    """Files of the world that the command names, or that lie in a folder that it names."""
+    words = re.split(r"[\s\[\]{},:]+", " ".join(world.COMMANDS[script].argv))
+    named = [here / word for word in words if word and (here / word).exists() and not word.startswith("/")]
+    found = {file for path in named for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()}
+    return sorted(file for file in found if not file.name.endswith((".lock", "-wal", "-shm")))
+
+
+def settings(script: str) -> dict[str, Any]:
+    """The sound command as a configuration's keys; without ``--config``."""
+    argv = world.COMMANDS[script].argv
+    pairs = dict(zip(argv[::2], argv[1::2], strict=True))
+    return {key.removeprefix("--").replace("-", "_"): yaml.safe_load(value) for key, value in pairs.items()
+            if key != "--config"}  # fmt: skip
+
+
+def of_configuration(script: str, rng: random.Random) -> tuple[str, bytes]:
+    """A configuration that is damaged: what, and its bytes."""
+    keys = settings(script)
+    text = yaml.safe_dump(keys)
+    key = rng.choice(sorted(keys))
+    bomb = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]\n" for i in range(12))
+    wrong = rng.choice((*WRONG, True, "2026-02-31", {"a": {"b": []}}))
+    found = {
+        "a list": yaml.safe_dump([keys]).encode(),
+        "empty": b"",
+        "null": b"null\n",
+        "a tab": text.replace(": ", ":\t", 1).encode() + b"\tx: 1\n",
+        "an open bracket": text.encode() + b"x: [1, 2\n",
+        "an unknown key": text.encode() + b"no_such_key: 1\n",
+        "a key twice": text.encode() + f"{key}: 1\n".encode(),
+        "no text": b"\xff\xfe\x00\xd8" + text.encode(),
+        "aliases without end": bomb.encode() + text.encode(),
+        "a Python object": text.encode() + b"x: !!python/object/apply:os.getcwd []\n",
+        "deep brackets": b"x: " + b"[" * 3000,
+        "a number of 5,000 digits": f"{key}: {'9' * 5000}\n".encode(),
+        f"{key} = {wrong!r}": yaml.safe_dump({**keys, key: wrong}).encode(),
+        "a key that is no text": text.encode() + b"? [1, 2]\n: 3\n",
+    }
+    name = rng.choice(sorted(found))
+    return name, found[name]
+
+
+def attempt(script: str, category: str, number: str, base: Path, folder: Path) -> Tried:
+    """One try; the same ``number`` draws the same damage."""
+    rng = random.Random(f"{script} {category} {number}")
+    try:
+        sound = prepared(script, base, folder / "worlds")
+    except AssertionError as error:
+        return Tried(category, script, "nothing is damaged", str(error)[:500])
+    here = folder / "tries" / f"{os.getpid()}-{rng.random()}"
+    shutil.copytree(sound, here)
+    argv, exact, names = list(world.COMMANDS[script].argv), False, []
+    try:
+        if category in ("files", "stores"):
+            wanted = [file for file in inputs(script, here) if (file.suffix == ".db") == (category == "stores")]
+            if not wanted:
+                return Tried(category, script, "nothing to damage", None)
+            file = rng.choice(wanted)
+            name, damage = rng.choice(damages(file, rng))
+            damage(file)
+            what, exact, names = f"{file.relative_to(here)}: {name}", name in NEVER, [file.name, file.parent.name]
+        elif category == "values":
+            row = rng.choice([row[0] for row in key_rows(config_of(script))])
+            value = rng.choice(VALUES)
+            argv += [f"--{row.replace('_', '-')}={value}"]
+            what, names = f"--{row} = {value[:30]!r}", [row, row.replace("_", "-")]
+        else:
+            name, content = of_configuration(script, rng)
+            (here / "config.yaml").write_bytes(content)
+            argv, what, names = (
+                ["--config", "config.yaml"],
+                f"configuration: {name}",
+                ["config.yaml", "command line", "no such file"],
+            )
+        done = command(script, here, argv)
+        problem = judged(done, names if category != "values" else [])
+        if problem is None and done.returncode == 0 and exact:
+            problem = _silent(script, sound, here, folder, what.split(":")[0])
+        return Tried(category, script, what, problem)
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def judged(done: scripts.Done[str], names: Sequence[str]) -> str | None:
+    """What is wrong with how a command ended, or None. ``names``: one of them is to stand in an error's line."""
+    if done.returncode == 0:
+        return "Traceback, exit 0" if "Traceback" in done.stderr else None
+    lines = done.stderr.strip().splitlines() or [""]
+    errors = [line for line in lines if line.startswith("error: ")]
+    if done.returncode != 2 or "Traceback" in done.stderr or len(errors) != 1 or lines[-1] != errors[0]:
+        return f"exit {done.returncode}: {' | '.join(lines[-3:])[-300:]}"
+    if names and not any(name in errors[0] for name in names):
+        return f"names nothing: {errors[0][:300]}"
+    return f"{len(errors[0])} characters" if len(errors[0]) > 1500 else None
+
+
+def _silent(script: str, sound: Path, here: Path, folder: Path, damaged: str) -> str | None:
+    """The first file that differs from what the undamaged world gives, of those that are the same in two sound runs."""
+    kept = folder / "sound" / f"{sound.name}.json"
+    if not kept.exists():
+        runs = []
+        for _ in range(2):
+            again = shutil.copytree(sound, folder / "tries" / f"{os.getpid()}-{sound.name}")
+            done = command(script, again)
+            assert done.returncode == 0, done.stderr
+            runs.append(results(again))
+            shutil.rmtree(again)
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps({name: text for name, text in runs[0].items() if runs[1].get(name) == text}))
+    expected = json.loads(kept.read_text())
+    found = results(here)
+    differs = [name for name, text in expected.items() if name != damaged and found.get(name) != text]
+    return f"ends well, but {differs[0]} is another" if differs else None
+
+
+def results(here: Path) -> dict[str, str]:
+    """Hash of every file of results, by its path."""
+    from kbtrain.provenance import file_sha256
+
+    kinds = (".jsonl", ".json", ".html", ".md", ".safetensors", ".npz")
+    files = (path for path in here.rglob("*") if path.suffix in kinds and path.is_file())
+    return {str(path.relative_to(here)): file_sha256(path) for path in files if not path.name.endswith(".meta.json")}
+
+
+def table(tried: Sequence[Tried]) -> str:
+    """Tries, held and broke of each category, as Markdown."""
+    rows = ["| damage to | tries | held | broke |", "|---|--:|--:|--:|"]
+    broke = Counter(one.category for one in tried if one.problem is not None)
+    total = Counter(one.category for one in tried)
+    for name in [name for name in CATEGORIES if total[name]]:
+        rows.append(f"| {name} | {total[name]} | {total[name] - broke[name]} | {broke[name]} |")
+    rows.append(f"| all | {total.total()} | {total.total() - broke.total()} | {broke.total()} |")
+    return "\n".join(rows)
+
+
+def drawn(seed: str, names: Sequence[str], categories: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """(script, category, number) without end: in each round every script once, with every category in turn."""
+    rng = random.Random(seed)
+    for number in range(10**9):
+        order = list(names)
+        rng.shuffle(order)
+        for place, script in enumerate(order):
+            yield script, categories[(place + number) % len(categories)], f"{seed}-{number}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the whole campaign: ``[SECONDS [SEED [SCRIPT ...]]]``."""
+    import tempfile
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from multiprocessing import get_context
+
+    seconds, seed, only = float((*argv, "1800")[0]), (*argv[1:], str(time.time_ns()))[0], argv[2:]
+    names = only or world.all_scripts()
+    said(f"seed {seed}")
+    tried: list[Tried] = []
+    with tempfile.TemporaryDirectory(prefix="torture-") as place, ProcessPoolExecutor(
+        int(os.environ.get("WORKERS", "2")), mp_context=get_context("spawn")
+    ) as pool:  # fmt: skip
+        folder = Path(place)
+        base = world.make(folder / "base")
+        (folder / "tries").mkdir()
+        (folder / "worlds").mkdir()
+        until = time.monotonic() + seconds
+        pending, work = set(), drawn(seed, names, CATEGORIES[:4])
+        if not only:
+            pending |= {pool.submit(_folders, kind, folder / "gates", seed) for kind in _kinds()}
+        while pending or time.monotonic() < until:
+            while len(pending) < 6 and time.monotonic() < until:
+                pending.add(pool.submit(attempt, *next(work), base, folder))
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                made = future.result()
+                for one in made if isinstance(made, list) else [made]:
+                    tried.append(one)
+                    if one.problem is not None:
+                        said(f"broke: {one.script} {one.what} -> {one.problem}")
+    said(table(tried))
+    return 1 if any(one.problem is not None for one in tried) else 0
+
+
+def said(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _kinds() -> list[str]:
+    from torture.folders import KINDS
+
+    return list(KINDS)
+
+
+def _folders(kind: str, place: Path, seed: str) -> list[Tried]:
+    from torture.folders import campaign
+
+    tries, broke = campaign(kind, place / kind, random.Random(seed), 10**6)
+    held = [Tried("gate folders", kind, "", None)] * (tries - len(broke))
+    return held + [Tried("gate folders", kind, what, "broke") for what in broke]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,187 @@
+"""Generators of damage: what can be wrong with a file, by its kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Damage = Callable[[Path], object]
+
+
+def _cut(share: float) -> Damage:
+    return lambda path: path.write_bytes(path.read_bytes()[: int(len(path.read_bytes()) * share)])
+
+
+def _text(content: bytes) -> Damage:
+    return lambda path: path.write_bytes(content)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+ANY: dict[str, Damage] = {
+    **{f"cut at {share}": _cut(share) for share in (0, 0.3, 0.9)},
+    **{f"is {content!r}": _text(content) for content in (b"[]", b"null", b"{}", b'{"a": NaN}', b"\xff\xfe\0\xd8")},
+    "missing": lambda path: path.unlink(),
+    "a folder": _folder,
+    "a pipe": _pipe,
+    "a link to itself": _loop,
+}
+
+
+def _in_json(change: Callable[[dict[str, Any], str], object], key: str) -> Damage:
+    def damage(path: Path) -> None:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        change(data, key)
+        path.write_text(json.dumps(data), encoding="utf-8")
+
+    return damage
+
+
+def _twice(key: str) -> Damage:
+    def damage(path: Path) -> None:
+        text = path.read_text(encoding="utf-8").strip()
+        path.write_text(f'{{"{key}": null, {text[1:]}', encoding="utf-8")
+
+    return damage
+
+
+WRONG: tuple[Any, ...] = (None, [], {}, "x", -1, float("nan"), [[]], "../..", "/etc", 10**30)
+
+
+def _of_json(path: Path, rng: random.Random) -> Iterator[tuple[str, Damage]]:
+    """Every field left out or twice, and with a wrong value drawn for it."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for key in data if path.name != "tokenizer.json" else ():
+        yield f"without {key}", _in_json(lambda found, key: found.pop(key), key)
+        wrong = rng.choice(WRONG)
+        yield f"{key} = {wrong!r}", _in_json(lambda found, key, wrong=wrong: found.update({key: wrong}), key)
+        yield f"{key} twice", _twice(key)
+
+
+def _header(change: Callable[[dict[str, Any]], object]) -> Damage:
+    def damage(path: Path) -> None:
+        raw = path.read_bytes()
+        size = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8 : 8 + size])
+        change(header)
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
+
+    return damage
+
+
+def _of_weights(path: Path) -> Iterator[tuple[str, Damage]]:
+    """Tensors described wrongly, left out, of another shape or no numbers."""
+    from safetensors.numpy import load_file, save_file
+
+    first = next(iter(load_file(path)))
+
+    def saved(change: Callable[[dict[str, Any]], object]) -> Damage:
+        def damage(path: Path) -> None:
+            tensors = load_file(path)
+            change(tensors)
+            save_file(tensors, path, {"format": "pt"})
+
+        return damage
+
+    for wrong in (None, 3, {}, {"shape": "x"}, {"shape": [1], "data_offsets": [0]}):
+        yield f"header of {first} = {wrong!r}", _header(lambda header, wrong=wrong: header.update({first: wrong}))
+    yield "negative place", _header(lambda header: header[first].update(data_offsets=[-4, 10**18]))
+    yield f"without {first}", saved(lambda tensors: tensors.pop(first))
+    yield f"{first} of another shape", saved(lambda tensors: tensors.update({first: tensors[first].reshape(-1)[:1]}))
+    yield (
+        f"{first} no numbers",
+        saved(lambda tensors: tensors.update({first: (tensors[first] * float("nan")).astype(tensors[first].dtype)})),
+    )
+
+
+def _of_text(path: Path) -> Iterator[tuple[str, Damage]]:
+    for text in ("{{ messages[9]['role'] }}", "{% for", "{{ 1 / 0 }}", "{% for i in range(10 ** 9) %}x{% endfor %}"):
+        yield f"is {text}", _text(text.encode())
+
+
+def _of_lines(path: Path, rng: random.Random) -> Iterator[tuple[str, Damage]]:
+    """One record with a field left out, twice or of a wrong value; what stands in no line of text."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    at = rng.randrange(len(lines))
+
+    def line(text: str) -> Damage:
+        return lambda path: path.write_text("\n".join([*lines[:at], text, *lines[at + 1 :]]) + "\n", encoding="utf-8")
+
+    for text in ("", "{", "[]", "null", "3", '"a"', "[" * 5000, '{"a": 1' + "0" * 5000 + "}", "\ufeff{}", "a\tb\tc"):
+        yield f"line {at + 1} is {text[:20]!r}", line(text)
+    yield "no end of the last line", _text("\n".join(lines).encode()[:-2])
+    yield "twice", lambda path: path.write_bytes(path.read_bytes() * 2)
+    yield "Windows line ends", lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    yield "a zero byte", lambda path: path.write_bytes(path.read_bytes().replace(b":", b":\0", 1))
+    if path.suffix != ".jsonl" or not isinstance(record := json.loads(lines[at]), dict):
+        return
+    for key in record:
+        without = {name: value for name, value in record.items() if name != key}
+        yield f"line {at + 1} without {key}", line(json.dumps(without))
+        wrong = rng.choice(WRONG)
+        yield f"line {at + 1}: {key} = {wrong!r}", line(json.dumps({**record, key: wrong}))
+        yield f"line {at + 1}: {key} twice", line(f'{{"{key}": null, {lines[at].strip()[1:]}')
+        yield f"line {at + 1}: {key} has a lone surrogate", line(json.dumps({**record, key: "\ud800"}))
+
+
+def _of_store(path: Path) -> Iterator[tuple[str, Damage]]:
+    """A database with a table or a column of it gone, with other types, or with rows missing."""
+
+    def done(command: str) -> Damage:
+        def damage(path: Path) -> None:
+            with sqlite3.connect(path, isolation_level=None) as opened:
+                opened.execute("PRAGMA foreign_keys = OFF")
+                opened.execute(command)
+            opened.close()
+
+        return damage
+
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as opened:
+        tables = [name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: [row[1] for row in opened.execute(f"PRAGMA table_info({name})")] for name in tables}
+    opened.close()
+    yield "other application", done("PRAGMA user_version = 99")
+    for name in tables:
+        if name.startswith("sqlite_"):
+            continue
+        yield f"no table {name}", done(f"DROP TABLE {name}")
+        yield f"table {name} empty", done(f"DELETE FROM {name}")
+        yield f"table {name} halved", done(f"DELETE FROM {name} WHERE rowid % 2")
+        for column in columns[name]:
+            for value in ("x'ff00'", "NULL", "'x'", "-1"):
+                yield f"{name}.{column} = {value}", done(f"UPDATE OR IGNORE {name} SET {column} = {value}")
+
+
+def damages(path: Path, rng: random.Random) -> list[tuple[str, Damage]]:
+    """All damages of a file, by what is done; wrong values are drawn."""
+    own: list[tuple[str, Damage]] = []
+    if path.suffix == ".json":
+        own = list(_of_json(path, rng))
+    elif path.suffix == ".safetensors":
+        own = list(_of_weights(path))
+    elif path.suffix == ".jinja":
+        own = list(_of_text(path))
+    elif path.suffix in (".jsonl", ".tsv", ".csv"):
+        own = list(_of_lines(path, rng))
+    elif path.suffix == ".db":
+        own = list(_of_store(path))
+    return [*ANY.items(), *own]

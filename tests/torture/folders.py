@@ -1,0 +1,100 @@
+"""What can be wrong with a gate's folder as a whole, and the campaign on a small sound folder of every kind."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from support.gate_folders import FOLDERS, server
+from tiny_turns import turn
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, set_threshold, trained_among
+from kbtrain.gates.average import AverageCard
+from kbtrain.gates.registry import handle, load_gate
+from torture.damage import Damage, damages
+
+NOTED = Threshold(threshold=0.5, rule="given", dev_file_sha256="0", n_dev=9)
+KINDS: dict[str, Callable[[Path], None]] = {**FOLDERS, "server": lambda folder: server(folder, "http://127.0.0.1:9/v1")}
+OUTSIDE = ("/etc", "../../..", "..", ".", "nowhere", "../nowhere", "one/../..", "x\ny")
+
+
+def _weight_index(folder: Path, name: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"a": name}}))
+    (folder / "model.safetensors").unlink()
+
+
+def of_folder(kind: str) -> Iterator[tuple[str, Damage]]:
+    """What is wrong with a folder as a whole."""
+    if kind == "average":
+        for name in OUTSIDE:
+            yield f"member {name!r}", lambda folder, name=name: AverageCard(members=("one", name)).write(folder)
+        text = '{"kind": "average", "members": []}'
+        yield "no members", lambda folder: (folder / "gate.json").write_text(text)
+    if kind in ("kbm", "encoder"):
+        for name in ("/etc/passwd", "../x.safetensors", "nowhere.safetensors"):
+            yield f"weights in {name}", lambda folder, name=name: _weight_index(folder, name)
+        yield (
+            "an adapter without its base",
+            lambda folder: (
+                (folder / "config.json").rename(folder / "adapter_config.json"),
+                (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/model"}'),
+            ),
+        )
+    if kind == "p_yes":
+        yield "without its base", lambda folder: shutil.rmtree(folder / "base")
+
+
+def without_hashes(folder: Path) -> None:
+    """Folders made before weights were named by their hashes: what reads the weights must notice by itself."""
+    for path in folder.rglob("gate.json"):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data.pop("weights_sha256", None)
+        path.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _used(folder: Path) -> None:
+    """All that is done with a folder before anything is scored."""
+    handle(folder)
+    trained_among(folder, [turn(0)])
+    load_gate(folder, dtype="fp32", device="cpu")
+    set_threshold(folder, "some", NOTED)
+
+
+def verdict(folder: Path) -> str | None:
+    """None if the folder was opened or refused as promised; else what came instead."""
+    try:
+        _used(folder)
+    except UserError as error:
+        said = str(error)
+        return None if str(folder.parent) in said and "\n" not in said and len(said) < 600 else f"said: {said}"
+    except Exception as error:  # noqa: BLE001 - what the test counts
+        return f"{type(error).__name__}: {error}"[:200]
+    return None
+
+
+def campaign(kind: str, place: Path, rng: random.Random, each: int) -> tuple[int, list[str]]:
+    """Number of tries on a folder of this kind, ``each`` for every file, and those that did not hold."""
+    whole = place / "whole" / kind
+    whole.parent.mkdir(parents=True)
+    KINDS[kind](whole)
+    (whole / "README.md").write_text("# A gate\n", encoding="utf-8")
+    (whole / "trained_on.txt").write_text("0123456789abcdef\n", encoding="utf-8")
+    without_hashes(whole)
+    problem = verdict(shutil.copytree(whole, place / "sound"))
+    broke = [] if problem is None else [f"sound -> {problem}"]
+    tries = [("", name, damage) for name, damage in of_folder(kind)]
+    for path in sorted(path for path in whole.rglob("*") if path.is_file()):
+        found = damages(path, rng)
+        within = path.relative_to(whole).as_posix()
+        tries += [(within, *one) for one in rng.sample(found, min(each, len(found)))]
+    for number, (within, name, damage) in enumerate(tries):
+        folder = shutil.copytree(whole, place / str(number) / kind)
+        damage(folder / within)
+        if (problem := verdict(folder)) is not None:
+            broke.append(f"{within} {name} -> {problem}")
+        shutil.rmtree(folder.parent)
+    return len(tries), broke

@@ -1,0 +1,374 @@
+"""A small world on which every script of the project ends well: its files, and a command for each script.
+
+The files are made by the library in seconds: a run folder with made-up answers, dialogues, tiny random models. What
+one script reads of another's is made by that other's command (:attr:`Sound.after`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import scripts
+from tiny_kbm import make_folder
+from tiny_turns import bert_folder, snippets, turn
+
+from kbtrain import jsonl
+from kbtrain.dialogue.responses import AugmentedResponse
+from kbtrain.labeling.examples import example
+from kbtrain.provenance import file_sha256
+from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.records import Entity, Evidence, GateScore, Hit, Label, Passage, Question, TurnExample
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("data_gen", "recipes", "eval")
+EMBEDDINGS = "EMBEDDINGS"  # stands for the address of a server of vectors
+TINY = ("--dtype", "fp32", "--device", "cpu")
+DATA = ("--train", "qa/examples/train.jsonl", "--dev", "qa/examples/dev.jsonl")
+KEYS = ("--keys", "[mastery, benefit]")  # of which the made-up labels have both classes
+TRAINED = ("--model", "model", *TINY, *DATA, "--output", "out", *KEYS)
+TURNS = ("--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out", *TINY, "--epochs", "1")
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A command that ends well in the world. ``after``: scripts whose commands come first; ``adds``: made by hand."""
+
+    argv: tuple[str, ...]
+    after: tuple[str, ...] = ()
+
+
+SCORED = "[features, draft]"
+MORE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "draft": ("recipes/make_untrained.py", ("--model", "model", "--output", "qa", "--gates", "[draft]", *TINY)),
+    "features": ("recipes/train_features.py", (*DATA, "--index", "qa/bm25", "--output", "qa/features", *KEYS)),
+    "scores": ("eval/score.py", ("--run", "qa", "--only", SCORED, "--splits", "[train, dev]", *TINY)),
+    "second": ("eval/end_to_end.py", ("--run", "qa3", "--bootstrap-draws", "100", "--random-draws", "100")),
+}
+MEMBERS = ("data_gen/retrieve.py", "draft", "features", "scores")
+
+
+def _sound(*argv: str, after: tuple[str, ...] = ()) -> Sound:
+    return Sound(argv, after)
+
+
+COMMANDS: dict[str, Sound] = {
+    "data_gen/analyse.py": _sound("--runs", "[qa]", "--out", "out"),
+    "data_gen/build.py": _sound("--run", "qa", "--keys", "[mastery, benefit]"),
+    "data_gen/build_atlas.py": _sound("--output", "atlas"),
+    "data_gen/collect.py": _sound(
+        "--run", "new", "--dataset", "jsonl", "--path", "own.jsonl", "--shares", ".5,.25,.25"
+    ),
+    "data_gen/collect_turns.py": _sound("--run", "new", "--dataset", "jsonl", "--path", "told/turns.jsonl"),
+    "data_gen/embed.py": _sound("--run", "qa", "--server-url", EMBEDDINGS, "--server-model", "e"),
+    "data_gen/export.py": _sound("--store", "qa/samples.db", "--output", "samples.jsonl"),
+    "data_gen/import_answers.py": _sound(
+        "--config", str(ROOT / "data_gen/configs/import_llama3.yaml"), "--run", "new", "--path", "answers.jsonl"
+    ),
+    "data_gen/join.py": _sound("--runs", "[qa, qa2]", "--output", "joined"),
+    "data_gen/judge.py": _sound("--run", "qa", "--judge", "contains", "--labelled", "graded.jsonl"),
+    "data_gen/judge_snippets.py": _sound("--run", "talk", "--model", "model", *TINY, "--augmentations", "[tfidf_top3]"),
+    "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
+    "data_gen/merge.py": _sound("--run", "sharded"),
+    "data_gen/respond.py": _sound(
+        "--run",
+        "turns",
+        "--model",
+        "out",
+        "--know",
+        "none",
+        "--split",
+        "dev",
+        *TINY,
+        after=("recipes/train_dialogue.py",),
+    ),
+    "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
+    "data_gen/sample.py": _sound(
+        "--run", "qa2", "--model", "model", *TINY, "--samples", "{train: 2, dev: 1, test: 0}", "--max-new-tokens", "2"
+    ),
+    "data_gen/turn_features.py": _sound("--run", "turns", "--know", "tfidf", "--k", "2", "--ner", "[sgd]"),
+    "recipes/fit_gate.py": _sound(
+        "--gate", "structural", "--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out"
+    ),
+    "recipes/make_seakr.py": _sound(
+        "--model",
+        "model",
+        "--questions",
+        "qa2/questions.jsonl",
+        "--output",
+        "qa2/seakr",
+        "--measure-on",
+        "4",
+        "--k",
+        "3",
+        "--max-new-tokens",
+        "3",
+        *TINY,
+    ),
+    "recipes/make_untrained.py": _sound("--model", "model", "--output", "out", "--gates", "[p_yes, draft]", *TINY),
+    "recipes/train_dialogue.py": _sound(
+        *TURNS,
+        "--model",
+        "model",
+        "--snippets",
+        "turns/snippets.jsonl",
+        "--max-length",
+        "600",
+        "--response-tokens",
+        "24",
+    ),
+    "recipes/train_encoder.py": _sound(*TURNS, "--model", "bert", "--max-length", "64"),
+    "recipes/train_features.py": _sound(
+        *DATA, "--index", "qa/bm25", "--output", "out", *KEYS, after=("data_gen/retrieve.py",)
+    ),
+    "recipes/train_kbm.py": _sound(*TRAINED, "--epochs", "1"),
+    "recipes/train_probe.py": _sound(*TRAINED),
+    "recipes/train_ragate_mha.py": _sound(
+        *TURNS, "--layers", "1", "--heads", "2", "--d-model", "16", "--vocabulary", "300", "--max-length", "64"
+    ),
+    "recipes/train_ragate_peft.py": _sound(*TURNS, "--model", "model", "--method", "lora", "--max-length", "900"),
+    "recipes/train_ranker.py": _sound(
+        *TURNS, "--model", "bert", "--snippets", "turns/snippets.jsonl", "--max-length", "64"
+    ),
+    "recipes/train_stack.py": _sound(
+        *DATA,
+        "--run",
+        "qa",
+        "--members",
+        "[features, draft]",
+        "--fit-on",
+        "dev",
+        *KEYS,
+        "--output",
+        "qa/stack",
+        after=MEMBERS,
+    ),
+    "eval/ablate_seakr.py": _sound(
+        "--run",
+        "qa2",
+        "--method",
+        "single_hop",
+        "--limit",
+        "2",
+        "--threshold",
+        "0",
+        "--demonstrations",
+        "1",
+        "--max-new-tokens",
+        "2",
+        "--documents",
+        "1",
+        "--chain-tokens",
+        "2",
+        "--ablations",
+        "[documents]",
+        after=("recipes/make_seakr.py",),
+    ),
+    "eval/calibrate.py": _sound(
+        "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
+    ),
+    "eval/classify.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
+    "eval/compare.py": _sound("--runs", "[qa, qa3]", "--out", "compared.html", after=("eval/end_to_end.py", "second")),
+    "eval/compare_scores.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
+    "eval/cost.py": _sound(
+        "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
+    ),
+    "eval/dialogue.py": _sound(
+        "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "50"
+    ),
+    "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
+    "eval/evidence.py": _sound(
+        "--path",
+        "outcomes.jsonl",
+        "--corpus",
+        "qa/passages.jsonl",
+        "--reader",
+        "model",
+        "--encoder",
+        "bert",
+        "--sizes",
+        "[20]",
+        "--draws",
+        "1",
+        "--model",
+        "big",
+        "--out",
+        "out",
+    ),
+    "eval/import_decisions.py": _sound(
+        "--run", "qa", "--path", "decisions.jsonl", "--gate", "theirs", "--column", "score"
+    ),
+    "eval/learning_curve.py": _sound(
+        "--run", "qa", "--gates", "[features]", "--sizes", "[20]", "--draws", "1", after=("data_gen/retrieve.py",)
+    ),
+    "eval/pipelines.py": _sound("--run", "talked"),
+    "eval/run_seakr.py": _sound(
+        "--run",
+        "qa2",
+        "--method",
+        "single_hop",
+        "--threshold",
+        "0",
+        "--demonstrations",
+        "1",
+        "--max-new-tokens",
+        "2",
+        "--documents",
+        "1",
+        "--chain-tokens",
+        "2",
+        "--limit",
+        "2",
+        after=("recipes/make_seakr.py",),
+    ),
+    "eval/score.py": _sound("--run", "qa2", "--only", "[prompt, relation_only]", "--model", "model", *TINY),
+    "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
+    "eval/seeds.py": _sound("--runs", "[qa, qa3]", "--out", "seeds.json", after=("eval/end_to_end.py", "second")),
+    "eval/tables.py": _sound("--layout", "table1", "--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "out"),
+    "eval/transfer.py": _sound("--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "moved"),
+    "eval/write_report.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
+}
+
+
+def all_scripts() -> list[str]:
+    """Every script of the three folders, by its path."""
+    return [f"{name}/{path.name}" for name in FOLDERS for path in sorted((ROOT / name).glob("*.py"))]
+
+
+def make(folder: Path, models: bool = True) -> Path:
+    """The world without what a script makes of it; ``models``: also what commands of tiny models need."""
+    made_run = scripts.load("tests/eval/conftest.py").make_run
+    _questions(made_run(folder / "qa", {"train": 24, "dev": 24, "test": 24}, ("train", "dev", "test")))
+    shutil.copytree(folder / "qa", folder / "qa3")
+    _few(folder / "qa2")
+    _sharded(folder / "sharded")
+    _dialogues(folder)
+    _own(folder)
+    if models:
+        make_folder(folder / "model")
+        bert_folder(folder / "bert")
+        write_kbm(folder / "kbm")
+    return folder
+
+
+def _questions(run: Path) -> None:
+    """Labels in the examples, and passages."""
+    labels = {label.question_id: label for label in jsonl.read(Label, run / "labels.jsonl")}
+    for split in ("train", "dev", "test"):
+        asked = [q for q in jsonl.read(Question, run / "questions.jsonl") if q.split == split]
+        jsonl.write(run / "examples" / f"{split}.jsonl", [example(q, labels[q.id]) for q in asked])
+    jsonl.write(run / "passages.jsonl", [Passage(f"p{i}", f"Fact {i}", f"Fact {i} of train is so.") for i in range(9)])
+
+
+def _few(run: Path) -> None:
+    """A run whose answers are still to be sampled."""
+    asked = [
+        Question(f"{split}{i}", f"What is the capital of {split} place {i}?", (f"x{i}",), split, "t", relation="t")
+        for split, n in (("train", 4), ("dev", 4), ("test", 3)) for i in range(n)
+    ]  # fmt: skip
+    jsonl.write(run / "questions.jsonl", asked)
+    hit = Hit("p1", "A town", "The capital of place 1 is x1.", 1.0)
+    jsonl.write(run / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, (hit,), True) for q in asked])
+    jsonl.write(
+        run / "passages.jsonl", [Passage(f"p{i}", f"Place {i}", f"The capital is x{i}. " * 5) for i in range(9)]
+    )
+    for split in ("train", "dev", "test"):
+        jsonl.write(run / "examples" / f"{split}.jsonl", [example(q, None) for q in asked if q.split == split])
+
+
+def _sharded(run: Path) -> None:
+    _few(run)
+    for i in range(2):
+        done = scripts.run(
+            "data_gen/sample.py", "--run", run, "--backend", "scripted", "--samples", "{train: 2, dev: 1, test: 0}",
+            "--conditions", "[llm, rag, mask]", "--window", "7", "--shard", f"{i + 1}/2",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def _dialogues(folder: Path) -> None:
+    """turns/: what recipes learn from; told/: the same as a data set of one's own; talk/: stored responses."""
+    sizes = {"train": 16, "dev": 8, "test": 8}
+    every = [_turn(i, split) for split, n in sizes.items() for i in range(n)]
+    known = [one for split, n in sizes.items() for i in range(n) for one in snippets(i, split)]
+    for name in ("turns", "told"):
+        jsonl.write(folder / name / "turns.jsonl", every)
+        jsonl.write(folder / name / "snippets.jsonl", known)
+    held_out = [one for one in every if one.split != "train"]
+    test = [one for one in every if one.split == "test"]
+    talk = folder / "talk"
+    jsonl.write(talk / "turns.jsonl", held_out)
+    for name, text in {"none": "It is done.", "tfidf_top3": "It is lovely."}.items():
+        jsonl.write(talk / "responses" / f"{name}.jsonl", [
+            AugmentedResponse(one.id, name, text, 3, 5.0, 0.5, (f"{one.dialogue_id}/3",)) for one in test
+        ])  # fmt: skip
+        key = {"model": "m", "turns": file_sha256(talk / "turns.jsonl")}
+        (talk / "responses" / f"{name}.jsonl.key").write_text(json.dumps(key))
+    hits = [
+        tuple(Hit(f"{one.dialogue_id}/{n}", "T", "It opens.", 1.0) for n in range(i % 3, 4))
+        for i, one in enumerate(test)
+    ]
+    found = [Evidence(one.id, "tfidf", "", hit) for one, hit in zip(test, hits, strict=True)]
+    jsonl.write(talk / "responses" / "tfidf.evidence.jsonl", found)
+    for gate in ("rule", "always"):
+        scores = [GateScore(one.id, gate, float(gate == "always" or one.label)) for one in held_out]
+        jsonl.write(talk / "gates" / gate / "scores.jsonl", scores)
+    spent = Spent(1, 3, 4, 80, 100, 200, 1.0)
+    traces = [
+        Trace(q.id, "?", ("yes",), "m", 0.0, (), (), "final answer", "yes", True, 1.0, 1.0, spent)
+        for q in jsonl.read(Question, folder / "qa" / "questions.jsonl") if q.split == "test"
+    ]  # fmt: skip
+    shutil.copytree(folder / "qa", folder / "talked")
+    jsonl.write(folder / "talked" / "methods" / "seakr_multi_hop.jsonl", traces)
+
+
+def _turn(i: int, split: str) -> TurnExample:
+    hit = Hit(f"{split}{i}/0", "museum", "The museum opens at 8.", 1.0)
+    more = {"gold_snippets": (f"{split}{i}/{i // 4 % 4}",), "enriched_response": "It opens."} if i % 4 == 0 else {}
+    return turn(
+        i,
+        split,
+        synthetic_response="Let me see.",
+        entities=(Entity("museum", "name", "sgd"),),
+        knowledge=(hit,),
+        **more,
+    )
+
+
+def _own(folder: Path) -> None:
+    """Files of a user's own: questions, answers, decisions, grades, verdicts."""
+
+    def lines(name: str, rows: list[dict[str, object]]) -> None:
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    asked = list(jsonl.read(Question, folder / "qa" / "questions.jsonl"))
+    lines("own.jsonl", [{"id": q.id, "text": q.text, "answers": ["yes"]} for q in asked])
+    native = scripts.load("tests/data_gen/test_import_answers.py").native
+    lines("answers.jsonl", [native(i) for i in range(40)])
+    lines("decisions.jsonl", [{"id": q.id, "score": i % 7 / 7} for i, q in enumerate(asked)])
+    grades = (("Paris", True), ("Lyon", False))
+    lines("graded.jsonl", [{"id": p, "answers": ["Paris"], "prediction": p, "right": r} for p, r in grades])
+    judged = scripts.load("tests/questions/test_outcomes.py").judged
+    lines("outcomes.jsonl", [
+        judged(id=f"{split}{i}", split=split, question=f"Who wrote {split} book {i}?", dataset=("nq", "squad")[i % 2],
+               llms={"big": {"none": i % 3 == 0, "one": i % 2, "many": 1}})
+        for split in ("train", "test") for i in range(40)
+    ])  # fmt: skip
+
+
+def write_kbm(folder: Path) -> None:
+    """A KBM of random weights."""
+    from tiny_kbm import make_tokenizer
+
+    from kbtrain.gates.kbm.gate import KBMCard
+    from kbtrain.prompts.kbm import kbm_fingerprint
+
+    keys = ("mastery", "certainty", "benefit")
+    make_folder(folder)
+    fingerprint = kbm_fingerprint(make_tokenizer(), keys)
+    KBMCard(
+        base_model="tiny", keys=keys, prompt_fingerprint=fingerprint, max_length=512, dtype="fp32", method="full",
+        labels="soft",
+    ).write(folder)  # fmt: skip
