@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
-# Files that take more than about 8 s of CPU, the slowest first: by `pytest --durations` on two idle cores.
+# Files that take more than about 8 s of CPU, child processes included, the dearest first.
 SLOW = (
     "test_wheel.py",
     "test_own_data.py",
+    "recipes/test_train_classifiers.py",
+    "recipes/test_train_ragate_peft.py",
+    "recipes/test_train_kbm.py",
+    "plan/test_plan.py",
     "recipes/test_deepspeed.py",
+    "test_cli.py",
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
-    "recipes/test_train_classifiers.py",
-    "recipes/test_train_kbm.py",
-    "recipes/test_train_ragate_peft.py",
+    "test_chain.py",
+    "data_gen/test_label.py",
     "recipes/test_train_dialogue.py",
     "recipes/test_logged_loss.py",
     "data_gen/test_sample.py",
+    "data_gen/test_turns.py",
+    "benchmarks/test_training_benchmarks.py",
     "benchmarks/test_uncertainty_benchmark.py",
     "benchmarks/test_sampling_benchmark.py",
-    "plan/test_plan.py",
-    "test_chain.py",
     "test_packaging.py",
-    "test_cli.py",
-    "data_gen/test_turns.py",
-    "data_gen/test_label.py",
-    "benchmarks/test_training_benchmarks.py",
     "benchmarks/test_busy_benchmark.py",
     "benchmarks/test_gpu_check.py",
     "models/test_smollm2.py",
