@@ -65,11 +65,20 @@ def main(config: EvidenceConfig) -> None:
     write_atomically(config.out / "transfer.svg", transfer_figure(document["models"]))
     inputs = [config.path, config.corpus]
     write_result(
-        config.out / "evidence.json", document, stage="evidence", config=config, inputs=inputs, started=started
+        config.out / "evidence.json", defined(document), stage="evidence", config=config, inputs=inputs, started=started
     )
     print(markdown(document))
     print(f"{len(sheet.train)} training and {len(sheet.test)} test questions in {time.monotonic() - started:.0f} s "
           f"-> {config.out}")  # fmt: skip
+
+
+def defined(value: Any) -> Any:
+    """The document with None for what is not defined: an area where every question gains the same."""
+    if isinstance(value, dict):
+        return {key: defined(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [defined(inner) for inner in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[str, Floats], dict[str, Floats]]:

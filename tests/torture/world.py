@@ -176,7 +176,7 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
     ),
     "eval/dialogue.py": _sound(
-        "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "50"
+        "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "100"
     ),
     "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
     "eval/evidence.py": _sound(
