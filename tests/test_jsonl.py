@@ -66,6 +66,7 @@ EVERY = [
         hits=(Hit("p", "t", "x", 1.5),),
         time_sensitive=True,
         needs_knowledge=False,
+        entities=("Q1",),
     ),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
