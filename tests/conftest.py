@@ -18,6 +18,10 @@ settings.load_profile("suite")
 
 from support import schedule, scripts  # noqa: E402
 
+from kbtrain import errors  # noqa: E402
+
+_last_file: list[object] = []  # of the test that ran before in this process
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the slow files: processes, trainings, downloads")
@@ -39,8 +43,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         del items[: len(slow)]
 
 
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     scripts.asked.clear()
+    if _last_file != [item.path]:  # a key that one file's tests plant must not be struck from another's pages
+        errors._SECRETS.clear()
+        _last_file[:] = [item.path]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,8 +17,7 @@ from kbtrain.report.words import gate_name
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs headless Chromium (Debian: apt-get install chromium)")
 
-# What a person would do, said into the page's title: sort, choose, reset. Elements are found from the one
-# clicked: querySelector("table.short") was null in some runs of Chromium 156 on a page that holds that very table.
+# What a person would do, said into the page's title: sort, choose, reset.
 CLICKS = """
 <script>
 const said = {};
