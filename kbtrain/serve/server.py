@@ -60,6 +60,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     name = f"[{config.host}]" if ":" in config.host else config.host
     for line in described(service):
         say(line)
+    signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before anyone can know that the server is there
     listening.listen(BACKLOG)  # whoever reads the next line may ask at once: the event loop is not up yet
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
     asyncio.run(_serve(service, listening))
@@ -81,11 +82,12 @@ def described(service: Service) -> list[str]:
     return lines
 
 
-async def _serve(service: Service, listening: socket.socket) -> None:
-    def reload() -> None:
-        threading.Thread(target=service.decider.reload, name="reload", daemon=True).start()
+def reload(service: Service) -> None:
+    """Open the gate's folder again, beside what is going on."""
+    threading.Thread(target=service.decider.reload, name="reload", daemon=True).start()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+async def _serve(service: Service, listening: socket.socket) -> None:
     try:
         await http_server(service).serve(sockets=[listening])
     finally:
