@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from support.http_server import LocalServer
 
 DIMENSIONS = 256
 
@@ -20,31 +21,19 @@ def vector(text: str) -> list[float]:
     return found
 
 
-class EmbeddingServer(ThreadingHTTPServer):
+class EmbeddingServer(LocalServer):
     """``asked``: the texts of each request; ``spoil`` makes another reply of a right one; ``fail``: statuses first;
     ``fail_after`` requests everything is refused."""
 
-    daemon_threads = True
+    path = "/v1"
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.asked: list[list[str]] = []
         self.keys: list[str | None] = []
         self.fail: list[int] = []
         self.fail_after: int | None = None
         self.spoil: Any = lambda reply: reply
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def __enter__(self) -> EmbeddingServer:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 import urllib.parse
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import yaml
+from support.http_server import LocalServer
 
 TOKEN = "hf_standInTokenOfTheTests"
 
@@ -44,29 +44,15 @@ class Repository:
         return self.commits[self.refs["main"]]
 
 
-class HubServer(ThreadingHTTPServer):
+class HubServer(LocalServer):
     """``status``: answer to everything, where it is set. ``asked``: (method, path) of each request."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.repositories: dict[str, Repository] = {}
         self.large: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
         self.status = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def __enter__(self) -> HubServer:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):

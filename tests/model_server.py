@@ -7,14 +7,16 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from support.http_server import LocalServer
 
-class ModelServer(ThreadingHTTPServer):
+
+class ModelServer(LocalServer):
     """``failures`` are used up one a request, in their order ("": none); an answer depends on its seed alone."""
 
-    daemon_threads = True
+    path = "/v1"
 
     def __init__(
         self,
@@ -27,7 +29,7 @@ class ModelServer(ThreadingHTTPServer):
         usage: bool = True,
         say: Callable[[dict[str, Any], int], str] | None = None,
     ) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.missing = missing  # paths that are not there
         self.unknown = unknown  # fields that are refused
         self.models = models
@@ -41,18 +43,6 @@ class ModelServer(ThreadingHTTPServer):
         self.under_way = self.busiest = 0
         self.guard = threading.Lock()
         self.delay = 0.0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def __enter__(self) -> ModelServer:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that has gone away is part of the script

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import sqlite3
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
 from embedding_server import EmbeddingServer, vector
 from support import scripts
+from support.http_server import LocalServer
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -244,18 +244,15 @@ def test_a_running_qdrant_by_its_address(corpus, tmp_path, server, monkeypatch):
 
     monkeypatch.setattr(QdrantServer, "client", QdrantClient(":memory:"))
     monkeypatch.setenv("QDRANT_API_KEY", "key-of-qdrant")
-    store = ThreadingHTTPServer(("127.0.0.1", 0), QdrantServer)
-    Thread(target=store.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    of = settings(server, store=f"http://127.0.0.1:{store.server_port}", collection="wiki")
-    assert build(corpus, tmp_path / "index", of)[1].whole
-    assert not (tmp_path / "index" / vectors.POINTS).exists()
-    with VectorIndex.open(tmp_path / "index") as index:
-        assert index.search([PASSAGES[5].text], 1)[0][0].passage_id == PASSAGES[5].id
-    assert set(QdrantServer.keys) == {"key-of-qdrant"}
-    with pytest.raises(UserError, match="the store has a 'wiki' that this folder did not make"):
-        build(corpus, tmp_path / "second", of)
-    store.shutdown()
-    store.server_close()
+    with LocalServer(QdrantServer) as store:
+        of = settings(server, store=store.url, collection="wiki")
+        assert build(corpus, tmp_path / "index", of)[1].whole
+        assert not (tmp_path / "index" / vectors.POINTS).exists()
+        with VectorIndex.open(tmp_path / "index") as index:
+            assert index.search([PASSAGES[5].text], 1)[0][0].passage_id == PASSAGES[5].id
+        assert set(QdrantServer.keys) == {"key-of-qdrant"}
+        with pytest.raises(UserError, match="the store has a 'wiki' that this folder did not make"):
+            build(corpus, tmp_path / "second", of)
     with pytest.raises(UserError, match="vector store http") as error:
         VectorIndex.open(tmp_path / "index")
     assert "\n" not in str(error.value) and "key-of" not in str(error.value)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
@@ -47,10 +47,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/s?q={{query}}&n={{k}}"
-    server.shutdown()
+    with LocalServer(Handler) as server:
+        yield f"{server.url}/s?q={{query}}&n={{k}}"
 
 
 def service(address: str, **more: object) -> WebService:

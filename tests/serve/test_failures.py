@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from embedding_server import EmbeddingServer
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
+from support.http_server import LocalServer
 
 from kbtrain.serve.search import SearchFailed, ThreadSearch, hits_of
 
@@ -117,12 +118,8 @@ class SearchService(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def service():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), SearchService)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/find?q={{query}}&n={{k}}"
-    server.shutdown()
-    server.server_close()
+    with LocalServer(SearchService) as server:
+        yield f"{server.url}/find?q={{query}}&n={{k}}"
 
 
 MAPPING = {"results": "found.rows", "id": "name", "title": "head", "text": "body"}

@@ -6,25 +6,22 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import torch
 
 from kbtrain.prompts.kbm import encode
+from support.http_server import LocalServer
 
 
-class Served(ThreadingHTTPServer):
+class Served(LocalServer):
     """A model behind the two endpoints of OpenAI's protocol, greedy, with as many log-probabilities as asked for."""
 
-    daemon_threads = True
+    path = "/v1"
 
     def __init__(self, model, tokenizer):
-        super().__init__(("127.0.0.1", 0), Answers)
+        super().__init__(Answers)
         self.model, self.tokenizer, self.guard, self.asked, self.silent = model, tokenizer, threading.Lock(), [], False
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}/v1"
 
     def read(self, ids, tokens):
         """The greedy tokens, and at each the log-probability of every token."""
@@ -73,6 +70,4 @@ class Answers(BaseHTTPRequestHandler):
 def serving(model, tokenizer) -> Iterator[Served]:
     """The server in a thread of this process."""
     with Served(model, tokenizer) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
-        server.shutdown()
