@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.package import installed_gate
 from tiny_turns import turn
 
 import kbtrain
@@ -100,20 +101,7 @@ def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
             kbtrain.load_gate(tmp_path)
 
 
-PACKAGE = {
-    "pyproject.toml": """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "question-marks"
-version = "1.0"
-[project.entry-points."kbtrain.gates"]
-question_marks = "question_marks:KIND"
-[tool.setuptools]
-py-modules = ["question_marks"]
-""",
-    "question_marks.py": '''
+SOURCE = '''
 from kbtrain.gate_folder import Gate, GateCard
 from kbtrain.gates.registry import Kind
 
@@ -131,19 +119,13 @@ class QuestionMarks(Gate):
 
 KIND = Kind(Card, lambda folder, dtype, device: QuestionMarks(Card.read(folder)), frozenset({"question"}),
             lambda card: ("question_marks",), "question_marks.py", ("question_marks",))
-''',
-}
+'''
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A site folder with the package installed by pip, from its sources."""
-    source, site = tmp_path_factory.mktemp("package"), tmp_path_factory.mktemp("site")
-    for name, text in PACKAGE.items():
-        (source / name).write_text(text)
-    command = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), str(source)]
-    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, text=True)
-    return site
+    return installed_gate(tmp_path_factory.mktemp("other"), "question_marks", SOURCE)
 
 
 def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_path):

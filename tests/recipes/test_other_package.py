@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.package import installed_gate
 from support.scripts import here
 
 import kbtrain
@@ -17,20 +17,7 @@ from kbtrain import cli, jsonl
 from kbtrain.gates.registry import kinds
 from kbtrain.records import GateExample, GateScore
 
-PACKAGE = {
-    "pyproject.toml": """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "long-questions"
-version = "1.0"
-[project.entry-points."kbtrain.gates"]
-long_questions = "long_questions:KIND"
-[tool.setuptools]
-py-modules = ["long_questions"]
-""",
-    "long_questions.py": '''
+SOURCE = '''
 import numpy as np
 from kbtrain.gate_folder import Gate, GateCard
 from kbtrain.gates.registry import Kind
@@ -65,19 +52,13 @@ class LongQuestions(Gate):
 
 KIND = Kind(Card, lambda folder, dtype, device: LongQuestions(Card.read(folder)), frozenset({"question"}),
             lambda card: ("long_questions",), "recipes/fit_gate.py", fit=LongQuestions.fit, features=features)
-''',
-}
+'''
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site folder with the package installed by pip, from its sources."""
-    source, site = tmp_path_factory.mktemp("package"), tmp_path_factory.mktemp("site")
-    for name, text in PACKAGE.items():
-        (source / name).write_text(text)
-    command = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), str(source)]
-    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, text=True)
-    return site
+    return installed_gate(tmp_path_factory.mktemp("other"), "long_questions", SOURCE)
 
 
 @pytest.fixture
