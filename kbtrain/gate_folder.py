@@ -7,7 +7,6 @@ above its threshold, which is chosen on dev questions afterwards and noted in th
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import re
@@ -27,24 +26,20 @@ from pydantic import (
     model_serializer,
 )
 
-from kbtrain import jsonl
-from kbtrain.answers.grading import CJK, normalise
+from kbtrain.answers.grading import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import read_text, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp, write_atomically
-from kbtrain.records import Decision, Example, GateExample, GateScore, Target, TurnExample
+from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
 
 T = TypeVar("T")
 CARD = "gate.json"
 ADAPTER = "adapter"
 README = "README.md"
 THRESHOLD_HEADING = "## Threshold"
-TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
-TRAINED_ENTITIES = "trained_entities.txt"  # hashes of the entities that these ask about, one a line
-HELD_OUT = "held_out.jsonl"  # scores of training questions by gates fitted without them, by the questions' hashes
 Reads = Literal["question", "turn"]
 # The earliest moment of answering at which a gate can be asked: before anything, after the prefill of the answering
 # model's own prompt, after (the beginning of) an answer, after a search.
@@ -420,89 +415,6 @@ class KeyedGate(Gate):
         other = copy.copy(self)
         other.key = key
         return other
-
-
-def question_hash(text: str) -> str:
-    """16 hexadecimal digits of a normalised question: equal for spellings that count as the same question."""
-    return hashlib.sha256(normalise(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def example_hash(example: Example) -> str:
-    """:func:`question_hash` of a question; of a turn: that of its dialogue's id and all that was said before it.
-
-    What was said alone is not enough: many dialogues begin alike.
-    """
-    if isinstance(example, GateExample):
-        return question_hash(example.question)
-    said = (f"{utterance.speaker} {utterance.text}" for utterance in example.context)
-    return question_hash("\n".join([example.dialogue_id, *said]))
-
-
-def entity_hashes(example: Example) -> frozenset[str]:
-    """16 hexadecimal digits for each entity that a question asks about; of a turn: one for its dialogue.
-
-    A dialogue is known by its id and its first utterance: data sets number their dialogues alike.
-    """
-    if isinstance(example, GateExample):
-        names = example.entities
-    else:
-        names = ("\n".join([example.dialogue_id, *(said.text for said in example.context[:1])]),)
-    return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
-
-
-def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable[Path] = ()) -> None:
-    """Note the questions or turns a gate was trained on, and their entities or dialogues, so that it is never scored on
-    them unnoticed in another run.
-
-    ``others``: folders of gates that it is made of, whose questions count as well.
-    """
-    rows, folders = list(examples), list(others)
-    found = {
-        TRAINED_ON: {example_hash(row) for row in rows},
-        TRAINED_ENTITIES: {one for row in rows for one in entity_hashes(row)},
-    }
-    for name, hashes in found.items():
-        hashes |= {one for other in folders for one in _noted_hashes(other, name)}
-        if hashes:
-            write_atomically(folder / name, "".join(f"{one}\n" for one in sorted(hashes)))
-
-
-def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[Example]:
-    """The questions or turns that a folder's gate (or one inside it) was trained on; none where no folder says."""
-    hashes = _noted_hashes(folder, TRAINED_ON)
-    return [example for example in examples if hashes and example_hash(example) in hashes]
-
-
-def sharing_entities(folder: Path | str, examples: Iterable[Example]) -> list[Example]:
-    """The questions about an entity (or turns of a dialogue) that a folder's gate was trained on, trained on or not."""
-    hashes = _noted_hashes(folder, TRAINED_ENTITIES)
-    return [example for example in examples if hashes and not hashes.isdisjoint(entity_hashes(example))]
-
-
-def _noted_hashes(folder: Path | str, name: str) -> set[str]:
-    return {one for path in Path(folder).rglob(name) for one in read_text(path).split()}
-
-
-HeldOut = tuple[str, float]  # a question's hash and a score of it
-
-
-def held_out_rows(questions: Sequence[GateExample], log_odds: Sequence[float]) -> list[HeldOut]:
-    """Probabilities by the questions' hashes."""
-    return [(question_hash(q.question), logistic(value)) for q, value in zip(questions, log_odds, strict=True)]
-
-
-def write_held_out(folder: Path, scores: Mapping[str, Iterable[HeldOut]]) -> None:
-    """Keep scores of training questions, by name, that gates fitted without these questions gave them."""
-    jsonl.write(folder / HELD_OUT, (GateScore(one, name, value) for name in scores for one, value in scores[name]))
-
-
-def read_held_out(folder: Path | str) -> dict[str, dict[str, float]]:
-    """The scores that :func:`write_held_out` kept, by name and question's hash; empty where there are none."""
-    found: dict[str, dict[str, float]] = {}
-    path = Path(folder) / HELD_OUT
-    for row in jsonl.read(GateScore, path) if path.exists() else ():
-        found.setdefault(row.gate, {})[row.question_id] = row.score
-    return found
 
 
 def logistic(log_odds: float) -> float:

@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"exit_code"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions"}),
+    frozenset({"trained_on"}),
     frozenset({"hub", "kernels", "metrics"}),
     frozenset({"llm", "training"}),
     frozenset({"labeling", "retrieval"}),

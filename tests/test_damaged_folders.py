@@ -12,11 +12,12 @@ from tiny_turns import turn
 from torture.folders import KINDS, NOTED, campaign, verdict
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import set_threshold, trained_among
+from kbtrain.gate_folder import set_threshold
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.jsonl import write
 from kbtrain.records import Passage
 from kbtrain.retrieval.retrieve_stage import open_index
+from kbtrain.trained_on import trained_among
 
 SEED = 7
 EACH = 1  # damages drawn for each file; `make torture` does all

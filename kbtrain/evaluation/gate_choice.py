@@ -11,7 +11,7 @@ from kbtrain.config import build, read_yaml
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
 from kbtrain.files import writing
-from kbtrain.gate_folder import CARD, write_trained_on
+from kbtrain.gate_folder import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.registry import (
     GATES,
@@ -27,6 +27,7 @@ from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.provenance import made_before, meta_path, read_meta, write_meta
+from kbtrain.trained_on import write_trained_on
 
 FIT = "fit"  # stage of the gates that are fitted here
 

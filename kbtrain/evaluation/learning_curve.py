@@ -17,7 +17,7 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, needed
-from kbtrain.gate_folder import logistic, question_hash
+from kbtrain.gate_folder import logistic
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
@@ -30,6 +30,7 @@ from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GateExample, Outcome
+from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
 
 SIZES = (50, 100, 200, 400, 800, 1400)

@@ -13,20 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.gate_folder import (
-    CARD,
-    HELD_OUT,
-    ClassifierCard,
-    Gate,
-    GateCard,
-    KeyedCard,
-    KeyedGate,
-    Reads,
-    Stage,
-    question_hash,
-    read_gate_json,
-    read_held_out,
-)
+from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, Stage, read_gate_json
 from kbtrain.gates.average import AverageCard, AverageGate
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
@@ -44,6 +31,7 @@ from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.hub import local_folder
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample, TurnExample
+from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.training.model_card import write_made
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Reads, entity_hashes, example_hash, sharing_entities, trained_among
+from kbtrain.gate_folder import Reads
 from kbtrain.gates.registry import GateHandle, read_card
 from kbtrain.records import Example, Split
+from kbtrain.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 
 Counts = dict[str, dict[str, int]]  # by split: "questions" and "entities", where there are any
 BySplit = Mapping[Split, Sequence[Example]]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import question_hash
+from kbtrain.trained_on import question_hash
 
 ROOM = 10_000  # lines that may wait for the disk
 logger = logging.getLogger("kbtrain.serve")

@@ -17,11 +17,12 @@ import numpy as np
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.files import errors_of
-from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights, write_trained_on
+from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
+from kbtrain.trained_on import write_trained_on
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard

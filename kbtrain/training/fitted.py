@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, Gate, HeldOut, KeyedCard, write_held_out, write_trained_on
+from kbtrain.gate_folder import CARD, Gate, KeyedCard
 from kbtrain.jsonl import read_json
 from kbtrain.provenance import check_unchanged, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
+from kbtrain.trained_on import HeldOut, write_held_out, write_trained_on
 from kbtrain.training.config import FittedConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import (

@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
-from kbtrain.gate_folder import Gate, Threshold, set_threshold, write_trained_on
+from kbtrain.gate_folder import Gate, Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.noted import card_hash, source_of
@@ -26,6 +26,7 @@ from kbtrain.labeling.examples import example
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.records import GateExample, GateScore, Question
+from kbtrain.trained_on import write_trained_on
 
 Script = Callable[[str], ModuleType]
 

@@ -13,7 +13,6 @@ from tiny_kbm import make_folder
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import question_hash
 from kbtrain.gates.features.additive import folds
 from kbtrain.gates.registry import handle
 from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
@@ -23,6 +22,7 @@ from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
+from kbtrain.trained_on import question_hash
 
 SIZES = {"train": 40, "dev": 22, "test": 6}
 

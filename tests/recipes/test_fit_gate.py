@@ -10,10 +10,10 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain import cli, jsonl
-from kbtrain.gate_folder import trained_among
 from kbtrain.gates.registry import GATES
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
+from kbtrain.trained_on import trained_among
 
 
 @pytest.fixture

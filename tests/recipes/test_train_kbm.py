@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import trained_among
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import dev_metrics
 from kbtrain.jsonl import write
 from kbtrain.prompts.kbm import encode, kbm_prompt
+from kbtrain.trained_on import trained_among
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))

@@ -10,12 +10,13 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     """A gate of kind ``features`` with its card, words, a threshold of .5, hashes and the files that lie beside it."""
     import numpy as np
 
-    from kbtrain.gate_folder import Threshold, write_held_out, write_trained_on
+    from kbtrain.gate_folder import Threshold
     from kbtrain.gates.features.additive import Additive, Curve
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import FeaturesCard
     from kbtrain.records import GateExample
     from kbtrain.retrieval.tokens import Tokens
+    from kbtrain.trained_on import write_held_out, write_trained_on
 
     folder.mkdir(parents=True)
     curve = Curve(knots=(0, 2 * middle), values=(-steep, steep))

@@ -12,9 +12,10 @@ from support.gate_folders import FOLDERS, server
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold, trained_among
+from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import handle, load_gate
+from kbtrain.trained_on import trained_among
 from torture.damage import Damage, damages
 
 NOTED = Threshold(threshold=0.5, rule="given", dev_file_sha256="0", n_dev=9)

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
-from kbtrain.gate_folder import HeldOut, KeyedCard, KeyedGate, Stage, held_out_rows, logistic
+from kbtrain.gate_folder import KeyedCard, KeyedGate, Stage, logistic
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import question_features
 from kbtrain.records import Example, GateExample, Target
+from kbtrain.trained_on import HeldOut, held_out_rows
 from kbtrain.training.data import Labelled, Labels
 
 

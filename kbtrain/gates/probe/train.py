@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import HeldOut, question_hash, write_held_out
 from kbtrain.gates.probe.gate import WEIGHTS, LayerFigures, Probe, ProbeCard, Reader, as_scores, save_heads
 from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
 from kbtrain.gates.probe.states import StateStore, prompt_key
@@ -18,6 +17,7 @@ from kbtrain.metrics.ranking import auroc
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.finish import Ending, finish, intervals_of_keys, largest_difference, save_checked
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table

@@ -11,9 +11,10 @@ from typing import ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import STAGES, Gate, HeldOut, KeyedCard, KeyedGate, Stage, logistic, question_hash
+from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
 from kbtrain.gates.stack.linear import Columns, Linear
 from kbtrain.records import Example, GateExample, Target
+from kbtrain.trained_on import HeldOut, question_hash
 from kbtrain.training.data import Labels
 
 OpenMember = Callable[[Path], Gate]
