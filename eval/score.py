@@ -29,8 +29,8 @@ from kbtrain.config import run_script
 from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
 from kbtrain.evaluation.gate_choice import ChoiceConfig, chosen, prompted_model
 from kbtrain.files import writing
+from kbtrain.gates.handles import PROMPTED, GateHandle
 from kbtrain.gates.noted import sources_of
-from kbtrain.gates.registry import PROMPTED, GateHandle
 from kbtrain.gates.score_stage import (
     ScoreFile,
     chunks_left,

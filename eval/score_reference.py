@@ -22,7 +22,7 @@ from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
-from kbtrain.gates.registry import handle
+from kbtrain.gates.handles import handle
 from kbtrain.gates.score_stage import ScoreFile, chunks_left, score_chunks
 from kbtrain.labeling.examples import reference_example
 from kbtrain.progress import progress_bar

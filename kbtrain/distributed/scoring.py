@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker, engine
 from kbtrain.errors import UserError
-from kbtrain.gates.registry import GateHandle, Opening, reopened
+from kbtrain.gates.handles import GateHandle, Opening, reopened
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, local, scored_chunk
 from kbtrain.records import Split
 

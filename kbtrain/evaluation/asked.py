@@ -12,7 +12,8 @@ from kbtrain import jsonl
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Reads
-from kbtrain.gates.registry import GateHandle, read_card
+from kbtrain.gates.handles import GateHandle
+from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import attach_hits, plain_examples
 from kbtrain.gates.seen import Allowed
 from kbtrain.provenance import file_sha256

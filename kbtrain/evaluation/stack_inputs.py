@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.gates.registry import GateHandle
+from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
 from kbtrain.provenance import meta_path, read_meta

@@ -14,7 +14,8 @@ from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
-from kbtrain.gates.registry import GateHandle, read_card
+from kbtrain.gates.handles import GateHandle
+from kbtrain.gates.registry import read_card
 
 
 @dataclass(frozen=True)

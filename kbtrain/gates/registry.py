@@ -6,14 +6,14 @@ value a :class:`Kind`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, Stage, read_gate_json
+from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, read_gate_json
 from kbtrain.gates.average import AverageCard, AverageGate
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
@@ -29,13 +29,8 @@ from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateG
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.hub import local_folder
-from kbtrain.provenance import file_sha256
-from kbtrain.records import Example, GateExample, TurnExample
-from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
+from kbtrain.records import TurnExample
 from kbtrain.training.model_card import write_made
-
-if TYPE_CHECKING:
-    from kbtrain.llm.backends import LLMConfig
 
 GROUP = "kbtrain.gates"
 QUESTION: frozenset[Reads] = frozenset({"question"})
@@ -142,8 +137,6 @@ GATES: dict[str, Kind] = {
     "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py"),
     "average": Kind(AverageCard, _average, QUESTION | TURN, _named("average"), "eval/score.py"),
 }
-# Folders of version 0.1 whose name was not their kind's.
-OLD_NAMES = {"mha": "ragate_mha"}
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
 TABLE_ORDER = (
     *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only"),
@@ -216,84 +209,6 @@ def load_gate(
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
 
 
-def folder_of(place: Path | str, revision: str | None = None) -> Path:
-    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
-    return local_folder(place, revision, lambda: [file for kind in kinds().values() for file in kind.files])
-
-
-@dataclass(frozen=True)
-class Opening:
-    """Arguments to open a gate, as plain values: another process makes the same handle of them (:func:`reopened`)."""
-
-    model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
-    dtype: str = "auto"
-    device: str = "auto"
-    prompt: str | None = None  # name of a prompted gate (:data:`PROMPTED`)
-    name: str | None = None  # that the folder's scores stand under; None: the folder's own
-
-
-@dataclass(frozen=True)
-class GateHandle:
-    """A gate that is opened when there is something to score.
-
-    ``name`` tells it from other gates of a run; ``names`` are those of its scores, all from one pass. ``stored``: the
-    names under which scores are kept that the gate itself calls otherwise. ``depends``: what the scores depend on.
-    """
-
-    names: tuple[str, ...]
-    depends: str
-    open: Callable[[], Gate]
-    opening: Opening | None = None  # None: only this process can open it
-    name: str = ""
-    reads: frozenset[Reads] = QUESTION
-    stored: Mapping[str, str] = field(default_factory=dict)
-    stage: Stage = "question"
-    held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
-        """The opened gate's scores by :attr:`names`."""
-        found = {self.stored.get(name, name): values for name, values in gate.score_all(examples).items()}
-        if not self.held_out:
-            return found
-        hashes = [question_hash(e.question) if isinstance(e, GateExample) else "" for e in examples]
-        return {
-            name: [self.held_out.get(name, {}).get(one, value) for one, value in zip(hashes, values, strict=True)]
-            for name, values in found.items()
-        }
-
-
-def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None) -> GateHandle:
-    """A folder's gate, unopened. Raises :class:`UserError` if it holds none.
-
-    Its scores depend on its weights and on its card, but not on the thresholds noted there. A folder that does not
-    carry a kind's name gives its own to the scores (``encoder0``: a second encoder of the run).
-    """
-    kind_name, kind = kind_of(folder)
-    card = kind.card.read(folder, kind_name)
-    check_parts(folder, card)
-    given = kind.names(card)
-    own = name or OLD_NAMES.get(folder.resolve().name, folder.resolve().name)
-    stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
-    if len(given) == 1 and stored:
-        stored = {given[0]: own}
-    return GateHandle(
-        tuple(stored.get(one, one) for one in given),
-        _depends(folder, card),
-        lambda: load_gate(folder, dtype=dtype, device=device),
-        Opening(str(folder), dtype, device, name=name),
-        own,
-        kind.reads,
-        stored,
-        card.stage,
-        {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
-    )
-
-
-def _renamed(name: str, kind: str, folder: str) -> str:
-    """``kbm_mastery`` of the folder ``lora``: ``lora_mastery``; other names follow the folder's."""
-    return folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}"
-
-
 def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> None:
     """Raise :class:`UserError` for a gate made of others that is made of itself, or names folders far from its own.
 
@@ -309,81 +224,9 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
         check_parts(target, read_card(target), (own, *above))
 
 
-def _depends(folder: Path, card: GateCard) -> str:
-    """Hashes of card, weights and held-out scores; of a gate made of others: theirs."""
-    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path.exists()]
-    if card.parts():
-        of_parts = (_depends(folder / part, read_card(folder / part)) for part in card.parts())
-        own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
-        return ":".join([*of_parts, *own])
-    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
-    return ":".join([card.depends(), *weights, *held_out])
-
-
-@dataclass(frozen=True)
-class Prompted:
-    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name."""
-
-    open: Callable[[str, str, str], Gate]
-    reads: frozenset[Reads]
-
-
-def _prompt(model: str, dtype: str, device: str) -> Gate:
-    from kbtrain.gates.kbm.prompt import Prompt
-
-    return Prompt.load(model, dtype, device)
-
-
-def _ragate(shots: Any, know: bool) -> Callable[[str, str, str], Gate]:
-    def opened(model: str, dtype: str, device: str) -> Gate:
-        from kbtrain.gates.ragate.prompt import RagatePrompt
-        from kbtrain.models.load import load_model
-
-        return RagatePrompt(*load_model(model, dtype, device), shots, know)
-
-    return opened
-
-
-PROMPTED: dict[str, Prompted] = {
-    "prompt": Prompted(_prompt, QUESTION),
-    "ragate_prompt_zero_shot": Prompted(_ragate("zero_shot", False), TURN),
-    "ragate_prompt_in_context": Prompted(_ragate("in_context", False), TURN),
-    "ragate_prompt_zero_shot_know": Prompted(_ragate("zero_shot", True), TURN),
-    "ragate_prompt_in_context_know": Prompted(_ragate("in_context", True), TURN),
-}
-
-
-def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
-    """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name."""
-    kind = PROMPTED[name]
-    return GateHandle(
-        (name,),
-        model,
-        lambda: kind.open(model, dtype, device),
-        Opening(model, dtype, device, name),
-        name,
-        kind.reads,
-        {name.removesuffix("_know"): name},
-    )
-
-
-def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
-    """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
-    from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
-
-    def opened() -> Gate:
-        from kbtrain.llm.backends import open_llm
-
-        return SampledPrompt(open_llm(of_replies(config)), n)
-
-    return GateHandle(("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION)
-
-
-def reopened(opening: Opening) -> GateHandle:
-    """The handle again, in whatever process. Raises :class:`UserError` as :func:`handle` does."""
-    if opening.prompt is not None:
-        return prompted(opening.prompt, opening.model, opening.dtype, opening.device)
-    return handle(Path(opening.model), opening.dtype, opening.device, opening.name)
+def folder_of(place: Path | str, revision: str | None = None) -> Path:
+    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
+    return local_folder(place, revision, lambda: [file for kind in kinds().values() for file in kind.files])
 
 
 def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:

@@ -20,7 +20,8 @@ from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.files import append
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
-from kbtrain.gates.registry import GateHandle, handle, kind_of, kinds, read_card
+from kbtrain.gates.handles import GateHandle, handle
+from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.provenance import device
 from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
 

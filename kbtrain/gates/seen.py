@@ -12,7 +12,8 @@ from pathlib import Path
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Reads
-from kbtrain.gates.registry import GateHandle, read_card
+from kbtrain.gates.handles import GateHandle
+from kbtrain.gates.registry import read_card
 from kbtrain.records import Example, Split
 from kbtrain.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 

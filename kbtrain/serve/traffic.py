@@ -18,7 +18,8 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
-from kbtrain.gates.registry import handle, kind_of, read_card
+from kbtrain.gates.handles import handle
+from kbtrain.gates.registry import kind_of, read_card
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.provenance import file_sha256

@@ -21,8 +21,8 @@ from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
+from kbtrain.gates.handles import GateHandle, Opening, handle, prompted
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.registry import GateHandle, Opening, handle, prompted
 from kbtrain.gates.score_stage import Chunk, ScoreFile, chunks_left, local, score_chunks
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta

@@ -22,9 +22,9 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.results import check, load
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.evaluation.savings import savings
+from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import sources_of
-from kbtrain.gates.registry import handle
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question

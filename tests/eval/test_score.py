@@ -18,10 +18,10 @@ from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
 from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gates.handles import GateHandle, Opening
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.noted import card_hash, source_of
-from kbtrain.gates.registry import GateHandle, Opening
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta, write_meta

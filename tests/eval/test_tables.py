@@ -144,7 +144,7 @@ def test_figure_8_reads_the_second_scores(
     script: Script, varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kbtrain.gate_folder import Gate
-    from kbtrain.gates.registry import GateHandle
+    from kbtrain.gates.handles import GateHandle
 
     class Lengths(Gate):
         name = "kbm_mastery"

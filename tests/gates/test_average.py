@@ -10,7 +10,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.average import AverageGate, mean_log_odds
-from kbtrain.gates.registry import handle
+from kbtrain.gates.handles import handle
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
 

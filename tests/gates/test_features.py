@@ -16,7 +16,7 @@ from kbtrain.gates.features.additive import Additive, Curve, fit_additive, folds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import names, question_features
-from kbtrain.gates.registry import handle
+from kbtrain.gates.handles import handle
 from kbtrain.gates.score_stage import attach_hits
 from kbtrain.jsonl import read, write
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage

@@ -11,9 +11,9 @@ from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import CARD, Threshold, set_threshold, with_thresholds
+from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import missing_reason, note, note_calibrated, source_of, sources_of
-from kbtrain.gates.registry import handle
 from kbtrain.trained_on import trained_among, write_trained_on
 
 SHARES = {"retrieval_ratio": 0.25, "accuracy": 0.5}

@@ -15,7 +15,8 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, GateCard, KeyedCard, Threshold, logistic, set_threshold
-from kbtrain.gates.registry import GATES, QUESTION, TURN, handle
+from kbtrain.gates.handles import handle
+from kbtrain.gates.registry import GATES, QUESTION, TURN
 from kbtrain.records import Decision, GateExample
 
 TEXTS = ["Who wrote it?", "What is the capital of place 3, and who said that of it in the long run?"]

@@ -11,7 +11,7 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, set_threshold
-from kbtrain.gates.registry import handle
+from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft, p_yes
 from kbtrain.gates.untrained.forward import answer_ids
 from kbtrain.prompts.kbm import encode

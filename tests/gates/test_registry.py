@@ -13,7 +13,8 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, set_threshold
-from kbtrain.gates.registry import GATES, TABLE_ORDER, handle, kinds, read_card
+from kbtrain.gates.handles import handle
+from kbtrain.gates.registry import GATES, TABLE_ORDER, kinds, read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +136,8 @@ def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_p
     code = f"""
 import kbtrain
 from pathlib import Path
-from kbtrain.gates.registry import handle, kinds
+from kbtrain.gates.handles import handle
+from kbtrain.gates.registry import kinds
 gate = kbtrain.load_gate({str(tmp_path / "question_marks")!r})
 print(gate.score(["Who?", "Really??"]), gate.needs_retrieval("Who?", 1.0))
 print(handle(Path({str(tmp_path / "question_marks")!r})).names, list(kinds())[-1])

@@ -11,7 +11,7 @@ from tiny_kbm import make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.registry import handle
+from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft
 from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
 from kbtrain.records import GateExample

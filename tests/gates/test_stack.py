@@ -14,7 +14,7 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.features.additive import folds
-from kbtrain.gates.registry import handle
+from kbtrain.gates.handles import handle
 from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.jsonl import read, write

@@ -25,8 +25,8 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
+from kbtrain.gates.handles import handle
 from kbtrain.gates.ragate.mha import RagateMHA
-from kbtrain.gates.registry import handle
 from kbtrain.jsonl import read, write
 from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.retrieval.ranker import Ranker

@@ -14,7 +14,8 @@ from tiny_turns import turn
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.gates.average import AverageCard
-from kbtrain.gates.registry import handle, load_gate
+from kbtrain.gates.handles import handle
+from kbtrain.gates.registry import load_gate
 from kbtrain.trained_on import trained_among
 from torture.damage import Damage, damages
 

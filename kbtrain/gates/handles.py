@@ -1,0 +1,171 @@
+"""Handles of gates: all that is asked of a gate before it is opened, for folders and for prompted models alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.gate_folder import Gate, GateCard, Reads, Stage
+from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
+from kbtrain.gates.stack.gate import StackCard
+from kbtrain.provenance import file_sha256
+from kbtrain.records import Example, GateExample
+from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
+
+if TYPE_CHECKING:
+    from kbtrain.llm.backends import LLMConfig
+
+# Folders of version 0.1 whose name was not their kind's.
+OLD_NAMES = {"mha": "ragate_mha"}
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Arguments to open a gate, as plain values: another process makes the same handle of them (:func:`reopened`)."""
+
+    model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
+    dtype: str = "auto"
+    device: str = "auto"
+    prompt: str | None = None  # name of a prompted gate (:data:`PROMPTED`)
+    name: str | None = None  # that the folder's scores stand under; None: the folder's own
+
+
+@dataclass(frozen=True)
+class GateHandle:
+    """A gate that is opened when there is something to score.
+
+    ``name`` tells it from other gates of a run; ``names`` are those of its scores, all from one pass. ``stored``: the
+    names under which scores are kept that the gate itself calls otherwise. ``depends``: what the scores depend on.
+    """
+
+    names: tuple[str, ...]
+    depends: str
+    open: Callable[[], Gate]
+    opening: Opening | None = None  # None: only this process can open it
+    name: str = ""
+    reads: frozenset[Reads] = QUESTION
+    stored: Mapping[str, str] = field(default_factory=dict)
+    stage: Stage = "question"
+    held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
+        """The opened gate's scores by :attr:`names`."""
+        found = {self.stored.get(name, name): values for name, values in gate.score_all(examples).items()}
+        if not self.held_out:
+            return found
+        hashes = [question_hash(e.question) if isinstance(e, GateExample) else "" for e in examples]
+        return {
+            name: [self.held_out.get(name, {}).get(one, value) for one, value in zip(hashes, values, strict=True)]
+            for name, values in found.items()
+        }
+
+
+def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None) -> GateHandle:
+    """A folder's gate, unopened. Raises :class:`UserError` if it holds none.
+
+    Its scores depend on its weights and on its card, but not on the thresholds noted there. A folder that does not
+    carry a kind's name gives its own to the scores (``encoder0``: a second encoder of the run).
+    """
+    kind_name, kind = kind_of(folder)
+    card = kind.card.read(folder, kind_name)
+    check_parts(folder, card)
+    given = kind.names(card)
+    own = name or OLD_NAMES.get(folder.resolve().name, folder.resolve().name)
+    stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
+    if len(given) == 1 and stored:
+        stored = {given[0]: own}
+    return GateHandle(
+        tuple(stored.get(one, one) for one in given),
+        _depends(folder, card),
+        lambda: load_gate(folder, dtype=dtype, device=device),
+        Opening(str(folder), dtype, device, name=name),
+        own,
+        kind.reads,
+        stored,
+        card.stage,
+        {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
+    )
+
+
+def _renamed(name: str, kind: str, folder: str) -> str:
+    """``kbm_mastery`` of the folder ``lora``: ``lora_mastery``; other names follow the folder's."""
+    return folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}"
+
+
+def _depends(folder: Path, card: GateCard) -> str:
+    """Hashes of card, weights and held-out scores; of a gate made of others: theirs."""
+    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path.exists()]
+    if card.parts():
+        of_parts = (_depends(folder / part, read_card(folder / part)) for part in card.parts())
+        own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
+        return ":".join([*of_parts, *own])
+    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
+    return ":".join([card.depends(), *weights, *held_out])
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name."""
+
+    open: Callable[[str, str, str], Gate]
+    reads: frozenset[Reads]
+
+
+def _prompt(model: str, dtype: str, device: str) -> Gate:
+    from kbtrain.gates.kbm.prompt import Prompt
+
+    return Prompt.load(model, dtype, device)
+
+
+def _ragate(shots: Any, know: bool) -> Callable[[str, str, str], Gate]:
+    def opened(model: str, dtype: str, device: str) -> Gate:
+        from kbtrain.gates.ragate.prompt import RagatePrompt
+        from kbtrain.models.load import load_model
+
+        return RagatePrompt(*load_model(model, dtype, device), shots, know)
+
+    return opened
+
+
+PROMPTED: dict[str, Prompted] = {
+    "prompt": Prompted(_prompt, QUESTION),
+    "ragate_prompt_zero_shot": Prompted(_ragate("zero_shot", False), TURN),
+    "ragate_prompt_in_context": Prompted(_ragate("in_context", False), TURN),
+    "ragate_prompt_zero_shot_know": Prompted(_ragate("zero_shot", True), TURN),
+    "ragate_prompt_in_context_know": Prompted(_ragate("in_context", True), TURN),
+}
+
+
+def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
+    """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name."""
+    kind = PROMPTED[name]
+    return GateHandle(
+        (name,),
+        model,
+        lambda: kind.open(model, dtype, device),
+        Opening(model, dtype, device, name),
+        name,
+        kind.reads,
+        {name.removesuffix("_know"): name},
+    )
+
+
+def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
+    """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
+    from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
+
+    def opened() -> Gate:
+        from kbtrain.llm.backends import open_llm
+
+        return SampledPrompt(open_llm(of_replies(config)), n)
+
+    return GateHandle(("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION)
+
+
+def reopened(opening: Opening) -> GateHandle:
+    """The handle again, in whatever process. Raises :class:`UserError` as :func:`handle` does."""
+    if opening.prompt is not None:
+        return prompted(opening.prompt, opening.model, opening.dtype, opening.device)
+    return handle(Path(opening.model), opening.dtype, opening.device, opening.name)
