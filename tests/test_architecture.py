@@ -33,6 +33,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"evaluation"}),
     frozenset({"report"}),
     frozenset({"adapters", "config_check", "demo", "environment", "push", "serve"}),
+    frozenset({"commands"}),
     frozenset({"cli"}),
 )
 

@@ -1,0 +1,241 @@
+"""What each command of ``kbtrain`` does with its arguments; :mod:`kbtrain.cli` says which there are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbtrain import scripts
+from kbtrain.errors import UserError
+
+if TYPE_CHECKING:
+    from kbtrain.training.plan.plan import PlannedTraining
+
+
+def finish(args: argparse.Namespace) -> None:
+    from kbtrain.demo import finish_own
+
+    finish_own(Path(args.run_folder), step)
+
+
+def ls(args: argparse.Namespace) -> None:
+    kinds = (args.kind,) if args.kind else ()
+    sys.stdout.write("\n".join(scripts.listing(*kinds)) + "\n")
+
+
+def cp(args: argparse.Namespace) -> None:
+    sys.stdout.write(f"{scripts.copy(args.name, Path(args.target))}\n")
+
+
+def run(args: argparse.Namespace) -> None:
+    launch, arguments = launch_of(args.launch, args.arguments)
+    script = scripts.find(args.name, "stages", "recipes", what="stage or recipe")
+    if launch is None:
+        scripts.run(script, arguments)
+    else:
+        scripts.launch(script, scripts.find(launch, "launch", what="launch file"), arguments)
+
+
+def launch_of(launch: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The launch file and the script's own arguments; ``--launch`` may stand before or after the script's name."""
+    rest = list(words)
+    for i, word in enumerate(rest):
+        if word == "--launch":
+            if len(rest) == i + 1:
+                raise UserError("command line: --launch: give a launch file; see 'kbtrain ls launch'")
+            return rest[i + 1], rest[:i] + rest[i + 2 :]
+        if word.startswith("--launch="):
+            return word.removeprefix("--launch="), rest[:i] + rest[i + 1 :]
+    return launch, rest
+
+
+def check(args: argparse.Namespace) -> None:
+    from kbtrain import config_check
+
+    path = scripts.find(args.config, "configs", what="config")
+    checked = config_check.check_config(path, args.changes, args.script, not args.no_files)
+    for problem in checked.problems[:-1]:
+        sys.stderr.write(f"error: {problem}\n")
+    if checked.problems:
+        raise UserError(checked.problems[-1])
+    sys.stdout.write(config_check.text(path, checked) + "\n")
+
+
+def check_server(args: argparse.Namespace) -> None:
+    from kbtrain.llm.check_server import check_server, write_config
+
+    output = Path(args.output)
+    if output.exists():
+        raise UserError(f"{output}: exists already; give another name by --output")
+    found = check_server(args.url, args.model, args.key_env)
+    write_config(found, output)
+    lines = [*found.lines(), f"{found.n_requests} requests; wrote {output}",
+             f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def demo(args: argparse.Namespace) -> None:
+    from kbtrain.demo import run_demo
+
+    run_demo(args.size, step)
+
+
+def decide(args: argparse.Namespace) -> None:
+    import json
+
+    from kbtrain.files import read_text
+    from kbtrain.gates.decide import decisions, read_inputs
+    from kbtrain.gates.registry import load_gate
+
+    if args.texts and args.file:
+        raise UserError("command line: give texts or --file, not both")
+    inputs: Any = args.texts
+    if args.file:
+        inputs = read_inputs(read_text(args.file).splitlines(), args.file)
+    elif not args.texts:
+        inputs = read_inputs(sys.stdin, "standard input")
+    gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify, args.revision)
+    for decided in decisions(gate, inputs, args.threshold):
+        sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def serve(args: argparse.Namespace) -> None:
+    from kbtrain.serve.server import serve_command
+
+    serve_command(args.arguments, step)
+
+
+def push(args: argparse.Namespace) -> None:
+    from kbtrain.push.push import Push, push
+
+    hashes = not args.no_hashes
+    wanted = Push(Path(args.folder), args.name, args.private, args.dry_run, args.base_model, args.license, hashes)
+    sys.stdout.write("\n".join(push(wanted, step)) + "\n")
+
+
+def calibrate(args: argparse.Namespace) -> None:
+    from kbtrain.serve.traffic import calibrate_traffic
+
+    if args.check == (args.ratio is not None):
+        raise UserError("command line: give --ratio SHARE, or --check")
+    if args.ratio is not None and not 0 <= args.ratio <= 1:
+        raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
+    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio or 0.0, args.key, args.check)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def compare(args: argparse.Namespace) -> None:
+    from kbtrain.report.compare import read_finished, text_comparison
+
+    first, second = read_finished(Path(args.first)), read_finished(Path(args.second))
+    sys.stdout.write(text_comparison(first, second) + "\n")
+
+
+def env(args: argparse.Namespace) -> None:
+    from kbtrain.environment import environment_text
+
+    sys.stdout.write(environment_text() + "\n")
+
+
+def list_models(args: argparse.Namespace) -> None:
+    from kbtrain.models import embedded
+
+    for name, model in embedded.EMBEDDED.items():
+        state = str(embedded.folder_of(name)) if embedded.is_ready(name) else "not fetched"
+        sys.stdout.write(f"{name}  {model.about}, {model.licence}  [{state}]\n")
+
+
+def get_model(args: argparse.Namespace) -> None:
+    from kbtrain.models import embedded
+
+    folder = embedded.path_of(args.name, say=_wait)
+    sys.stdout.write(f"{args.name} is in {folder}\n")
+
+
+def model_path(args: argparse.Namespace) -> None:
+    from kbtrain.models import embedded
+
+    folder = embedded.folder_of(args.name)
+    if not embedded.is_ready(args.name):
+        raise UserError(f"{args.name} is not fetched yet; run: kbtrain models get {args.name}")
+    sys.stdout.write(f"{folder}\n")
+
+
+def _wait(message: str) -> None:
+    step(f"{message} ...")
+
+
+def step(message: str) -> None:
+    """One line of progress on stderr (stdout is for results)."""
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+def plan(args: argparse.Namespace) -> None:
+    sys.stdout.write(plan_command(args) + "\n")
+
+
+def plan_command(args: argparse.Namespace) -> str:
+    """Text of ``kbtrain plan``. Raises :class:`UserError`."""
+    from kbtrain.training.plan.plan import read_planned
+    from kbtrain.training.plan.text import text_plan
+
+    if args.gpus < 1 or args.gpu_memory <= 0:
+        raise UserError("command line: --gpus and --gpu-memory must be above 0")
+    path, changes = scripts.find(args.config, "configs", what="config"), dict(_change(text) for text in args.set)
+    examples, tokens = args.examples, args.tokens
+    if args.train:
+        examples, tokens = lengths(read_planned(path, changes), Path(args.train))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of other packages, about each other
+        return text_plan(path, args.gpus, args.gpu_memory, changes, examples, tokens, _rate(args.rate))
+
+
+def _change(text: str) -> tuple[str, Any]:
+    import yaml
+
+    from kbtrain.config import NOT_YAML
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"command line: --set {text}: write KEY=VALUE")
+    try:
+        return key, yaml.safe_load(value)
+    except NOT_YAML:
+        raise UserError(f"command line: --set {text}: its value is no YAML") from None
+
+
+def _rate(text: str | None) -> float | None:
+    """TFLOP/s as given, or the rate of this machine's matrix products in 16 bits."""
+    if text is None:
+        return None
+    if text == "measure":
+        import torch
+
+        from kbtrain.models.load import matmul_rate
+
+        return max(matmul_rate(torch.bfloat16), matmul_rate(torch.float32)) / 1e12
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"command line: --rate {text}: give a number of TFLOP/s, or measure") from None
+
+
+def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
+    """Number of examples in a KBM's training file and their mean length in the model's own tokens."""
+    from kbtrain.gates.true_false.template import Encoder, kbm_template
+    from kbtrain.jsonl import read
+    from kbtrain.models.load import load_tokenizer
+    from kbtrain.prompts.kbm import PAPER_KEYS
+    from kbtrain.records import GateExample
+
+    encoder = Encoder(load_tokenizer(config.model), kbm_template(config.keys or PAPER_KEYS), config.max_length)
+    found = [encoder.encode(example).length for example in read(GateExample, train)]
+    if not found:
+        raise UserError(f"{train}: no examples in it")
+    return len(found), sum(found) / len(found)
