@@ -1,0 +1,89 @@
+"""Examples of several runs as one set: one label rule for all, no question or entity in two splits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from kbtrain import jsonl
+from kbtrain.answers.grading import normalise
+from kbtrain.errors import UserError, at
+from kbtrain.records import GateExample, Split
+from kbtrain.training.data import label_rule
+
+
+def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
+    """One split's examples of all runs, their ids behind the run's name."""
+    found = []
+    for path, run in zip(paths, runs, strict=True):
+        name = run.resolve().name
+        for row in jsonl.read(GateExample, path):
+            found.append(replace(row, id=f"{name}/{row.id}", question_id=f"{name}/{row.question_id}"))
+    return found
+
+
+def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
+    """The rule that made the labels of all files. Raises :class:`UserError` for the first value that differs."""
+    first = label_rule(paths[0])
+    for path in paths[1:]:
+        other = label_rule(path)
+        key = next((key for key in {**first, **other} if first.get(key) != other.get(key)), None)
+        if key == "benefit" and ends(first) != ends(other):
+            raise UserError(
+                f"{at(path)}: benefit_tail stretched its benefits over the range {ends(other)}, those of {paths[0]} "
+                f"over {ends(first)}: each run has a range of its own; build both runs with benefit_tail: 0"
+            )
+        if key is not None:
+            raise UserError(
+                f"{at(path)}: its labels were made with {key} {other.get(key)}, those of {paths[0]} with "
+                f"{first.get(key)}; label and build both runs alike"
+            )
+    return first
+
+
+def ends(rule: Mapping[str, Any]) -> list[float]:
+    """The benefits whose soft targets are 0 and 1: -1 and 1, or a run's own range (``benefit_tail`` of build.py)."""
+    benefit = rule.get("benefit") or {}
+    return [float(benefit.get("low", -1.0)), float(benefit.get("high", 1.0))]
+
+
+def apart(
+    splits: Mapping[Split, Sequence[GateExample]],
+    on_leak: Literal["fail", "drop"],
+    on_shared_entity: Literal["fail", "drop", "keep"],
+) -> tuple[dict[Split, list[GateExample]], dict[str, int]]:
+    """The examples without questions of a later split (and without its entities), and counts of what was found.
+
+    Raises :class:`UserError` for the first such question unless they may be dropped or kept.
+    """
+    asked: dict[str, tuple[Split, str]] = {}
+    entities: dict[str, tuple[Split, str]] = {}
+    kept: dict[Split, list[GateExample]] = {}
+    found: Counter[str] = Counter()
+    for split, rows in splits.items():
+        kept[split] = []
+        for row in rows:
+            same = asked.get(normalise(row.question))
+            near = next((entities[name] for name in row.entities if name in entities), None)
+            seen, rule = (same, on_leak) if same else (near, on_shared_entity)
+            if seen is not None and rule == "fail":
+                what = f"also stands in {seen[0]} as" if same else f"asks about an entity of {seen[0]} question"
+                key = "on_leak: drop" if same else "on_shared_entity: drop (or keep)"
+                raise UserError(f"{split} question '{row.id}' {what} '{seen[1]}'; take it out of one run, or set {key}")
+            if seen is not None:
+                what = f"stand in {seen[0]}" if same else f"share an entity with {seen[0]}"
+                found[f"{split} examples that {what}{' (kept)' * (rule == 'keep')}"] += 1
+            if seen is None or rule == "keep":
+                kept[split].append(row)
+        asked |= {normalise(row.question): (split, row.id) for row in kept[split]}
+        entities |= {name: (split, row.id) for row in kept[split] for name in row.entities}
+    return kept, dict(found)
+
+
+def shares_of(rows: Sequence[GateExample], runs: Sequence[Path]) -> dict[str, float]:
+    """Each run's share of the training examples."""
+    counts = Counter(row.id.partition("/")[0] for row in rows)
+    return {run.resolve().name: round(counts[run.resolve().name] / max(1, len(rows)), 4) for run in runs}
