@@ -16,23 +16,20 @@ Examples:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import Gate
-from kbtrain.gates.registry import Kind, kinds
-from kbtrain.metrics.dev import classifier_metrics
+from kbtrain.errors import UserError
+from kbtrain.gates.fitting import Fitted, best_key, kind_to_fit, plain
+from kbtrain.gates.registry import Kind
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FittedConfig
-from kbtrain.training.data import Labelled, read_classifier_data, read_examples
+from kbtrain.training.data import read_classifier_data, read_examples
 from kbtrain.training.fitted import claim_fitted, finish_single
-from kbtrain.training.kept_features import KeptFeatures, by_kept
+from kbtrain.training.kept_features import KeptFeatures
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 
@@ -47,15 +44,6 @@ class FitGateConfig(FittedConfig):
         description="file of the gate's kept features, if it names such; without it GATE_features.safetensors "
         "beside the output folder",
     )
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A gate and the rows that it was fitted to and is measured on."""
-
-    gate: Gate
-    train: list[Labelled]
-    dev: list[Labelled]
 
 
 def main(config: FitGateConfig) -> None:
@@ -83,16 +71,6 @@ def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
     return KeptFeatures(path, kind.features, config.gate)
 
 
-def kind_to_fit(name: str) -> Kind:
-    """The kind of that name. Raises :class:`UserError` for one without a fit."""
-    known = kinds()
-    able = {one: kind for one, kind in known.items() if kind.fit}
-    if name not in able:
-        hint = f"it has no fit; run {known[name].made_by}" if name in known else did_you_mean(name, able)
-        raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
-    return able[name]
-
-
 def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) -> dict[Key, Fitted]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
@@ -118,24 +96,6 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
     if not found:
         raise problems[0]
     return found
-
-
-def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
-    """The key whose gate ranks dev best, and each one's AUROC.
-
-    All are measured on the same labels, benefit's (a search was needed), and on their own only where those are missing.
-    """
-    areas = {}
-    for key, one in tried.items():
-        rows = tried.get("benefit", one).dev
-        scores = by_kept(one.gate, kept).score([row.example for row in rows])
-        areas[key] = classifier_metrics([row.need for row in rows], scores).get("auroc", 0.5)
-    return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
-
-
-def plain(rows: tuple[Labelled, ...]) -> list[Labelled]:
-    """The rows without retrieved text, if there are any: what a gate is asked about before a search."""
-    return [row for row in rows if getattr(row.example, "reference", None) is None] or list(rows)
 
 
 if __name__ == "__main__":

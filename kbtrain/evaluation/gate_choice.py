@@ -13,8 +13,9 @@ from kbtrain.evaluation.asked import Asked, AskedConfig
 from kbtrain.files import writing
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.average import AverageGate
+from kbtrain.gates.fitting import fitted
 from kbtrain.gates.handles import PROMPTED, GateHandle, handle, prompted, prompted_by_replies
-from kbtrain.gates.registry import GATES, fitted, load_gate
+from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
 from kbtrain.llm.backends import LLMConfig

@@ -29,8 +29,6 @@ from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateG
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.hub import local_folder
-from kbtrain.records import TurnExample
-from kbtrain.training.model_card import write_made
 
 GROUP = "kbtrain.gates"
 QUESTION: frozenset[Reads] = frozenset({"question"})
@@ -227,21 +225,3 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
 def folder_of(place: Path | str, revision: str | None = None) -> Path:
     """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
     return local_folder(place, revision, lambda: [file for kind in kinds().values() for file in kind.files])
-
-
-def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
-    """Fit a gate that is fitted in seconds to labelled turns; write its folder.
-
-    Raises :class:`UserError` for a single class, and for kinds that have a recipe instead.
-    """
-    kind = kinds()[name]
-    if kind.fit is None:
-        raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
-    known = [turn for turn in train if turn.label is not None]
-    features = () if kind.features is None else (kind.features(known),)
-    gate = kind.fit(known, [float(bool(turn.label)) for turn in known], *features)
-    if gate.card is None:
-        raise UserError(f"gate '{name}': its fit() gives no card to write")
-    what = " ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split())
-    write_made(folder, gate.card, what, turns=True)
-    return gate

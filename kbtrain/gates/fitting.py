@@ -1,0 +1,72 @@
+"""Fitting of gates that take seconds: the kind's own ``fit``, on the labels that tell the gate best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.gate_folder import Gate
+from kbtrain.gates.registry import Kind, kinds
+from kbtrain.metrics.dev import classifier_metrics
+from kbtrain.prompts.kbm import Key
+from kbtrain.records import TurnExample
+from kbtrain.training.data import Labelled
+from kbtrain.training.kept_features import KeptFeatures, by_kept
+from kbtrain.training.model_card import write_made
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A gate and the rows that it was fitted to and is measured on."""
+
+    gate: Gate
+    train: list[Labelled]
+    dev: list[Labelled]
+
+
+def kind_to_fit(name: str) -> Kind:
+    """The kind of that name. Raises :class:`UserError` for one without a fit."""
+    known = kinds()
+    able = {one: kind for one, kind in known.items() if kind.fit}
+    if name not in able:
+        hint = f"it has no fit; run {known[name].made_by}" if name in known else did_you_mean(name, able)
+        raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
+    return able[name]
+
+
+def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
+    """The key whose gate ranks dev best, and each one's AUROC.
+
+    All are measured on the same labels, benefit's (a search was needed), and on their own only where those are missing.
+    """
+    areas = {}
+    for key, one in tried.items():
+        rows = tried.get("benefit", one).dev
+        scores = by_kept(one.gate, kept).score([row.example for row in rows])
+        areas[key] = classifier_metrics([row.need for row in rows], scores).get("auroc", 0.5)
+    return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
+
+
+def plain(rows: tuple[Labelled, ...]) -> list[Labelled]:
+    """The rows without retrieved text, if there are any: what a gate is asked about before a search."""
+    return [row for row in rows if getattr(row.example, "reference", None) is None] or list(rows)
+
+
+def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
+    """Fit a gate that is fitted in seconds to labelled turns; write its folder.
+
+    Raises :class:`UserError` for a single class, and for kinds that have a recipe instead.
+    """
+    kind = kinds()[name]
+    if kind.fit is None:
+        raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
+    known = [turn for turn in train if turn.label is not None]
+    features = () if kind.features is None else (kind.features(known),)
+    gate = kind.fit(known, [float(bool(turn.label)) for turn in known], *features)
+    if gate.card is None:
+        raise UserError(f"gate '{name}': its fit() gives no card to write")
+    what = " ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split())
+    write_made(folder, gate.card, what, turns=True)
+    return gate
