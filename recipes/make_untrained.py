@@ -23,25 +23,13 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, run_script
 from kbtrain.credentials import check_url
 from kbtrain.errors import UserError
-from kbtrain.gates.untrained.card import UntrainedCard, check_signal
-from kbtrain.gates.untrained.draft import SIGNALS as DRAFT_SIGNALS
-from kbtrain.gates.untrained.draft import TOKENS, DraftCard
-from kbtrain.gates.untrained.p_yes import SIGNALS as YES_SIGNALS
-from kbtrain.gates.untrained.p_yes import PYesCard
-from kbtrain.gates.untrained.server import SIGNALS as SERVER_SIGNALS
-from kbtrain.gates.untrained.server import TOP, ServerCard, ServerGate, connect, server_fingerprint
-from kbtrain.prompts.own import OwnPrompts, Part, asked_fingerprint, read_prompts
+from kbtrain.gates.untrained.card import check_signal
+from kbtrain.gates.untrained.draft import TOKENS
+from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, with_server_prompts
+from kbtrain.gates.untrained.server import TOP, ServerCard
+from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import git_state, package_versions
 from kbtrain.training.model_card import write_made
-
-Name = Literal["p_yes", "draft", "server"]
-WHAT: Mapping[Name, str] = {
-    "p_yes": "Asks the answering model whether it can answer; nothing is trained, one forward pass a question.",
-    "draft": "Reads how sure the answering model is of the first tokens of its greedy answer; nothing is trained.",
-    "server": "Asks a server whether its model can answer, and how sure it is of its answer's first tokens, by the top "
-    "log-probabilities that it gives; nothing is trained.",
-}
-SIGNALS: Mapping[Name, tuple[str, ...]] = {"p_yes": YES_SIGNALS, "draft": DRAFT_SIGNALS, "server": SERVER_SIGNALS}
 
 
 class MakeUntrainedConfig(Config):
@@ -92,48 +80,23 @@ def main(config: MakeUntrainedConfig) -> None:
         "label_rule": {} if own is None else {"own_prompts": own.noted()},
     }
     opened = [gate for gate in config.gates if gate != "server"]
-    cards = cards_of_model(config, chosen, about, own) if opened else {}
+    cards = cards_of_model(chosen, about, own, config.tokens, config.dtype, config.device) if opened else {}
     if "server" in chosen:
-        cards["server"] = card_of_server(config, chosen["server"], about, own)
+        cards["server"] = with_server_prompts(server_card(config, chosen["server"], about), own)
     for gate, card in cards.items():
         write_made(config.output / gate, card, WHAT[gate])
     names = ", ".join(f"{gate} (by {signal})" for gate, signal in chosen.items())
     print(f"made {names} of {config.model} ({next(iter(cards.values())).dtype}) -> {config.output}")
 
 
-def cards_of_model(
-    config: MakeUntrainedConfig, chosen: Mapping[Name, str], about: Mapping[str, Any], own: OwnPrompts | None
-) -> dict[Name, UntrainedCard]:
-    """Cards of the gates that open the model, after a look at it. Raises :class:`UserError`."""
-    from kbtrain.gates.untrained.forward import answer_ids
-    from kbtrain.models.load import load_model, name_of
-    from kbtrain.prompts.yes_no import yes_no_fingerprint
-
-    model, tokenizer = load_model(config.model, config.dtype, config.device)
-    answer_ids(tokenizer)
-    about, cards = {**about, "dtype": name_of(model.dtype)}, dict[Name, UntrainedCard]()
-    if "p_yes" in chosen:
-        prompts = yes_no_fingerprint(tokenizer)
-        cards["p_yes"] = PYesCard(signal=chosen["p_yes"], prompt_fingerprint=prompts, **about)
-    if "draft" in chosen:
-        prompts = asked_fingerprint(tokenizer, own)
-        cards["draft"] = DraftCard(signal=chosen["draft"], prompt_fingerprint=prompts, tokens=config.tokens, **about)
-    return cards
-
-
-def card_of_server(
-    config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any], own: OwnPrompts | None
-) -> ServerCard:
-    """The server's card, after one question to it. Raises :class:`UserError` without top log-probabilities."""
+def server_card(config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any]) -> ServerCard:
+    """The server's card as configured."""
     assert config.server_url is not None
-    card = ServerCard(
+    return ServerCard(
         **about, signal=signal, prompt_fingerprint="", url=config.server_url, tokens=config.tokens, top=config.top,
         served=config.server_model or config.model, chat=config.server_endpoint == "chat",
         key_env=config.server_key_env,
     )  # fmt: skip
-    llm = connect(card)
-    ServerGate(llm, card).score_all(["What is the capital of France?"])
-    return card.model_copy(update={"prompt_fingerprint": server_fingerprint(llm.tokenizer, own)})
 
 
 if __name__ == "__main__":
