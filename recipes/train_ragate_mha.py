@@ -28,34 +28,23 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.gates.ragate.mha import Inputs
-from kbtrain.report.mha_sweep import Shape, best, grid, sweep_table, trained, write_sweep
-from kbtrain.training.config import ClassifierConfig, classifier_arguments
+from kbtrain.gates.ragate.mha import Inputs, RagateMHA, input_folder
+from kbtrain.gates.ragate.train_mha import MHAConfig, mha_input, mha_rows, new_gate
+from kbtrain.report.mha_sweep import Shape, grid, train_sweep
+from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from kbtrain.gates.ragate.mha import RagateMHA
     from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
-class TrainRagateMHAConfig(ClassifierConfig):
-    not_part_of_a_run = ClassifierConfig.not_part_of_a_run | {
+class TrainRagateMHAConfig(MHAConfig):
+    not_part_of_a_run = MHAConfig.not_part_of_a_run | {
         "sweep", "sweep_layers", "sweep_heads", "sweep_sizes", "compare_inputs", "seeds"
     }  # fmt: skip
 
-    model: None = Field(None, description="none: the network is trained from nothing")  # type: ignore[assignment]
-    inputs: Inputs = Field("contx", description="contx, contx+know, contx*know, contx+resp or contx+syn-resp")
-    layers: int = Field(5, ge=1, description="layers of the encoder")
-    heads: int = Field(4, ge=1, description="attention heads")
-    d_model: int = Field(64, ge=2, description="embedding size and width of the feed-forward network")
-    dropout: float = Field(0.1, ge=0, lt=1, description="after embedding, attention and feed-forward network")
-    vocabulary: int = Field(8000, ge=300, description="entries of the tokenizer, at most")
-    max_length: int = Field(512, ge=16, description="tokens; the oldest turns are cut away")
-    epochs: float = Field(50, gt=0, description="passes over the training examples")
-    device_batch_size: int = Field(32, ge=1, description="rows per device and forward pass")
-    learning_rate: float = Field(5e-4, gt=0, description="peak learning rate")
     sweep: bool = Field(False, description="train all networks of the grid below")
     sweep_layers: tuple[int, ...] = Field((2, 3, 4, 5, 6, 7, 8), description="the paper's")
     sweep_heads: tuple[int, ...] = Field((2, 4), description="the paper's")
@@ -81,14 +70,13 @@ class TrainRagateMHAConfig(ClassifierConfig):
 
     def of(self, shape: Shape) -> TrainRagateMHAConfig:
         """The training of one network of a sweep, in a folder of its own."""
-        changes = {**dataclasses.asdict(shape), "sweep": False, "output": self.output / shape.folder}
-        return self.model_copy(update=changes)
+        own = {"sweep": False, "output": self.output / shape.folder}
+        return self.model_copy(update=dataclasses.asdict(shape) | own)
 
     def reading(self, inputs: Inputs, seed: int) -> TrainRagateMHAConfig:
         """The training of one input and seed of a comparison, in a folder of its own."""
-        name = f"{inputs.replace('+', '-and-').replace('*', '-x-')}_seed{seed}"
-        changes = {"inputs": inputs, "seed": seed, "compare_inputs": (), "output": self.output / name}
-        return self.model_copy(update=changes)
+        folder = self.output / input_folder(inputs, seed)
+        return self.model_copy(update={"inputs": inputs, "seed": seed, "compare_inputs": (), "output": folder})
 
 
 def main(config: TrainRagateMHAConfig) -> None:
@@ -97,38 +85,16 @@ def main(config: TrainRagateMHAConfig) -> None:
     held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     if config.dry_run:
         no, yes = class_weights(data.train, config.class_weight)
-        names = ", ".join(shape.name for shape in config.shapes())
-        counts = f"{len(data.train)} train and {len(data.dev)} dev examples"
-        return recipe.say(f"{counts}, class weights {no:.2f}, {yes:.2f}; networks: {names}")
+        counts = f"{len(data.train)} train and {len(data.dev)} dev examples, class weights {no:.2f}, {yes:.2f}"
+        return recipe.say(f"{counts}; networks: {', '.join(shape.name for shape in config.shapes())}")
     if config.compare_inputs:
-        return compare(recipe, config, data)
-    if not config.sweep:
-        return train_one(config, data, config.shapes()[0])
-    rows = []
-    for shape in config.shapes():
-        train_one(config.of(shape), data, shape)
-        rows.append(trained(config.output / shape.folder, shape))
-        write_sweep(config.output, rows)  # after each network, so that a long sweep can be watched
-    recipe.show(sweep_table(rows))
-    top = best(rows)
-    return recipe.say(f"{len(rows)} networks; best dev F1 {top.f1:.3f}: {config.output / top.shape.folder}")
+        from kbtrain.report.mha_inputs import train_inputs
 
-
-def compare(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> None:
-    """All inputs with one seed, then with the next: whenever it is stopped, all had about as many."""
-    from kbtrain.report.mha_inputs import compared_inputs, write_inputs
-
-    shape, folders = config.shapes()[0], {}
-    for seed in config.seeds:
-        for inputs in config.compare_inputs:
-            one = config.reading(inputs, seed)
-            train_one(one, data, shape, f"{inputs}, seed {seed}")
-            folders[inputs, seed] = one.output
-    if recipe.first:
-        found = compared_inputs(folders, config.epochs, config.test)
-        write_inputs(config.output, found)
-        recipe.show(found.text())
-    recipe.say(f"{len(folders)} networks, at most {config.epochs:g} epochs each -> {config.output / 'inputs.md'}")
+        return train_inputs(recipe, config, config.compare_inputs, config.seeds, lambda inputs, seed: train_one(
+            config.reading(inputs, seed), data, config.shapes()[0], f"{inputs}, seed {seed}"))  # fmt: skip
+    if config.sweep:
+        return train_sweep(recipe, config, config.shapes(), lambda shape: train_one(config.of(shape), data, shape))
+    return train_one(config, data, config.shapes()[0])
 
 
 def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, label: str = "") -> None:
@@ -143,17 +109,14 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
 
 
 def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> tuple[RagateMHA, ClassifierTrainer]:
-    from kbtrain.gates.ragate.train_mha import mha_input, mha_rows, new_gate
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.finish import dev_metrics
 
-    reader = mha_input(config.output, data, config.inputs, config.vocabulary, config.max_length)
-    shape = (config.layers, config.heads, config.d_model)
-    gate = new_gate(reader, recipe.device, *shape, config.dropout, config.seed)
+    gate = new_gate(config, mha_input(config, data), recipe.device)
     trainer = ClassifierTrainer(
         gate.model,
         classifier_arguments(config, "fp32", recipe.device),
-        mha_rows(reader, data),
+        mha_rows(gate.reader, data),
         ClassifierCollator(gate.model.config.pad_token_id),
         Objective(class_weights(data.train, config.class_weight), 2),
         dev_metrics(gate, data),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,11 +12,14 @@ import numpy as np
 
 from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.gate_folder import ClassifierCard
+from kbtrain.gates.ragate.mha import Inputs, input_folder
 from kbtrain.metrics.turns import GateDifference, GateTurns, classify_turns, compare
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Split, TurnExample
 from kbtrain.report.tables import difference_table, gate_table
 from kbtrain.text_table import aligned
+from kbtrain.training.config import ClassifierConfig
+from kbtrain.training.recipe import Recipe
 
 COMPARED = ("f1", "auroc", "average_precision")
 
@@ -99,3 +102,26 @@ def write_inputs(output: Path, found: InputComparison) -> None:
     """Write inputs.json and inputs.md."""
     write_atomically(output / "inputs.json", json.dumps(asdict(found), indent=1) + "\n")
     write_atomically(output / "inputs.md", "```\n" + found.text() + "\n```\n")
+
+
+def train_inputs(
+    recipe: Recipe,
+    config: ClassifierConfig,
+    inputs: Sequence[Inputs],
+    seeds: Sequence[int],
+    train: Callable[[Inputs, int], None],
+) -> None:
+    """Train all inputs with one seed, then with the next: whenever it is stopped, all had about as many.
+
+    Each goes into its folder in the config's output; then inputs.json and inputs.md are written there.
+    """
+    folders: dict[tuple[str, int], Path] = {}
+    for seed in seeds:
+        for one in inputs:
+            train(one, seed)
+            folders[one, seed] = config.output / input_folder(one, seed)
+    if recipe.first:
+        found = compared_inputs(folders, config.epochs, config.test)
+        write_inputs(config.output, found)
+        recipe.show(found.text())
+    recipe.say(f"{len(folders)} networks, at most {config.epochs:g} epochs each -> {config.output / 'inputs.md'}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from kbtrain.gate_folder import ClassifierCard
 from kbtrain.provenance import write_atomically
 from kbtrain.svg import COLOURS, new_figure, render
 from kbtrain.text_table import aligned, number
+from kbtrain.training.config import ClassifierConfig
+from kbtrain.training.recipe import Recipe
 
 _LINES = ("blue", "orange", "green", "red", "purple", "sky")
 
@@ -113,3 +115,18 @@ def write_sweep(output: Path, rows: Sequence[SweptNetwork]) -> None:
     write_atomically(output / "sweep.json", json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     write_atomically(output / "sweep.md", "```\n" + sweep_table(rows) + "\n```\n")
     write_atomically(output / "sweep.svg", sweep_figure(rows))
+
+
+def train_sweep(
+    recipe: Recipe, config: ClassifierConfig, shapes: Sequence[Shape], train: Callable[[Shape], None]
+) -> None:
+    """Train all networks, each into its folder in the config's output; the files are written again after each, so that
+    a long sweep can be watched."""
+    rows = []
+    for shape in shapes:
+        train(shape)
+        rows.append(trained(config.output / shape.folder, shape))
+        write_sweep(config.output, rows)
+    recipe.show(sweep_table(rows))
+    top = best(rows)
+    recipe.say(f"{len(rows)} networks; best dev F1 {top.f1:.3f}: {config.output / top.shape.folder}")
