@@ -30,8 +30,8 @@ from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.offset import turns_only
-from kbtrain.gates.encoder.pair import PairConfig, train_pair
-from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, fit_probe, with_adapter
+from kbtrain.gates.encoder.pair import PairConfig, train_pair, train_probe
+from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, training_facts, with_adapter
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
@@ -86,17 +86,11 @@ def main(config: TrainEncoderConfig) -> None:
 def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
     recipe = Recipe("train_encoder", config)
     if config.dry_run:
-        rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
-        shape = (config.class_weight, config.base, config.act_weight, config.method, rows_a_step)
-        return recipe.say(describe(data, *shape))
+        return recipe.say(describe(config, config.base, config.act_weight, config.method, data))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     if config.method == "probe":
-        if recipe.first:  # nothing to share among processes
-            body = (config.model, config.dtype, recipe.device, config.max_length)
-            probe = fit_probe(*body, config.base, data, config.class_weight)
-            recipe.say(finish_classifier(config, "encoder_probe", probe, data, None, recipe.facts()))
-        return None
+        return train_probe(recipe, config, data)
     gate, trainer, facts = train(recipe, config, data)
     if recipe.first:
         model: Any = trainer.plain_model()
@@ -137,8 +131,7 @@ def train(
         recipe.bar(),
     )
     recipe.train_to_end(trainer)
-    facts = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
-    return gate, trainer, facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
+    return gate, trainer, training_facts(compute, acts, weights, base)
 
 
 if __name__ == "__main__":

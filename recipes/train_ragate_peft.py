@@ -26,15 +26,14 @@ from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.models.adapters import Adapter
-from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
+from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.config import HeldOutConfig, training_arguments
-from kbtrain.training.data import ClassifierData, label_rule
+from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import SCORES, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from kbtrain.gates.ragate.peft import RagatePeftCard
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer
 
 
@@ -76,11 +75,13 @@ def main(config: TrainRagatePeftConfig) -> None:
     model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])
     if recipe.first:
         from kbtrain.gates.ragate.peft import RagatePeft
-        from kbtrain.gates.ragate.train_peft import finish_peft
+        from kbtrain.gates.ragate.train_peft import finish_peft, new_card
 
         gate = RagatePeft(model, trainer.kbm.scorer.encoder.tokenizer, config.features, config.max_length)
         run = recipe.facts(compute=compute, turns_cut=trainer.turns_truncated)
-        recipe.say(finish_peft(config, gate, card_of(config, compute), data, trainer.state, run))
+        settings = config.model_dump(include={"method", "max_length", "seed"})
+        card = new_card(config, compute, config.features, merged=config.merge_adapter, **settings)
+        recipe.say(finish_peft(config, gate, card, data, trainer.state, run))
     return recipe.wait()
 
 
@@ -117,21 +118,6 @@ def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[An
     from kbtrain.models.adapters import open_trainable
 
     return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
-
-
-def card_of(config: TrainRagatePeftConfig, compute: str) -> RagatePeftCard:
-    from kbtrain.gates.ragate.peft import RagatePeftCard
-    from kbtrain.models.adapters import base_fingerprint
-
-    return RagatePeftCard(
-        base_model=config.model,
-        base_fingerprint=base_fingerprint(config.model),
-        prompt_fingerprint=ragate_peft_fingerprint(config.features),
-        dtype=compute,
-        merged=config.merge_adapter,
-        label_rule=label_rule(config.train),
-        **config.model_dump(include={"method", "features", "max_length", "seed"}),
-    )
 
 
 if __name__ == "__main__":

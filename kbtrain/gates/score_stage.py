@@ -22,6 +22,8 @@ from kbtrain.files import append
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
+from kbtrain.llm.forecast import duration
+from kbtrain.llm.prices import Price
 from kbtrain.provenance import device
 from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
 
@@ -236,6 +238,23 @@ def examples_left(
         done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, path)}
     rows = [row for split in examples.values() for row in split]
     return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
+
+
+def time_and_price(gate: GateHandle, rows: Sequence[Example], measured: int, price: Price) -> str:
+    """The end of a forecast's line: time and price of scoring the rows, by so many of them; 0: not measured."""
+    if not rows:
+        return ""
+    if not measured:
+        return "; time not measured: --measure 8"
+    some = rows[:: max(1, len(rows) // measured)][:measured]
+    opened = gate.open()
+    begun = time.perf_counter()
+    gate.scores(opened, some)
+    seconds = (time.perf_counter() - begun) * len(rows) / len(some)
+    return (
+        f"; about {duration(seconds)} by {len(some)} of them, {price.currency} "
+        f"{seconds / 3600 * price.hour:,.2f} of machine time by {price.source}"
+    )
 
 
 def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kbtrain.gate_folder import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
+from kbtrain.gates.encoder.train import fit_probe
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import SCORES, DevScores, Ending, finish, score_held_out
+from kbtrain.training.finish import SCORES, DevScores, Ending, finish, finish_classifier, score_held_out
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.recipe import Recipe
 
@@ -117,3 +118,11 @@ def _model_card(members: Sequence[str], dev: DevScores, run: Mapping[str, object
         versions=package_versions(),
         tags=("adaptive-retrieval", "ragate"),
     )
+
+
+def train_probe(recipe: Recipe, config: PairConfig, data: ClassifierData) -> None:
+    """Fit and finish a probe, in the first rank only: there is nothing to share among processes."""
+    if recipe.first:
+        body = (config.model, config.dtype, recipe.device, config.max_length)
+        probe = fit_probe(*body, config.base, data, config.class_weight)
+        recipe.say(finish_classifier(config, "encoder_probe", probe, data, None, recipe.facts()))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kbtrain.gates.encoder.offset import OffsetGate, turns_only
+from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
 
 if TYPE_CHECKING:
@@ -60,11 +61,18 @@ def fit_probe(
     return EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, class_weight))
 
 
-def describe(
-    data: ClassifierData, class_weight: float, base: Base, act_weight: float, method: str, rows_a_step: int
-) -> str:
+def training_facts(
+    compute: str, acts: Sequence[str], weights: tuple[float, float], base: OffsetGate | None
+) -> dict[str, object]:
+    """What the card says of a training: precision, auxiliary targets, weights of the classes, and the base's line."""
+    facts = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
+    return facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
+
+
+def describe(config: ClassifierConfig, base: Base, act_weight: float, method: str, data: ClassifierData) -> str:
     """One line of figures for a dry run: classes, weights, steps, acts and the base's slope."""
-    no, yes = class_weights(data.train, class_weight)
+    rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
+    no, yes = class_weights(data.train, config.class_weight)
     fitted, _ = fit_base(None if method == "probe" else base, data, (no, yes))
     acts = common_acts(data.train) if act_weight else ()
     start = f"adds to {base}, slope {fitted.slope:.2f}" if fitted else f"base: {base or 'none'}"

@@ -17,14 +17,14 @@ from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_p
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics
-from kbtrain.models.adapters import adapters_in_fp32, open_merged, under_deepspeed
-from kbtrain.prompts.ragate import PeftFeature
+from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, under_deepspeed
+from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import Row
 from kbtrain.training.checks import check_base, count_steps
 from kbtrain.training.config import HeldOutConfig
-from kbtrain.training.data import ClassifierData, read_classifier_data
+from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
 from kbtrain.training.finish import (
     DevScores,
     Ending,
@@ -120,6 +120,19 @@ def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str,
     model: Any = open_merged(card.base_model, adapter, card.method, device, torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def new_card(config: HeldOutConfig, compute: str, features: tuple[PeftFeature, ...], **settings: Any) -> RagatePeftCard:
+    """The card of a gate that this config trains, without run and threshold; ``settings``: its further fields."""
+    return RagatePeftCard(
+        base_model=config.model,
+        base_fingerprint=base_fingerprint(config.model),
+        prompt_fingerprint=ragate_peft_fingerprint(features),
+        dtype=compute,
+        features=features,
+        label_rule=label_rule(config.train),
+        **settings,
+    )
 
 
 def finish_peft(
