@@ -25,10 +25,10 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge, judgement
-from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers, judged
+from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, distinct_answers, judged
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
@@ -79,14 +79,6 @@ def main(config: JudgeConfig) -> None:
     print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
           f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
-
-
-def check_answers(path: Path, run: str) -> None:
-    """Raise :class:`UserError` for a store without answers of this run."""
-    with SampleStore(path, read_only=True) as store:
-        store.run_meta(run)
-        if not store.counts(run):
-            raise UserError(f"{at(path)}: no answer of run '{run}' to judge; run data_gen/sample.py first")
 
 
 def look_ahead(config: JudgeConfig) -> None:

@@ -26,9 +26,9 @@ from kbtrain.errors import UserError
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, unchanged, write_meta
 from kbtrain.records import Titles
+from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import context_hits, fixed_hits
 from kbtrain.retrieval.corpus import Chunking
-from kbtrain.retrieval.retrieve_stage import EvidenceFile, Search, by_own, by_search, find_evidence, open_index, summary
 from kbtrain.retrieval.tokens import Chinese, Tokens
 from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
@@ -68,11 +68,11 @@ def main(config: RetrieveConfig) -> None:
     key = key_of(config, questions, corpus)
     if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key and unchanged(target):
         return print(f"{target} is there already, made from the same questions, passages and options")
-    with EvidenceFile(target, key) as out, contextlib.ExitStack() as opened:
+    with stage.EvidenceFile(target, key) as out, contextlib.ExitStack() as opened:
         search, web = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:
-            for batch in find_evidence(
+            for batch in stage.find_evidence(
                 questions, search, config.retriever, config.query, config.batch, out.n, config.titles
             ):
                 for evidence in batch:
@@ -80,21 +80,12 @@ def main(config: RetrieveConfig) -> None:
                 out.flush()
                 bar.update(len(batch))
         out.finish()
-    counts = summary(target, questions)
+    counts = stage.summary(target, questions)
     if web is not None:
         counts["results_without_text_or_repeated"] = web.dropped  # of this call: an interrupted one had its own
     extra, options = {"key": key, "counts": counts}, config.model_dump(mode="json")
     write_meta(target, stage="retrieve", config=options, inputs=inputs, extra=extra, started=started)
-    gold = (
-        f", a gold passage among the {config.k} hits for {counts['gold_found']} of {counts['gold_named']}"
-        if counts["gold_named"]
-        else ""
-    )
-    print(f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer stands in what was "
-          f"found for {counts['answer_found']} of {counts['answers_known']}{gold}, under condition mask one would show "
-          f"through for {counts['mask_leaks']} -> {target}")  # fmt: skip
-    if counts["answers_known"] and counts["answer_found"] == 0:
-        print("warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?")
+    print("\n".join(stage.summary_lines(counts, config.k, target)))
 
 
 def searched(config: RetrieveConfig) -> Path | None:
@@ -110,22 +101,22 @@ def searched(config: RetrieveConfig) -> Path | None:
 
 def search_of(
     config: RetrieveConfig, corpus: Path | None, opened: contextlib.ExitStack
-) -> tuple[Search, WebSearch | None]:
+) -> tuple[stage.Search, WebSearch | None]:
     """The retriever that is asked for, its index built if need be; ``opened`` releases it."""
     if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
-        return by_search(web := WebSearch(config.web), config.k), web
+        return stage.by_search(web := WebSearch(config.web), config.k), web
     if config.retriever == "vectors":
-        return by_search(opened.enter_context(VectorIndex.open(corpus.parent)), config.k), None
+        return stage.by_search(opened.enter_context(VectorIndex.open(corpus.parent)), config.k), None
     columns = {str(ours): theirs for ours, theirs in config.columns.items()}
     if config.retriever in ("fixed", "context"):
         own = fixed_hits if config.retriever == "fixed" else context_hits
-        return by_own(corpus, config.k, own, columns), None
+        return stage.by_own(corpus, config.k, own, columns), None
     size, folder = config.chunk_tokens, config.run / config.retriever
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
-    index = open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), chunking, columns)
-    return by_search(index, config.k), None
+    index = stage.open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), chunking, columns)
+    return stage.by_search(index, config.k), None
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.classify import GateClassification, classify_gates
+from kbtrain.evaluation.classify import classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
 from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_scores, stored_scores
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
@@ -32,8 +32,7 @@ from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import check_unchanged, read_meta, write_atomically, write_result
 from kbtrain.records import Outcome
-from kbtrain.report.tables import difference_table, gate_table
-from kbtrain.text_table import aligned, number
+from kbtrain.report.tables import difference_table, gate_table, question_table
 
 
 class ClassifyConfig(ThresholdConfig):
@@ -81,7 +80,7 @@ def questions(config: ClassifyConfig) -> None:
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in found]}
     out = config.run / "classify.json"
     write_result(out, document, stage="classify", config=config, inputs=inputs, started=started)
-    print(table(found))
+    print(question_table(found))
     print(f"classified {len(test)} test questions by {len(found)} gates, thresholds by rule '{rule}' on dev -> {out}")
 
 
@@ -112,21 +111,6 @@ def turns(config: ClassifyConfig) -> None:
     print(text)
     print(f"{n['turns']} test turns ({n['positive']} enriched) of {n['dialogues']} dialogues; thresholds: best F1 on "
           f"{len(rows['dev'])} dev turns -> {out}")  # fmt: skip
-
-
-def table(found: list[GateClassification]) -> str:
-    """One row per gate and definition of "retrieval needed"."""
-    head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP", "Brier", "ECE",
-            "temperature", "isotonic")  # fmt: skip
-    rows = []
-    for gate in found:
-        for d in gate.definitions:
-            values = (d.n_positive / d.n, gate.retrieval_ratio, d.precision, d.recall, d.f1, d.fdr, d.auroc)
-            made = gate.calibration.get(d.positive)
-            kinds = (made.raw, made.at_temperature, made.isotonic) if made else (None, None, None)
-            errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
-            rows.append([gate.gate + gate.seen.mark, d.positive, *map(number, (*values, d.average_precision, *errors))])
-    return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
 
 
 if __name__ == "__main__":

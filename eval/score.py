@@ -39,10 +39,10 @@ from kbtrain.gates.score_stage import (
     score_chunks,
     score_path,
     take_over,
+    time_and_price,
     with_run,
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, told
-from kbtrain.llm.forecast import duration
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
@@ -83,17 +83,7 @@ def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], h
         rows = examples_left(config.run, gate, inputs_of(config, gate, hashes), asked.examples)
         total = sum(map(len, asked.examples.values()))
         line = f"{gate.name}: {len(rows)} of {total} {asked.reads}s to score, a forward pass each unless it samples"
-        if rows and config.measure:
-            some = rows[:: max(1, len(rows) // config.measure)][: config.measure]
-            opened = gate.open()
-            begun = time.perf_counter()
-            gate.scores(opened, some)
-            seconds = (time.perf_counter() - begun) * len(rows) / len(some)
-            line += f"; about {duration(seconds)} by {len(some)} of them, {price.currency} "
-            line += f"{seconds / 3600 * price.hour:,.2f} of machine time by {price.source}"
-        elif rows:
-            line += "; time not measured: --measure 8"
-        print(line)
+        print(line + time_and_price(gate, rows, config.measure, price))
 
 
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:

@@ -28,6 +28,14 @@ class QuestionVerdicts:
     right: dict[str, bool | None]
 
 
+def check_answers(path: Path, run: str) -> None:
+    """Raise :class:`UserError` for a store without answers of this run."""
+    with SampleStore(path, read_only=True) as store:
+        store.run_meta(run)
+        if not store.counts(run):
+            raise UserError(f"{at(path)}: no answer of run '{run}' to judge; run data_gen/sample.py first")
+
+
 def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[str, str]:
     """Normalised answer -> its first spelling, over all conditions, greedy answers included."""
     found: dict[str, str] = {}

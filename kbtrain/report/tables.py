@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kbtrain.evaluation.classify import GateClassification
 from kbtrain.evaluation.pipelines import COSTS, PipelineResult, PipelineRow
 from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.significance import Delta
@@ -147,6 +148,21 @@ def _signal_cells(one: Separation, areas: Areas) -> list[str]:
     quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (one.positive, one.negative)]
     return [one.name, number(one.auroc.mean), f"[{number(one.auroc.low)}, {number(one.auroc.high)}]",
             _difference(one.minus), *map(_difference, areas), *quartiles]  # fmt: skip
+
+
+def question_table(found: Sequence[GateClassification]) -> str:
+    """Gates on questions, one row per gate and definition of "retrieval needed"."""
+    head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP", "Brier", "ECE",
+            "temperature", "isotonic")  # fmt: skip
+    rows = []
+    for gate in found:
+        for d in gate.definitions:
+            values = (d.n_positive / d.n, gate.retrieval_ratio, d.precision, d.recall, d.f1, d.fdr, d.auroc)
+            made = gate.calibration.get(d.positive)
+            kinds = (made.raw, made.at_temperature, made.isotonic) if made else (None, None, None)
+            errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
+            rows.append([gate.gate + gate.seen.mark, d.positive, *map(number, (*values, d.average_precision, *errors))])
+    return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
 
 
 def gate_table(found: Sequence[GateTurns]) -> str:

@@ -160,6 +160,25 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
     return counts
 
 
+def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
+    """The counts of :func:`summary` as a sentence, and a warning where no answer was found at all."""
+    gold = (
+        f", a gold passage among the {k} hits for {counts['gold_found']} of {counts['gold_named']}"
+        if counts["gold_named"]
+        else ""
+    )
+    lines = [
+        f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer stands in what was "
+        f"found for {counts['answer_found']} of {counts['answers_known']}{gold}, under condition mask one would show "
+        f"through for {counts['mask_leaks']} -> {target}"
+    ]
+    if counts["answers_known"] and counts["answer_found"] == 0:
+        lines.append(
+            "warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?"
+        )
+    return lines
+
+
 def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
     """True if one of the answers stands, as whole words, in the passages or titles found."""
     texts = [f"{hit.title}. {hit.text}" for hit in evidence.hits]
