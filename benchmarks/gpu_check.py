@@ -28,7 +28,7 @@ from kbtrain.errors import UserError
 from kbtrain.text_table import aligned
 
 if TYPE_CHECKING:
-    from gpu_checks import Figures, Here
+    from gpu_here import Figures, Here
 
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))  # where peers find each other
 
@@ -44,7 +44,8 @@ class GpuCheckConfig(Config):
 
 def main(config: GpuCheckConfig) -> None:
     import torch
-    from gpu_checks import CHECKS, Here
+    from gpu_checks import CHECKS
+    from gpu_here import Here
 
     from kbtrain.errors import did_you_mean
     from kbtrain.provenance import write_result
@@ -80,7 +81,7 @@ LATE = {"result": "FAILED", "seconds": 0.0, "why": "the time was over before it 
 def one(check: Callable[[Here], Figures], here: Here) -> dict[str, Any]:
     """Result, seconds and figures of a check; whatever it raises is its own."""
     import torch
-    from gpu_checks import NotHere
+    from gpu_here import NotHere
 
     started, result, why, figures = time.perf_counter(), "passed", "", dict[str, Any]()
     try:

@@ -1,4 +1,4 @@
-"""The checks of benchmarks/gpu_check.py: sampling, speed, training, scores, states, uncertainty on a device.
+"""The checks of benchmarks/gpu_check.py: sampling, speed, scores, states, uncertainty on a device, and trainings.
 
 Each takes :class:`Here` and gives its figures, or raises: :class:`Wrong` for a promise that does not hold, anything
 else for what breaks, :class:`NotHere` for what has no meaning on this machine.
@@ -7,86 +7,37 @@ else for what breaks, :class:`NotHere` for what has no meaning on this machine.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import gc
-import importlib.util
-import io
 import itertools
-import json
 import math
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
-from unittest import mock
+from typing import Any
 
 import torch
+from gpu_here import SCORE_TOLERANCE, Figures, Here, Wrong, largest_gap
+from gpu_trainings import Method, mha, training
 from peers.hf_generate import padded
 from peers.machine import measured, seconds_of
 from sampling_limit import Machine, Work, byte_seconds, operation_seconds
 from sampling_prompts import Prompts, long_prompts, short_prompts
 from training_data import long_and_short
 
-from kbtrain import jsonl
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import prompt_states
-from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.batching import BatchLimits, batches
-from kbtrain.models.load import load_model, load_tokenizer
+from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import PAPER_KEYS
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GREEDY
-from kbtrain.scripts import find
-
-Figures = dict[str, float | int | str]
-Method = Literal["full", "lora", "qlora"]
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.5}  # logits by which a greedy token may be under the highest of a plain pass
-SCORE_TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}  # a probability, from the CPU's in fp32
 STATE_TOLERANCE = 1e-3  # of the states' spread, fp32
-LOSS_TOLERANCE = 0.02  # of a resumed training's loss; a GPU's sums have no fixed order
 LEAST_P = 1e-4  # of the chi-square of draws, whose random numbers are the same on every run
 LIMITS = BatchLimits(rows=248, prompt_tokens=16384)
-
-
-class Wrong(Exception):
-    """A promise does not hold."""
-
-
-class NotHere(Exception):
-    """This check has no meaning on this machine."""
-
-
-@dataclass(frozen=True)
-class Here:
-    """Device, folder of the model, folder for what is written. ``tiny``: few questions and tokens."""
-
-    device: str
-    model: str
-    work: Path
-    tiny: bool
-
-    @property
-    def steps(self) -> int:
-        """Of a training; a checkpoint is written after half of them."""
-        return 4 if self.tiny else 20
-
-    def open(self, dtype: str, device: str | None = None) -> tuple[Any, Any]:
-        """Model and tokenizer on the device (or another)."""
-        return load_model(self.model, dtype, device or self.device)
-
-    def prompts(self, short: int, long: int, length: int) -> list[list[int]]:
-        """Token ids of the atlas' questions, without and with evidence."""
-        tokenizer = load_tokenizer(self.model)
-        evidence = long_prompts(tokenizer, long, length).ids if long else []
-        return [*short_prompts(tokenizer, short).ids, *evidence]
 
 
 class TokenSampler(BatchSampler):
@@ -267,68 +218,6 @@ def uncertainty(here: Here) -> Figures:
     return {"median_gap": gap, "tolerance": 1e-2, "questions_a_second": len(found) / seconds}
 
 
-def training(here: Here, method: Method) -> Figures:
-    """20 steps (tiny: 4) of the KBM's recipe; the same broken off behind its checkpoint and resumed: equal losses."""
-    if method == "qlora" and here.device == "cpu":
-        raise NotHere("not on cpu: trainings beside 4-bit weights there are in tests/recipes")
-    if method == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
-        raise NotHere('bitsandbytes is not installed: pip install "kbtrain[train]"')
-    recipe = recipe_module("train_kbm")
-    (train, dev), half = examples_files(here), here.steps // 2
-    keys: dict[str, Any] = {
-        "model": here.model, "train": train, "dev": dev, "method": method, "epochs": 1,
-        "device_batch_size": rows_a_step(here), "save_steps": half, "device": here.device,
-        "dtype": "bf16" if here.device == "cuda" else "fp32",
-        "keys": PAPER_KEYS, "select": "last", "merge_adapter": False,
-    }  # fmt: skip
-    if here.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    whole, resumed = (here.work / f"{method}-{name}" for name in ("whole", "resumed"))
-    seconds = seconds_of(lambda: train_once(recipe, recipe.TrainKBMConfig(**keys, output=whole)), here.device)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if here.device == "cuda" else peak_rss_mb()
-    again = recipe.TrainKBMConfig(**keys, output=resumed)
-    with broken_off_behind(half), contextlib.suppress(BrokenOff):
-        train_once(recipe, again)
-    if not (resumed / "checkpoints" / f"checkpoint-{half}").is_dir():
-        raise Wrong(f"no checkpoint of step {half}")
-    train_once(recipe, again)
-    first, second = (losses(folder) for folder in (whole, resumed))
-    if not len(first) == len(second) == here.steps:
-        raise Wrong(f"{len(first)} and {len(second)} steps, expected {here.steps}")
-    gap = largest_gap([a / b for a, b in zip(first, second, strict=True)], [1.0] * here.steps)
-    if not gap <= LOSS_TOLERANCE:
-        raise Wrong(f"a resumed training's loss differs by {gap:.2%}; tolerance {LOSS_TOLERANCE:.0%}")
-    return {
-        "steps": here.steps, "seconds": seconds, "first_loss": first[0], "last_loss": first[-1], "gap_resumed": gap,
-        "tolerance": LOSS_TOLERANCE, "peak_mb": peak,
-    }  # fmt: skip
-
-
-def mha(here: Here) -> Figures:
-    """RAGate-MHA: as many steps of its recipe, then its scores beside the CPU's."""
-    recipe, (train, dev) = recipe_module("train_ragate_mha"), examples_files(here)
-    config = recipe.TrainRagateMHAConfig(
-        train=train, dev=dev, output=here.work / "mha", key="mastery", inputs="contx", layers=2, heads=4, d_model=64,
-        vocabulary=300 if here.tiny else 2000, max_length=128, epochs=1, device_batch_size=rows_a_step(here),
-        learning_rate=1e-3, dtype="fp32", device=here.device, select="last",
-    )  # fmt: skip
-    seconds = seconds_of(lambda: train_once(recipe, config), here.device)
-    examples = long_and_short(6, 60)
-    found, reference = (
-        RagateMHA.load(here.work / "mha", "fp32", device).score_examples(examples) for device in (here.device, "cpu")
-    )
-    gap = largest_gap(found, reference)
-    if not gap <= SCORE_TOLERANCE["fp32"]:
-        raise Wrong(f"scores differ from the CPU's by {gap:.4f}; tolerance {SCORE_TOLERANCE['fp32']}")
-    return {"steps": here.steps, "seconds": seconds, "gap": gap, "tolerance": SCORE_TOLERANCE["fp32"]}
-
-
-def largest_gap(found: Sequence[float], reference: Sequence[float]) -> float:
-    """Largest difference; NaN if any is."""
-    gaps = [abs(a - b) for a, b in zip(found, reference, strict=True)]
-    return math.nan if any(map(math.isnan, gaps)) else max(gaps)
-
-
 def generate(model: Any, prompts: list[list[int]], n: int, tokens: int, **how: Any) -> torch.Tensor:
     """HF generate's ids, (prompts x n, length), the prompts included."""
     inputs = {name: values.to(model.device) for name, values in padded(prompts).items()}
@@ -347,73 +236,6 @@ def without_ends(model: Any) -> Iterator[None]:
         yield
     finally:
         model.generation_config.eos_token_id = before
-
-
-def examples_files(here: Here) -> tuple[Path, Path]:
-    """Training and dev examples in files: as many rows as :func:`rows_a_step` takes, both classes in each."""
-    rows = rows_a_step(here) * here.steps
-    made = sorted(long_and_short(rows + 4, 30 if here.tiny else 300), key=lambda example: bool(example.mastery))
-    dev = [dataclasses.replace(example, split="dev") for example in (*made[:2], *made[-2:])]
-    paths = here.work / "train.jsonl", here.work / "dev.jsonl"
-    for path, part in zip(paths, (made[2:-2], dev), strict=True):
-        jsonl.write(path, part)
-    return paths
-
-
-def rows_a_step(here: Here) -> int:
-    """Examples in a step of a training."""
-    return 1 if here.tiny else 2
-
-
-def recipe_module(name: str) -> ModuleType:
-    """A recipe's script as a module."""
-    spec = importlib.util.spec_from_file_location(name, find(name, "recipes", what="recipe"))
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(name)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # pydantic looks there for the types of a config's fields
-    spec.loader.exec_module(module)
-    return module
-
-
-def train_once(recipe: ModuleType, config: Any) -> None:
-    """A recipe's main in this process; its output is the recipe's, not ours."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    kinds: tuple[Any, ...] = (AcceleratorState, GradientState, PartialState)
-    for kind in kinds:  # of the whole process, left by the training before
-        kind._reset_state()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            recipe.main(config)
-    finally:
-        gc.collect()
-
-
-class BrokenOff(BaseException):
-    """A training that is ended in its middle, as by a signal: nothing in between catches it."""
-
-
-@contextlib.contextmanager
-def broken_off_behind(step: int) -> Iterator[None]:
-    """Within it, a training ends with :class:`BrokenOff` at the first step behind ``step``."""
-    from transformers.trainer_callback import DefaultFlowCallback
-
-    before: Callable[..., Any] = DefaultFlowCallback.on_step_end
-
-    def on_step_end(self: Any, args: Any, state: Any, control: Any, **more: Any) -> Any:
-        if state.global_step > step:
-            raise BrokenOff
-        return before(self, args, state, control, **more)
-
-    with mock.patch.object(DefaultFlowCallback, "on_step_end", on_step_end):
-        yield
-
-
-def losses(folder: Path) -> list[float]:
-    """The logged loss of each step."""
-    history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
-    return [entry["loss"] for entry in history if "loss" in entry]
 
 
 def of_methods() -> Iterator[tuple[str, Callable[[Here], Figures]]]:

@@ -31,7 +31,7 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
 
 def test_a_broken_check_is_a_line_and_not_the_end():
     import gpu_check
-    from gpu_checks import NotHere, Wrong
+    from gpu_here import NotHere, Wrong
 
     def raises(error):
         def check(here):
