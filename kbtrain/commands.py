@@ -1,4 +1,4 @@
-"""What each command of ``kbtrain`` does with its arguments; :mod:`kbtrain.cli` says which there are."""
+"""The commands of ``kbtrain``, each a function of its arguments; :mod:`kbtrain.cli` lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate's folder tells of its training questions: hashes of them and of their entities, and held-out scores.
+"""Training questions as a gate's folder notes them: hashes of them and of their entities, and held-out scores.
 
 By them a gate is never scored unnoticed on what it was trained on, whatever run it is used in.
 """

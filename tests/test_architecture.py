@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -65,6 +66,7 @@ def imports(path: Path, known: Mapping[str, Path]) -> set[str]:
     return found & set(known)
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     """Which module imports which."""
     known = modules()

@@ -64,7 +64,7 @@ def fit_probe(
 def training_facts(
     compute: str, acts: Sequence[str], weights: tuple[float, float], base: OffsetGate | None
 ) -> dict[str, object]:
-    """What the card says of a training: precision, auxiliary targets, weights of the classes, and the base's line."""
+    """Facts of a training for the card: precision, auxiliary targets, weights of the classes, and the base's line."""
     facts = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
     return facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
 
