@@ -140,9 +140,17 @@ def _add_server(parsers: Parsers) -> None:
     check.add_argument("--model", metavar="NAME", help="the model's name on the server, where it has several")
     check.add_argument("--key-env", default="OPENAI_API_KEY", metavar="VARIABLE",
                        help="environment variable that holds the key (default: OPENAI_API_KEY)")  # fmt: skip
+    check.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS",
+                       help="longest silence of the server (default: 60)")  # fmt: skip
     check.add_argument("--output", default="server.yaml", metavar="FILE",
                        help="configuration to write (default: server.yaml)")  # fmt: skip
     check.set_defaults(run=commands.check_server)
+
+
+def _seconds(text: str) -> float:
+    if not 0 < (seconds := float(text)) <= 86400:
+        raise argparse.ArgumentTypeError("expected seconds above 0, a day at most")
+    return seconds
 
 
 def _add_decide(parsers: Parsers) -> None:

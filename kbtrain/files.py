@@ -44,6 +44,7 @@ _PROBLEMS = {
     errno.ENODEV: "no regular file",
 }
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors and tokenizers, which are Rust, end what the system said
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CUT_SHORT = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
 
 
@@ -111,14 +112,24 @@ class BadField(ValueError):
 
 
 def loads(text: str) -> Any:
-    """The value of a JSON text in which every key stands once in its object and every number is finite.
+    """The value of a JSON text in which every key stands once in its object, every number is finite and every text can
+    be written.
 
     Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or brackets.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=_written_object if _HALF.search(text) else _object)
     except RecursionError as error:
         raise ValueError(str(error)) from None
+
+
+def _written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """As :func:`_object`, without halves of surrogate pairs, which an escape can name and no file can hold."""
+    for key, value in pairs:
+        for text in (key, *(value if isinstance(value, list) else (value,))):
+            if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
+                raise BadField(key, "half of a surrogate pair (broken \\u escape)")
+    return _object(pairs)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

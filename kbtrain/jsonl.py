@@ -43,14 +43,7 @@ def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
     """A record from one line. Raises :class:`UserError` naming file, line and field."""
-    try:
-        data = loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{at(path, number)}: broken JSON ({error.msg} at column {error.colno})") from None
-    except BadField as error:
-        raise UserError(f"{at(path, number, error.field)}: {error}") from None
-    except ValueError as error:  # a number of thousands of digits, thousands of brackets
-        raise UserError(f"{at(path, number)}: broken JSON ({str(error)[:80]})") from None
+    data = value(line, path, number)
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
     known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
@@ -64,14 +57,33 @@ def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
     return record
 
 
-def read_json(path: Path | str) -> dict[str, Any]:
-    """The object of a JSON file. Raises :class:`UserError` if it is missing, broken or no object."""
+def value(line: str, path: Path | str, number: int) -> Any:
+    """The JSON of one line, as :func:`kbtrain.files.loads` reads it. Raises :class:`UserError` with file and line."""
     try:
-        data = loads(read_text(path))
+        return loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{at(path, number)}: broken JSON ({error.msg} at column {error.colno})") from None
+    except BadField as error:
+        raise UserError(f"{at(path, number, error.field)}: {error}") from None
+    except ValueError as error:  # a number of thousands of digits, thousands of brackets
+        raise UserError(f"{at(path, number)}: broken JSON ({str(error)[:80]})") from None
+
+
+def read_value(path: Path | str) -> Any:
+    """The content of a JSON file. Raises :class:`UserError` if it is missing or broken."""
+    try:
+        return loads(read_text(path))
     except BadField as error:
         raise UserError(f"{at(path, field=error.field)}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{at(path, error.lineno)}: broken JSON ({error.msg} at column {error.colno})") from None
     except ValueError as error:
-        raise UserError(f"{at(path)}: broken JSON ({error})") from None
+        raise UserError(f"{at(path)}: broken JSON ({str(error)[:80]})") from None
+
+
+def read_json(path: Path | str) -> dict[str, Any]:
+    """The object of a JSON file. Raises :class:`UserError` if it is missing, broken or no object."""
+    data = read_value(path)
     if not isinstance(data, dict):
         raise UserError(f"{at(path)}: expected a JSON object, found {type(data).__name__}")
     return data

@@ -8,6 +8,7 @@ import re
 import time
 
 LARGEST = 64 * 2**20  # bytes of a reply that are read
+LONGEST_ASKED = 600.0  # seconds that a server may ask to wait
 _HALVES = re.compile("[\ud800-\udfff]")
 
 

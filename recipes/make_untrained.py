@@ -29,6 +29,7 @@ from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, wi
 from kbtrain.gates.untrained.server import TOP, ServerCard
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import git_state, package_versions
+from kbtrain.servers import LONGEST_ASKED
 from kbtrain.training.model_card import write_made
 
 
@@ -53,6 +54,9 @@ class MakeUntrainedConfig(Config):
     server_model: str | None = Field(None, description="server: the model's name there; null: as in model")
     server_endpoint: Literal["completions", "chat"] = Field("chat", description="server: as for sampling")
     server_key_env: str = Field("OPENAI_API_KEY", description="server: environment variable that holds the key")
+    server_tries: int = Field(8, ge=1, description="server: tries of a request that fails; noted in the folder")
+    server_timeout: float = Field(600.0, gt=0, description="server: seconds to wait for an answer; noted in the folder")
+    server_patience: float = Field(LONGEST_ASKED, ge=0, description="server: seconds it may ask to wait (Retry-After)")
     top: int = Field(TOP, ge=2, le=1000, description="server: log-probabilities asked for at each token")
 
     def writes(self) -> tuple[Path, ...]:
@@ -95,7 +99,8 @@ def server_card(config: MakeUntrainedConfig, signal: str, about: Mapping[str, An
     return ServerCard(
         **about, signal=signal, prompt_fingerprint="", url=config.server_url, tokens=config.tokens, top=config.top,
         served=config.server_model or config.model, chat=config.server_endpoint == "chat",
-        key_env=config.server_key_env,
+        key_env=config.server_key_env, tries=config.server_tries, timeout=config.server_timeout,
+        patience=config.server_patience,
     )  # fmt: skip
 
 

@@ -197,6 +197,9 @@ def test_reading_streams(tmp_path: Path) -> None:
         ("[" * 100_000, "s.jsonl:2: broken JSON ("),
         ('{"a": ' * 100_000, "s.jsonl:2: broken JSON ("),
         ('1, "score": 2', "s.jsonl:2: field 'score': stands there twice"),
+        (r'"\ud800"', "s.jsonl:2: field 'score': half of a surrogate pair"),
+        (r'1, "\uDFFF": 1', r"s.jsonl:2: field '\udfff': half of a surrogate pair"),
+        (r'["a", "b\udc00"]', "s.jsonl:2: field 'score': half of a surrogate pair"),
     ],
 )
 def test_what_json_lets_through_and_a_record_does_not(tmp_path, value, told):
@@ -206,3 +209,9 @@ def test_what_json_lets_through_and_a_record_does_not(tmp_path, value, told):
     with pytest.raises(UserError) as raised:
         list(jsonl.read(GateScore, path))
     assert str(raised.value).startswith(f"{tmp_path}/{told}") and len(str(raised.value)) < 400
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path):
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"question_id": "\\ud83d\\ude00", "gate": "g", "score": 1}\n')
+    assert [one.question_id for one in jsonl.read(GateScore, path)] == ["\U0001f600"]

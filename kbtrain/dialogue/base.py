@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import one_line
+from kbtrain.jsonl import one_line, read_value
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
 
 
@@ -133,21 +132,9 @@ def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Spli
     return [pair for pair in pairs if split in (None, pair[0])]
 
 
-def load_json(path: Path) -> Any:
-    """Raises :class:`UserError` for a missing or broken file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{at(path, error.lineno)}: broken JSON ({error.msg} at column {error.colno})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
-
-
 def load_list(path: Path) -> list[Any]:
-    """As :func:`load_json`, for a file that holds one list."""
-    data = load_json(path)
+    """The list that a JSON file holds. Raises :class:`UserError`."""
+    data = read_value(path)
     if not isinstance(data, list):
         raise UserError(f"{at(path)}: expected a JSON list, found {type(data).__name__}")
     return data

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kbtrain.dialogue.base import Dialogue, Turn, load_json, load_list, parsed, split_of
+from kbtrain.dialogue.base import Dialogue, Turn, load_list, parsed, split_of
 from kbtrain.errors import UserError, at
+from kbtrain.jsonl import read_value
 from kbtrain.records import Snippet, Speaker, Split, Utterance
 
 _SPEAKERS: dict[str, Speaker] = {"U": "USER", "S": "SYSTEM"}
@@ -91,7 +92,7 @@ def _name(reference: _Reference) -> str:
 
 def dstc_snippets(path: Path) -> Iterator[Snippet]:
     """knowledge.json: DSTC9's documents (title, body); DSTC11's reviews (by sentence) and FAQs."""
-    knowledge = load_json(path)
+    knowledge = read_value(path)
     try:
         for domain, entities in knowledge.items():
             for entity, data in entities.items():

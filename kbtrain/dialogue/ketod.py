@@ -7,7 +7,6 @@ joined dialogue a line without snippets.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from kbtrain.dialogue.sgd import (
     sgd_files,
     utterance_of,
 )
-from kbtrain.errors import UserError, at
-from kbtrain.jsonl import lines
+from kbtrain.errors import UserError
+from kbtrain.jsonl import lines, value
 from kbtrain.records import Snippet, Split
 
 
@@ -49,10 +48,7 @@ def ketod_lines(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """Files train.jsonl, dev.jsonl and test.jsonl: one joined dialogue a line; or one of them."""
     for name, file in split_files(path, ".jsonl", split):
         for number, line in lines(file):
-            try:
-                data = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{at(file, number)}: broken JSON ({error.msg} at column {error.colno})") from None
+            data = value(line, file, number)
             where = named(data, number, file)
             yield _dialogue(parsed(NativeDialogue, data, where), name, where)
 

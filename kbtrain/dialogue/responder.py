@@ -5,16 +5,15 @@ Responses are greedy, with the least logit and the least probability among their
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import one_line
+from kbtrain.jsonl import read_model
 from kbtrain.prompts.ragate import (
     CONTEXT,
     RESPONSE,
@@ -63,14 +62,9 @@ class ResponderCard(BaseModel):
 def read_responder_card(folder: Path | str) -> ResponderCard:
     """Raises :class:`UserError` for a folder without a generator, or one trained with another version's prompt."""
     path = Path(folder) / CARD
-    try:
-        card = ResponderCard.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of recipes/train_dialogue.py?") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{at(path)}: broken JSON ({error.msg})") from None
-    except ValidationError as error:
-        raise UserError(f"{at(path)}: {one_line(error)}") from None
+    if not path.exists():
+        raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of recipes/train_dialogue.py?")
+    card = read_model(path, ResponderCard)
     if card.prompt_fingerprint != dialogue_fingerprint():
         raise UserError(f"{at(path)}: trained with another version's prompt; train it again")
     return card

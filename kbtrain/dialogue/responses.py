@@ -163,10 +163,9 @@ def _note(path: Path) -> Path:
 def read_key(path: Path) -> dict[str, Any]:
     """Settings and inputs of stored responses. Raises :class:`UserError` if they are not known."""
     try:
-        found: dict[str, Any] = json.loads(_note(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        raise UserError(f"{at(_note(path))}: missing or broken; run data_gen/respond.py again") from None
-    return found
+        return jsonl.read_json(_note(path))
+    except UserError as error:
+        raise UserError(f"{error}; run data_gen/respond.py again") from None
 
 
 def augment(

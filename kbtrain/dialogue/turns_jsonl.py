@@ -16,6 +16,7 @@ from kbtrain.records import Split, TurnExample, Utterance
 
 _MARK = re.compile(r"\b(USER|SYSTEM):\s*")
 _OWN = frozenset(field.name for field in fields(TurnExample))
+_SAID = frozenset(field.name for field in fields(Utterance))
 
 
 def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, TurnExample]]:
@@ -40,10 +41,7 @@ def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
 
 
 def _complete(line: str, path: Path, number: int, split: Split | None) -> str:
-    try:
-        data = json.loads(line)
-    except json.JSONDecodeError:
-        return line  # parse() names the place
+    data = jsonl.value(line, path, number)
     if not isinstance(data, dict):
         return line
     if not {"split", *data} - _OWN:
@@ -70,8 +68,8 @@ def _context(given: object, where: str) -> Sequence[Utterance]:
     if all(isinstance(turn, str) for turn in given):
         last = len(given) - 1
         return [Utterance("USER" if (last - i) % 2 == 0 else "SYSTEM", turn) for i, turn in enumerate(given)]
-    if not all(isinstance(turn, dict) and {"speaker", "text"} <= set(turn) for turn in given):
-        raise UserError(f"{where}: each turn needs 'speaker' and 'text'")
+    if not all(isinstance(turn, dict) and {"speaker", "text"} <= set(turn) <= _SAID for turn in given):
+        raise UserError(f"{where}: each turn needs 'speaker' and 'text'; allowed are {', '.join(sorted(_SAID))}")
     return [Utterance(**turn) for turn in given]
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.base import LLM, Sampling
+from kbtrain.servers import LONGEST_ASKED
 
 
 class LLMConfig(Config):
@@ -48,6 +49,7 @@ class LLMConfig(Config):
     server_logprobs: bool = Field(True, description="openai: ask for log-probabilities; false: they are stored as 0")
     server_tries: int = Field(8, ge=1, description="openai: tries of a request that fails")
     server_timeout: float = Field(600.0, gt=0, description="openai: seconds to wait for an answer")
+    server_patience: float = Field(LONGEST_ASKED, ge=0, description="openai: seconds it may ask to wait (Retry-After)")
     server_key_env: str = Field("OPENAI_API_KEY", description="openai: environment variable that holds the key")
     server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
 
@@ -118,7 +120,7 @@ def _openai(config: LLMConfig) -> LLM:
         timeout=config.server_timeout,
         key_env=config.server_key_env,
         extra=config.server_extra,
-        retry=Retry(tries=config.server_tries),
+        retry=Retry(tries=config.server_tries, patience=config.server_patience),
     )
     return OpenAILLM.connect(config.model, config.sampling(), server)
 

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx2
 import yaml
 
 from kbtrain.credentials import check_url, key_from_environment
-from kbtrain.errors import UserError, did_you_mean
-from kbtrain.llm.openai_llm import token_logprobs
-from kbtrain.llm.server_requests import message
+from kbtrain.errors import UserError, did_you_mean, strike
+from kbtrain.llm.openai_llm import protocol, token_logprobs
+from kbtrain.llm.server_requests import NoReply, ask_once, message
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
 _ASK = "Name any town of the world. Answer with its name alone."
 _TOKENS = 16
-_SECONDS = 60.0
+SECONDS = 60.0  # longest silence of a server that is asked
 
 
 @dataclass(frozen=True)
@@ -99,39 +98,46 @@ class _Refused(Exception):
 class _Probe:
     """Posts small requests and counts them."""
 
-    def __init__(self, url: str, key_env: str) -> None:
+    def __init__(self, url: str, key_env: str, seconds: float) -> None:
         key = key_from_environment(key_env)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.url, self.key_env, self.n = url.rstrip("/"), key_env, 0
-        self.client = httpx2.Client(headers=headers, timeout=_SECONDS)
+        self.headers, self.seconds = headers, seconds
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JSON of a reply. Raises :class:`_Refused`, and :class:`UserError` without a connection or a key."""
         self.n += 1
         where = f"server {self.url}"
         try:
-            reply = self.client.request(method, f"{self.url}/{path}", json=body)
-        except httpx2.HTTPError as error:
-            raise UserError(
-                f"{where}: no connection ({str(error)[:100]}); is it running, is the address right?"
-            ) from None
+            reply, text = ask_once(self.url, method, path, self.headers, self.seconds, body)
+        except NoReply as error:
+            raise UserError(f"{where}: no connection ({error}); is it running, is the address right?") from None
         if reply.status_code in {401, 403}:
-            said = f"status {reply.status_code} ({message(reply)})"
+            said = f"status {reply.status_code} ({message(reply, text)})"
             raise UserError(f"{where}: {said}; set the key in the environment variable {self.key_env}, or name another "
                             "one by --key-env")  # fmt: skip
         if reply.status_code != 200:
-            raise _Refused(reply.status_code, message(reply))
+            raise _Refused(reply.status_code, message(reply, text))
         try:
-            found = json.loads(reply.text)
-        except ValueError:
+            found = json.loads(strike(text))
+        except (ValueError, RecursionError):
             raise UserError(f"{where}: does not speak OpenAI's protocol; does the address end in /v1?") from None
         return found if isinstance(found, dict) else {"data": found}
 
 
-def check_server(url: str, model: str | None = None, key_env: str = "OPENAI_API_KEY") -> Checked:
-    """Ask the server a few short questions. Raises :class:`UserError` where nothing can be asked."""
+def check_server(
+    url: str, model: str | None = None, key_env: str = "OPENAI_API_KEY", seconds: float = SECONDS
+) -> Checked:
+    """Ask the server a few short questions, each for at most ``seconds`` of silence.
+
+    Raises :class:`UserError` where nothing can be asked, and for replies that do not follow the protocol.
+    """
     check_url(url, "server_url")
-    probe = _Probe(url, key_env)
+    with protocol():
+        return _checked(_Probe(url, key_env, seconds), model)
+
+
+def _checked(probe: _Probe, model: str | None) -> Checked:
     name, owner = _model(probe, model)
     fields: dict[str, Any] = {"model": name, "max_tokens": _TOKENS, "temperature": 0.0, "stop": ["\n"]}
     endpoint, refused, extra = _endpoint(probe, fields)
@@ -150,8 +156,8 @@ def check_server(url: str, model: str | None = None, key_env: str = "OPENAI_API_
     texts = [_text(reply) for reply in replies]
     alike = None if len(set(texts)) < 2 else texts[0] == texts[1]
     usage = all("completion_tokens" in (reply.get("usage") or {}) for reply in replies)
-    return Checked(url, name, owner, endpoint, refused, answers, logprobs, usage, alike if seeded else False, key_env,
-                   probe.n, extra)  # fmt: skip
+    return Checked(probe.url, name, owner, endpoint, refused, answers, logprobs, usage, alike if seeded else False,
+                   probe.key_env, probe.n, extra)  # fmt: skip
 
 
 def _model(probe: _Probe, wanted: str | None) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,20 +20,21 @@ import httpx2
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
-from kbtrain.llm.server_requests import Retry, message, post
+from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
-from kbtrain.servers import whole_text
+from kbtrain.servers import LARGEST, whole_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 _BYTES_A_TOKEN = 4.0
+HIGHEST = 1e-3  # log-probability: rounding may leave one a little above 0
 
 
 @contextlib.contextmanager
-def _protocol() -> Iterator[None]:
+def protocol() -> Iterator[None]:
     """Turn what a reply lacks, or has of another type, into one line."""
     try:
         yield
@@ -54,9 +56,9 @@ def samples(
 
     Without log-probabilities and tokenizer the usage's tokens are shared out by the answers' bytes.
     """
-    with _protocol():
+    with protocol():
         choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
-        used = (reply.get("usage") or {}).get("completion_tokens")
+        used = _counted(reply, "completion_tokens")
         lengths = _lengths([_text(choice, stop) for choice in choices], used)
         made = []
         for i, choice in enumerate(choices[:n]):
@@ -74,16 +76,25 @@ def samples(
                 count = lengths[i]
             index = GREEDY if first == GREEDY else first + i
             total = math.fsum(found or ())
-            if not math.isfinite(total) or count < 0:
-                raise ValueError(f"log-probability {total}, {count} tokens")
+            if not math.isfinite(total) or max(found or (), default=0.0) > HIGHEST:
+                raise ValueError(f"log-probability {total}")
             made.append(Sample(index, whole_text(text)[0], count, finish, total))
         return made
+
+
+def _counted(reply: Mapping[str, Any], what: str) -> int | None:
+    """A number of tokens of the reply's usage, or None. Raises :class:`UserError` for one that no reply can have."""
+    with protocol():
+        found = (reply.get("usage") or {}).get(what)
+        if found is not None and not 0 <= (found := int(found)) <= LARGEST:
+            raise ValueError(f"{what}: {found:.3g}")
+        return found
 
 
 def _lengths(texts: Sequence[str], used: int | None) -> list[int]:
     """Tokens of each answer of a reply that counts ``used`` in all; without such a count, estimated from its bytes."""
     sizes = [max(1, len(text.encode(errors="replace"))) for text in texts]
-    total = sum(sizes) / _BYTES_A_TOKEN if used is None else int(used)
+    total = sum(sizes) / _BYTES_A_TOKEN if used is None else used
     return [round(total)] if len(sizes) == 1 else [max(1, round(total * size / sum(sizes))) for size in sizes]
 
 
@@ -104,7 +115,7 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
 
     Raises :class:`UserError` for a reply without them, or that does not follow OpenAI's protocol.
     """
-    with _protocol():
+    with protocol():
         given = reply["choices"][0].get("logprobs")
         content = given.get("content") if isinstance(given, dict) else None
         tops = given.get("top_logprobs") if isinstance(given, dict) else None
@@ -117,7 +128,7 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
                 "server: gives no top log-probabilities, from which this gate reads; `kbtrain check-server` shows what "
                 "a server gives"
             )
-        if any(math.isnan(value) or value > 1e-3 for top in made for _, value in top):
+        if any(math.isnan(value) or value > HIGHEST for top in made for _, value in top):
             raise ValueError("a log-probability above 0 or that is no number")
         return made
 
@@ -274,7 +285,7 @@ class OpenAILLM:
         async with self._gate:
             reply = await _post(client, self.server, body)
         made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
-        return made, int((reply.get("usage") or {}).get("prompt_tokens") or 0)
+        return made, _counted(reply, "prompt_tokens") or 0
 
     def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:
         """Fields of all HTTP requests for these answers, the number of prompt tokens (0: unknown), and the cut."""
@@ -314,23 +325,25 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
 
     Raises :class:`UserError` without an answer.
     """
-    where = f"server {server.url}"
+    where, seconds = f"server {server.url}", min(30.0, server.timeout)
     try:
-        response = httpx2.get(f"{server.url.rstrip('/')}/models", headers=_headers(server), timeout=30.0)
-        models = response.json().get("data") or [] if response.status_code == 200 else []
-    except httpx2.HTTPError as error:
-        raise UserError(f"{where}: no connection ({str(error)[:100]}); is it running, is server_url right?") from None
-    except (ValueError, AttributeError):
-        raise UserError(f"{where}: does not speak OpenAI's protocol; does server_url end in /v1?") from None
+        response, text = ask_once(server.url, "GET", "models", _headers(server), seconds)
+    except NoReply as error:
+        raise UserError(f"{where}: no connection ({error}); is it running, is server_url right?") from None
     if response.status_code in {401, 403}:
         raise UserError(
-            f"{where}: status {response.status_code} ({message(response)}); set the key in {server.key_env}"
+            f"{where}: status {response.status_code} ({message(response, text)}); set the key in {server.key_env}"
         )
-    kinds = {model.get("id"): str(model.get("owned_by")) for model in models if isinstance(model, dict)}
+    try:
+        listed = (json.loads(text).get("data") or []) if response.status_code == 200 else []
+    except (ValueError, AttributeError, RecursionError):
+        raise UserError(f"{where}: does not speak OpenAI's protocol; does server_url end in /v1?") from None
+    models = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    kinds = {str(model.get("id")): str(model.get("owned_by")) for model in models}
     kind = next(iter(kinds.values()), "unknown")
-    roots = {model.get("id"): model.get("root") for model in models if isinstance(model, dict)}
+    roots = {str(model.get("id")): model.get("root") for model in models}
     if kind == "vllm" and server.model not in kinds:
-        hint = did_you_mean(server.model, [str(name) for name in kinds])
+        hint = did_you_mean(server.model, kinds)
         raise UserError(f"key 'server_model': {where} has no model '{server.model}'; {hint}")
     return kind, roots.get(server.model)
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import random
+import ssl
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
 from kbtrain.errors import UserError, strike
-from kbtrain.servers import LARGEST, retry_after
+from kbtrain.servers import LARGEST, LONGEST_ASKED, retry_after
 
-LONGEST_ASKED = 600.0  # seconds that a server may ask to wait
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 HINTS = {
     401: "; set the key (see server_key_env)",
@@ -78,17 +80,7 @@ async def post(
 
 
 async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:
-    try:
-        async with asyncio.timeout(_deadline(client)), client.stream("POST", path, json=body) as response:
-            text = await _text_of(response)
-    except TimeoutError:  # of the whole request: a reply may come a byte at a time
-        raise NoReply("no whole answer in time") from None
-    except httpx2.UnsupportedProtocol as error:
-        raise UserError(f"key 'server_url': {error}") from None
-    except httpx2.TimeoutException as error:
-        raise NoReply(f"no answer in time ({type(error).__name__})") from None
-    except (httpx2.TransportError, httpx2.DecodingError) as error:
-        raise NoReply(f"connection failed ({type(error).__name__}: {str(error)[:100]})") from None
+    response, text = await exchange(client, "POST", path, body)
     if response.status_code in PASSING:
         why = f"status {response.status_code} ({message(response, text)})"
         raise NoReply(why, retry_after(response.headers.get("retry-after"), LONGEST_ASKED))
@@ -103,6 +95,45 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], 
     if not isinstance(reply, dict) or not reply.get(holds):
         raise NoReply(f"a reply without {holds} ({message(response, text)})")
     return reply
+
+
+async def exchange(
+    client: httpx2.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None = None
+) -> tuple[httpx2.Response, str]:
+    """One request: the reply, of whatever status, and its text, within the client's time and :data:`LARGEST` bytes.
+
+    Raises :class:`NoReply` where none comes, and :class:`UserError` for an address that cannot be asked.
+    """
+    try:
+        async with asyncio.timeout(_deadline(client)), client.stream(method, path, json=body) as response:
+            return response, await _text_of(response)
+    except TimeoutError:  # of the whole request: a reply may come a byte at a time
+        raise NoReply("no whole answer in time") from None
+    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
+        raise UserError(f"key 'server_url': {error}") from None
+    except httpx2.TimeoutException as error:
+        raise NoReply(f"no answer in time ({type(error).__name__})") from None
+    except (httpx2.RequestError, ValueError) as error:  # a ValueError: headers or a compression that cannot be read
+        raise NoReply(f"connection failed ({type(error).__name__}: {str(error)[:100]})") from None
+
+
+def ask_once(
+    url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: Mapping[str, Any] | None = None
+) -> tuple[httpx2.Response, str]:
+    """:func:`exchange` for one who asks a server a single time, not more than ``seconds`` for connecting or reading."""
+
+    async def asked() -> tuple[httpx2.Response, str]:
+        async with httpx2.AsyncClient(base_url=url, headers=dict(headers), timeout=seconds, verify=_tls()) as client:
+            return await exchange(client, method, path, body)
+
+    with ThreadPoolExecutor(1) as thread:  # the caller may be inside an event loop: a notebook, a server
+        return thread.submit(asyncio.run, asked()).result()
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all that is asked once: reading the certificates takes longer than asking."""
+    return httpx2.create_ssl_context()
 
 
 def _deadline(client: httpx2.AsyncClient) -> float | None:
@@ -120,9 +151,8 @@ async def _text_of(response: httpx2.Response) -> str:
     return body.decode("utf-8", "replace")
 
 
-def message(response: httpx2.Response, text: str | None = None) -> str:
-    """A server's error message in one short line; ``text``: the body, where it was streamed."""
-    text = response.text if text is None else text
+def message(response: httpx2.Response, text: str) -> str:
+    """A server's error message in one short line, from its reply and that one's text."""
     said: Any = text
     with contextlib.suppress(ValueError, RecursionError):
         said = json.loads(text)

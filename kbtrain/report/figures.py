@@ -5,7 +5,6 @@ A gate's page shows the distribution of its scores over both kinds of questions,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +19,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
+from kbtrain.jsonl import read_json
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration
 from kbtrain.metrics.significance import wilson
@@ -259,11 +259,11 @@ def read_calibration(path: Path) -> dict[str, Calibrated]:
     if not path.exists():
         return {}
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         gates = {gate["gate"]: gate.get("calibration", {}) for gate in document["gates"]}
         adapter = TypeAdapter(Calibrated)
         return {name: adapter.validate_python(by[POSITIVE]) for name, by in gates.items() if POSITIVE in by}
-    except (json.JSONDecodeError, KeyError, TypeError, ValidationError):
+    except (AttributeError, KeyError, TypeError, ValidationError):
         raise UserError(f"{at(path)}: not a classification table of this version; run eval/classify.py again") from None
 
 

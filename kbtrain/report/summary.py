@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.jsonl import read_json
 from kbtrain.llm.prices import Prices
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.words import percent, points, points_interval
@@ -129,10 +129,10 @@ def read_bills(path: Path) -> Bills | None:
     if not path.exists():
         return None
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         if document["schema"] != 1:
             raise KeyError("schema")
         gates = TypeAdapter(list[GateBill]).validate_python(document["gates"])
         return Bills(Prices.model_validate(document["prices"]), gates)
-    except (json.JSONDecodeError, KeyError, TypeError, ValidationError):
+    except (KeyError, TypeError, ValidationError):
         raise UserError(f"{at(path)}: not a bill of this version; run eval/cost.py again, or remove it") from None

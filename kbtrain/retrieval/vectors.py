@@ -29,7 +29,7 @@ from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import read_passages
-from kbtrain.servers import is_loopback
+from kbtrain.servers import LONGEST_ASKED, is_loopback
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Vectors = np.ndarray[Any, Any]
 
 CARD = "vectors.json"
+NO_VECTOR = {"server_key_env", "store_key_env", "server_tries", "server_timeout", "server_patience"}  # change no vector
 POINTS = "qdrant"  # subfolder of a store inside this process
-TIMEOUT = 60.0  # seconds for one batch of embeddings
 
 
 class Embeddings(Config):
@@ -48,6 +48,9 @@ class Embeddings(Config):
     server_url: str = Field(description="server of embeddings in OpenAI's protocol, up to and with /v1")
     server_model: str = Field(description="the model's name there")
     server_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
+    server_tries: int = Field(8, ge=1, description="tries of a request that fails")
+    server_timeout: float = Field(60.0, gt=0, description="seconds to wait for one batch of vectors")
+    server_patience: float = Field(LONGEST_ASKED, ge=0, description="seconds it may ask to wait (Retry-After)")
     query_prefix: str = Field("", description="put before every query, as the model wants it: 'query: '")
     passage_prefix: str = Field("", description="put before every passage: 'passage: '")
     store: str | None = Field(
@@ -69,14 +72,15 @@ class VectorCard(Embeddings):
 class Embedder:
     """Texts to vectors, one request a call. Raises :class:`UserError` for no answer, and for one of another form."""
 
-    def __init__(self, of: Embeddings, retry: Retry) -> None:
+    def __init__(self, of: Embeddings, retry: Retry | None = None) -> None:
         check_url(of.server_url, "server_url")
         key = key_from_environment(of.server_key_env)
-        self._model, self._retry = of.server_model, retry
+        self._model = of.server_model
+        self._retry = retry or Retry(tries=of.server_tries, patience=of.server_patience)
         self._client = httpx2.AsyncClient(
             base_url=of.server_url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(TIMEOUT, connect=10.0, pool=None),
+            timeout=httpx2.Timeout(of.server_timeout, connect=min(10.0, of.server_timeout), pool=None),
             trust_env=not is_loopback(urlsplit(of.server_url).hostname or ""),
         )
 
@@ -235,7 +239,7 @@ class VectorIndex:
 
     def embedder(self, retry: Retry | None = None) -> Embedder:
         """The server that embeds queries; to be closed."""
-        return Embedder(self.card, retry or Retry())
+        return Embedder(self.card, retry)
 
     async def embedded(self, embedder: Embedder, queries: Sequence[str]) -> Vectors:
         """Vectors of queries. Raises :class:`UserError`, also for another model than the passages'."""
@@ -292,7 +296,7 @@ class VectorBuild:
 
     def _go_on(self, card: VectorCard) -> None:
         noted = card.model_dump()
-        other = sorted(key for key, value in self._made.items() if noted[key] != value and not key.endswith("_env"))
+        other = sorted(key for key, value in self._made.items() if noted[key] != value and key not in NO_VECTOR)
         if other:
             raise UserError(f"{at(self._folder / CARD)}: was made with another {', '.join(other)}; name another output "
                             "folder, or remove this one")  # fmt: skip
@@ -307,7 +311,7 @@ class VectorBuild:
         store = Store.open(VectorCard(**self._made, dimensions=1), self._folder)
         try:
             with asyncio.Runner() as runner:
-                embedder = Embedder(VectorCard(**self._made, dimensions=1), Retry())
+                embedder = Embedder(VectorCard(**self._made, dimensions=1))
                 try:
                     yield from self._stored(store, embedder, runner, size)
                 finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
+from kbtrain.jsonl import read_json
 from kbtrain.kernels.memory import available_memory, machine_memory
 from kbtrain.models.adapters import folder_of
 from kbtrain.models.weights import weight_files
@@ -125,7 +125,7 @@ def launched_layout() -> Any:
     path = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     if not path or not Path(path).exists():
         return "none"
-    zero = json.loads(Path(path).read_text(encoding="utf-8")).get("zero_optimization", {})
+    zero = read_json(path).get("zero_optimization", {})
     offload = "_offload" if zero.get("offload_optimizer") and zero.get("stage") == 2 else ""
     return {0: "none"}.get(zero.get("stage", 0), f"zero{zero.get('stage', 0)}{offload}")
 

@@ -22,6 +22,7 @@ import yaml
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
+from kbtrain.jsonl import read_json
 from kbtrain.provenance import (
     check_unchanged,
     device,
@@ -88,7 +89,7 @@ def finished(folder: Path, *files: str) -> bool:
 def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:
     """Value of ``measure`` at this training's first start: a resumed run must not measure again and get another."""
     path = folder / RUN
-    run = json.loads(path.read_text(encoding="utf-8"))
+    run = read_json(path)
     known: dict[str, str] = run.get(MEASURED, {})
     if name not in known:
         known[name] = measure()
@@ -162,8 +163,8 @@ def mark_complete(folder: Path) -> None:
 def is_complete(folder: Path) -> bool:
     """True if all files are there in full and unchanged."""
     try:
-        return bool(json.loads((folder / MARK).read_text()) == _marks(folder))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return read_json(folder / MARK) == _marks(folder)
+    except UserError:
         return False
 
 

@@ -244,6 +244,27 @@ def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(t
         "jsonl", lines(path, row | {"contxt": 1}), match="turns.jsonl:1: field 'contxt': unknown"
     )
     assert "\n" not in refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
+    said = {"speaker": "USER", "text": "Hi", "mood": "good"}
+    refused("jsonl", lines(path, row | {"context": [said]}), match="turns.jsonl:1: field 'context': each turn needs")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (r'{"context": ["Hi"], "source": "\ud800"}', "train.jsonl:1: field 'source': half of a surrogate pair"),
+        ('{"context": ["Hi"], "label": true, "label": false}', "train.jsonl:1: field 'label': stands there twice"),
+        ("[" * 100_000, r"train.jsonl:1: broken JSON \("),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "ketod_lines"])
+def test_what_json_lets_through_and_no_file_can_hold_names_its_line(tmp_path, kind, text, told):
+    (tmp_path / "train.jsonl").write_text(text + "\n")
+    assert len(refused(kind, tmp_path / "train.jsonl", match=told)) < 400
+
+
+def test_deep_brackets_in_a_file_of_dialogues_are_one_line(tmp_path):
+    (tmp_path / "train.json").write_text("[" * 100_000)
+    assert "\n" not in refused("ketod", tmp_path / "train.json", match=r"train.json: broken JSON \(")
 
 
 def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):

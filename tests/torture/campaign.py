@@ -1,9 +1,10 @@
 """Tries of damage on every script, and what comes of them: it holds, or it breaks.
 
-A try copies the world of a script, damages one thing in it and runs the script's command in a process of its own. It
-*holds* if the script ends well, with the same results wherever the damage can be no right content; or if it says what
-is wrong in one line that names it. A traceback, several lines, a process that does not end, a line that names nothing
-or another result in silence: it *breaks*.
+A try copies the world of a script, damages one thing in it (or lets the server lie that the script talks to) and runs
+the script's command in a process of its own. It *holds* if the script ends well, with the same results wherever the
+damage can be no right content; or if it says what is wrong in one line that names it. A traceback, several lines, a
+process that does not end, a line that names nothing, another result in silence, or a key that a server has sent back
+and that is shown or kept: it *breaks*.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from embedding_server import EmbeddingServer
 from support import scripts
 
 from kbtrain.config import Config, key_rows
-from torture import world
+from torture import servers, world
 from torture.damage import ANY, WRONG, damages
 
 HANGS = 400.0  # seconds, far beyond what any command takes on a busy machine
-CATEGORIES = ("files", "stores", "values", "configurations", "gate folders")
+CATEGORIES = ("files", "stores", "values", "configurations", "servers", "gate folders")
+OF_SCRIPTS = CATEGORIES[:4]  # the others have their own lists of what is damaged
+CLIENT = {"OPENAI_API_KEY": servers.KEY, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 NEVER = {name for name in ANY if name not in ("missing", "cut at 0", "is b'{}'")}  # no right content of any file
 VALUES = (
     *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", "/etc", "x\ny"),
@@ -51,28 +53,37 @@ class Tried:
 
 def command(script: str, here: Path, argv: Sequence[str] | None = None) -> scripts.Done[str]:
     """Run the sound command of a script, or another one, in a world."""
-    given = [word.replace(world.EMBEDDINGS, _embeddings()) for word in argv or world.COMMANDS[script].argv]
+    given = [word.replace(world.SERVER, liar().url) for word in argv or world.COMMANDS[script].argv]
+    start = [script] if script.endswith(".py") else ["-m", "kbtrain.cli"]
     try:
-        return scripts.run(script, *given, cwd=here, timeout=HANGS)
+        return scripts.run(*start, *given, cwd=here, timeout=HANGS, env=CLIENT)
     except AssertionError:
         return scripts.Done([script, *given], -1, "", "hangs")
 
 
 @functools.cache
-def _embeddings() -> str:
-    """Address of a server of this process that makes vectors."""
-    return EmbeddingServer().__enter__().url
+def liar() -> servers.Liar:
+    """The server of this process: it tells the truth unless it was told to lie."""
+    return servers.Liar()
 
 
-def prepared(script: str, base: Path, folder: Path) -> Path:
-    """The world of a script, with what it reads of other scripts. Made once."""
-    here = folder / script.replace("/", "_").removesuffix(".py")
+def readdressed(here: Path, old: str, new: str) -> None:
+    """Put another address of the server into a world's files."""
+    for path in (*here.glob("*/*/gate.json"), here / "llm.yaml"):
+        path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
+def prepared(script: str, base: Path, folder: Path, sound: world.Sound | None = None, way: str = "") -> Path:
+    """The world of a script, with what it reads of other scripts; ``way``: of one of its commands. Made once."""
+    here = folder / (script.replace("/", "_").removesuffix(".py") + way)
     if not here.exists():
         made = shutil.copytree(base, here.with_name(f"{here.name}-{os.getpid()}"))
-        for step in world.COMMANDS[script].after:
+        readdressed(made, world.SERVER, liar().url)
+        for step in (sound or world.COMMANDS[script]).after:
             name, argv = world.MORE.get(step) or (step, world.COMMANDS[step].argv)
             done = command(name, made, argv)
             assert done.returncode == 0, f"{step}: {done.stderr}"
+        readdressed(made, liar().url, world.SERVER)
         made.rename(here)
     return here
 
@@ -131,12 +142,15 @@ def of_configuration(script: str, rng: random.Random) -> tuple[str, bytes]:
 def attempt(script: str, category: str, number: str, base: Path, folder: Path) -> Tried:
     """One try; the same ``number`` draws the same damage."""
     rng = random.Random(f"{script} {category} {number}")
+    if category == "servers":
+        return lied_to(script, rng, base, folder)
     try:
         sound = prepared(script, base, folder / "worlds")
     except AssertionError as error:
         return Tried(category, script, "nothing is damaged", str(error)[:500])
     here = folder / "tries" / f"{os.getpid()}-{rng.random()}"
     shutil.copytree(sound, here)
+    readdressed(here, world.SERVER, liar().url)
     argv, exact, names = list(world.COMMANDS[script].argv), False, []
     try:
         if category in ("files", "stores"):
@@ -169,6 +183,38 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
         shutil.rmtree(here, ignore_errors=True)
 
 
+def lied_to(script: str, rng: random.Random, base: Path, folder: Path) -> Tried:
+    """One try of a script whose server lies."""
+    way = rng.randrange(len(world.SERVED[script]))
+    told = world.SERVED[script][way]
+    lie, to = servers.drawn(rng)
+    what = f"{lie.name}, to {to} ({' '.join(told.argv)[:60]})"
+    try:
+        sound = prepared(script, base, folder / "worlds", told, f"-served{way}")
+    except AssertionError as error:
+        return Tried("servers", script, "nothing lies", str(error)[:500])
+    here = shutil.copytree(sound, folder / "tries" / f"{os.getpid()}-{rng.random()}")
+    try:
+        readdressed(here, world.SERVER, liar().url)
+        liar().lies(lie, servers.TO[to])
+        done = command(script, here, told.argv)
+        liar().lies(None)
+        problem = judged(done, ["server", "server_url", "server_model"]) or leaked(done, here)
+        if problem is None and done.returncode == 0 and lie.passes and script.endswith(".py"):
+            problem = _silent(script, sound, here, folder, "", told.argv)
+        return Tried("servers", script, what, problem)
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def leaked(done: scripts.Done[str], here: Path) -> str | None:
+    """Where the client's key is shown or kept, or None."""
+    if servers.KEY in done.stdout + done.stderr:
+        return "the key is shown"
+    kept = [path for path in here.rglob("*") if path.is_file() and servers.KEY.encode() in path.read_bytes()]
+    return f"the key is in {kept[0].relative_to(here)}" if kept else None
+
+
 def judged(done: scripts.Done[str], names: Sequence[str]) -> str | None:
     """What is wrong with how a command ended, or None. ``names``: one of them is to stand in an error's line."""
     if done.returncode == 0:
@@ -182,14 +228,18 @@ def judged(done: scripts.Done[str], names: Sequence[str]) -> str | None:
     return f"{len(errors[0])} characters" if len(errors[0]) > 1500 else None
 
 
-def _silent(script: str, sound: Path, here: Path, folder: Path, damaged: str) -> str | None:
+def _silent(
+    script: str, sound: Path, here: Path, folder: Path, damaged: str, argv: Sequence[str] | None = None
+) -> str | None:
     """The first file that differs from what the undamaged world gives, of those that are the same in two sound runs."""
-    kept = folder / "sound" / f"{sound.name}.json"
+    own = f"-{liar().server_port}" if argv else ""  # results may hold the server's address
+    kept = folder / "sound" / f"{sound.name}{own}.json"
     if not kept.exists():
         runs = []
         for _ in range(2):
             again = shutil.copytree(sound, folder / "tries" / f"{os.getpid()}-{sound.name}")
-            done = command(script, again)
+            readdressed(again, world.SERVER, liar().url)
+            done = command(script, again, argv)
             assert done.returncode == 0, done.stderr
             runs.append(results(again))
             shutil.rmtree(again)
@@ -222,13 +272,18 @@ def table(tried: Sequence[Tried]) -> str:
 
 
 def drawn(seed: str, names: Sequence[str], categories: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(script, category, number) without end: in each round every script once, with every category in turn."""
+    """(script, category, number) without end: in each round every script once, with every category in turn, and what
+    talks to a server once more.
+    """
     rng = random.Random(seed)
     for number in range(10**9):
         order = list(names)
         rng.shuffle(order)
         for place, script in enumerate(order):
-            yield script, categories[(place + number) % len(categories)], f"{seed}-{number}"
+            if script in world.COMMANDS:
+                yield script, categories[(place + number) % len(categories)], f"{seed}-{number}"
+            if script in world.SERVED:
+                yield script, "servers", f"{seed}-{number}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -238,7 +293,7 @@ def main(argv: Sequence[str]) -> int:
     from multiprocessing import get_context
 
     seconds, seed, only = float((*argv, "1800")[0]), (*argv[1:], str(time.time_ns()))[0], argv[2:]
-    names = only or world.all_scripts()
+    names = only or [*world.all_scripts(), *(name for name in world.SERVED if name not in world.COMMANDS)]
     said(f"seed {seed}")
     tried: list[Tried] = []
     with tempfile.TemporaryDirectory(prefix="torture-") as place, ProcessPoolExecutor(
@@ -249,7 +304,7 @@ def main(argv: Sequence[str]) -> int:
         (folder / "tries").mkdir()
         (folder / "worlds").mkdir()
         until = time.monotonic() + seconds
-        pending, work = set(), drawn(seed, names, CATEGORIES[:4])
+        pending, work = set(), drawn(seed, names, OF_SCRIPTS)
         if not only:
             pending |= {pool.submit(_folders, kind, folder / "gates", seed) for kind in _kinds()}
         while pending or time.monotonic() < until:

@@ -157,7 +157,11 @@ def _of_store(path: Path) -> Iterator[tuple[str, Damage]]:
 
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as opened:
         tables = [name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        columns = {name: [row[1] for row in opened.execute(f"PRAGMA table_info({name})")] for name in tables}
+        rows = {name: opened.execute(f"PRAGMA table_info({name})").fetchall() for name in tables}
+        columns = {
+            name: [column for _, column, kind, _, _, key in found if not (key and kind == "INTEGER")]  # SQLite refuses
+            for name, found in rows.items()
+        }
     opened.close()
     yield "other application", done("PRAGMA user_version = 99")
     for name in tables:

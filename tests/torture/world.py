@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder, snippets, turn
@@ -24,11 +25,18 @@ from kbtrain.records import Entity, Evidence, GateScore, Hit, Label, Passage, Qu
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("data_gen", "recipes", "eval")
-EMBEDDINGS = "EMBEDDINGS"  # stands for the address of a server of vectors
+SERVER = "http://server.invalid/v1"  # stands for the address of a server, in commands and in files of the world
 TINY = ("--dtype", "fp32", "--device", "cpu")
+SHORT = ("--server-tries", "2", "--server-timeout", "3", "--server-patience", "0.1")
+ASKED = ("--backend", "openai", "--server-url", SERVER, "--server-model", "tiny", *SHORT)
+CHAT = ("--model", "tiny", *ASKED, "--server-endpoint", "chat")
 DATA = ("--train", "qa/examples/train.jsonl", "--dev", "qa/examples/dev.jsonl")
 KEYS = ("--keys", "[mastery, benefit]")  # of which the made-up labels have both classes
 TRAINED = ("--model", "model", *TINY, *DATA, "--output", "out", *KEYS)
+SEAKR = (
+    *("--run", "qa2", "--method", "single_hop", "--limit", "2", "--threshold", "0", "--demonstrations", "1"),
+    *("--max-new-tokens", "2", "--documents", "1", "--chain-tokens", "2"),
+)  # fmt: skip
 TURNS = ("--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out", *TINY, "--epochs", "1")
 
 
@@ -62,7 +70,7 @@ COMMANDS: dict[str, Sound] = {
         "--run", "new", "--dataset", "jsonl", "--path", "own.jsonl", "--shares", ".5,.25,.25"
     ),
     "data_gen/collect_turns.py": _sound("--run", "new", "--dataset", "jsonl", "--path", "told/turns.jsonl"),
-    "data_gen/embed.py": _sound("--run", "qa", "--server-url", EMBEDDINGS, "--server-model", "e"),
+    "data_gen/embed.py": _sound("--run", "qa", "--server-url", SERVER, "--server-model", "e", *SHORT),
     "data_gen/export.py": _sound("--store", "qa/samples.db", "--output", "samples.jsonl"),
     "data_gen/import_answers.py": _sound(
         "--config", str(ROOT / "data_gen/configs/import_llama3.yaml"), "--run", "new", "--path", "answers.jsonl"
@@ -145,27 +153,7 @@ COMMANDS: dict[str, Sound] = {
         "qa/stack",
         after=MEMBERS,
     ),
-    "eval/ablate_seakr.py": _sound(
-        "--run",
-        "qa2",
-        "--method",
-        "single_hop",
-        "--limit",
-        "2",
-        "--threshold",
-        "0",
-        "--demonstrations",
-        "1",
-        "--max-new-tokens",
-        "2",
-        "--documents",
-        "1",
-        "--chain-tokens",
-        "2",
-        "--ablations",
-        "[documents]",
-        after=("recipes/make_seakr.py",),
-    ),
+    "eval/ablate_seakr.py": _sound(*SEAKR, "--ablations", "[documents]", after=("recipes/make_seakr.py",)),
     "eval/calibrate.py": _sound(
         "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
     ),
@@ -204,25 +192,7 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--gates", "[features]", "--sizes", "[20]", "--draws", "1", after=("data_gen/retrieve.py",)
     ),
     "eval/pipelines.py": _sound("--run", "talked"),
-    "eval/run_seakr.py": _sound(
-        "--run",
-        "qa2",
-        "--method",
-        "single_hop",
-        "--threshold",
-        "0",
-        "--demonstrations",
-        "1",
-        "--max-new-tokens",
-        "2",
-        "--documents",
-        "1",
-        "--chain-tokens",
-        "2",
-        "--limit",
-        "2",
-        after=("recipes/make_seakr.py",),
-    ),
+    "eval/run_seakr.py": _sound(*SEAKR, after=("recipes/make_seakr.py",)),
     "eval/score.py": _sound("--run", "qa2", "--only", "[prompt, relation_only]", "--model", "model", *TINY),
     "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
     "eval/seeds.py": _sound("--runs", "[qa, qa3]", "--out", "seeds.json", after=("eval/end_to_end.py", "second")),
@@ -230,6 +200,39 @@ COMMANDS: dict[str, Sound] = {
     "eval/transfer.py": _sound("--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "moved"),
     "eval/write_report.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
 }
+
+DRAWN = ("--run", "qa2", "--samples", "{train: 2, dev: 1, test: 0}")
+SERVER_GATE = (
+    *("--model", "tiny", "--gates", "[server]", "--tokens", "2"),
+    *("--server-url", SERVER, "--server-model", "tiny", *SHORT),
+)  # fmt: skip
+MORE["server gate"] = ("recipes/make_untrained.py", (*SERVER_GATE, "--output", "qa2"))
+
+# what talks to a server, each script in every way that it can
+SERVED: dict[str, tuple[Sound, ...]] = {
+    "data_gen/embed.py": (COMMANDS["data_gen/embed.py"],),
+    "data_gen/judge.py": (
+        _sound("--run", "qa", "--judge", "llm", *CHAT, "--labelled", "graded.jsonl"),
+        _sound("--run", "qa", "--judge", "llm", "--votes", "3", *CHAT),
+    ),
+    "data_gen/judge_snippets.py": (
+        _sound("--run", "talk", "--judge", "llm", *CHAT, "--augmentations", "[tfidf_top3]"),
+    ),
+    "data_gen/sample.py": (
+        _sound(*DRAWN, *CHAT),
+        _sound(*DRAWN, *CHAT, "--server-n", "false", "--server-logprobs", "false"),
+        _sound(*DRAWN, "--model", "model", *ASKED, "--server-alias", "true"),
+    ),
+    "data_gen/turn_features.py": (
+        _sound("--run", "turns", "--know", "none", "--ner", "[sgd]", "--syn-resp", "true", *CHAT),
+    ),
+    "eval/score.py": (
+        _sound("--run", "qa2", "--only", "[server]", after=("server gate",)),
+        _sound("--run", "qa2", "--only", "[prompt]", "--prompt-llm", "llm.yaml"),
+    ),
+    "recipes/make_untrained.py": (_sound(*SERVER_GATE, "--output", "out"),),
+    "check-server": (_sound("check-server", SERVER, "--timeout", "3"),),
+}  # fmt: skip
 
 
 def all_scripts() -> list[str]:
@@ -350,6 +353,9 @@ def _own(folder: Path) -> None:
     lines("decisions.jsonl", [{"id": q.id, "score": i % 7 / 7} for i, q in enumerate(asked)])
     grades = (("Paris", True), ("Lyon", False))
     lines("graded.jsonl", [{"id": p, "answers": ["Paris"], "prediction": p, "right": r} for p, r in grades])
+    pairs = dict(zip(CHAT[::2], CHAT[1::2], strict=True))
+    keys = {key[2:].replace("-", "_"): yaml.safe_load(value) for key, value in pairs.items()}
+    (folder / "llm.yaml").write_text(yaml.safe_dump(keys))
     judged = scripts.load("tests/questions/test_outcomes.py").judged
     lines("outcomes.jsonl", [
         judged(id=f"{split}{i}", split=split, question=f"Who wrote {split} book {i}?", dataset=("nq", "squad")[i % 2],

@@ -24,6 +24,7 @@ from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
+from kbtrain.servers import LONGEST_ASKED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,16 +42,20 @@ class ServerCard(UntrainedCard):
     """The content of ``gate.json``; ``base_model`` is the model's name, ``served`` what the server calls it.
 
     ``tokens``: length of a draft; ``top``: number of log-probabilities asked for at each of its tokens. The server may
-    move (``url``) and take another key (``key_env``): no score depends on them.
+    move (``url``), take another key (``key_env``) and be waited for longer (``tries``, ``timeout`` and ``patience`` in
+    seconds): no score depends on them.
     """
 
-    NO_SCORE = UntrainedCard.NO_SCORE | {"url", "key_env"}
+    NO_SCORE = UntrainedCard.NO_SCORE | {"url", "key_env", "tries", "timeout", "patience"}
     kind: Literal["server"] = "server"
     dtype: str = "auto"
     url: str
     served: str
     chat: bool = True
     key_env: str = "OPENAI_API_KEY"
+    tries: int = Field(8, ge=1)
+    timeout: float = Field(600.0, gt=0)
+    patience: float = Field(LONGEST_ASKED, ge=0)
     tokens: int = Field(TOKENS, ge=1, le=64)
     top: int = Field(TOP, ge=2, le=1000)
 
@@ -137,8 +142,12 @@ def connect(card: ServerCard) -> OpenAILLM:
     """The card's server. Raises :class:`UserError` without an answer from there."""
     from kbtrain.llm.base import Sampling
     from kbtrain.llm.openai_llm import OpenAILLM, Server
+    from kbtrain.llm.server_requests import Retry
 
-    server = Server(url=card.url, model=card.served, chat=card.chat, key_env=card.key_env)
+    retry = Retry(tries=card.tries, patience=card.patience)
+    server = Server(
+        url=card.url, model=card.served, chat=card.chat, key_env=card.key_env, timeout=card.timeout, retry=retry
+    )  # fmt: skip
     return OpenAILLM.connect(card.base_model or card.served, Sampling(max_new_tokens=card.tokens), server)
 
 

@@ -224,12 +224,11 @@ def dev_threshold(
     It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
     :class:`UserError` without dev questions.
     """
-    try:
-        return float(json.loads(note.read_text(encoding="utf-8"))["threshold"])
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{at(note)}: broken; delete it and run the same command again") from None
+    if note.exists():
+        noted = jsonl.read_json(note).get("threshold")
+        if not isinstance(noted, int | float):
+            raise UserError(f"{at(note, field='threshold')}: no number; delete the file and run the same command again")
+        return float(noted)
     us = [thought.uncertainty for thought in first_thoughts(dev, begin, thinking)]
     threshold = for_ratio(us, ratio)
     content = {"threshold": threshold, "ratio": ratio, "n_dev": len(us), "uncertainties": us, "key": key}

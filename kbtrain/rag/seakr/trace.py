@@ -123,7 +123,7 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = path.read_bytes().rfind(b"\n") + 1 if path.exists() and note.exists() else 0
         if whole:
-            _same(path, json.loads(note.read_text(encoding="utf-8")), json.loads(wanted))
+            _same(path, jsonl.read_json(note), json.loads(wanted))
             os.truncate(path, whole)  # what follows was being written when the process was killed
         else:
             path.write_text("", encoding="utf-8")

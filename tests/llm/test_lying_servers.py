@@ -1,0 +1,157 @@
+"""Servers that lie (``torture/servers.py``): right answers after all, or one line about the server; no key is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torture import servers
+
+from kbtrain.errors import UserError
+from kbtrain.llm.base import AnswerRequest, Sampling
+from kbtrain.llm.check_server import check_server
+from kbtrain.llm.openai_llm import OpenAILLM, Server
+from kbtrain.llm.server_requests import Retry
+from kbtrain.records import SampleSet
+from kbtrain.retrieval.vectors import Embedder, Embeddings
+
+SLOW = {"a drip of bytes", "a drip of headers", "silence"}  # end by the client's own time alone
+DEAR = {"a body without end", "a compressed body without end"}
+LIES = {lie.name: lie for lie in (*servers.CONTENT, *servers.TRANSPORT)}
+
+
+@pytest.fixture(scope="module")
+def liar() -> Iterator[servers.Liar]:
+    with servers.Liar() as running:
+        yield running
+        running.lies(None)
+        running.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", servers.KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def answers(liar: servers.Liar, question: Any) -> Any:
+    """Answers to two questions; ``patient`` for lies that the client's own time ends, on a busy machine too."""
+
+    def ask(patient: bool = False) -> list[SampleSet]:
+        retry = Retry(tries=40 if patient else 3, first=0.0, longest=0.0, patience=0.0)
+        how = Server(liar.url, "tiny", chat=True, timeout=0.5 if patient else 60.0, retry=retry)
+        llm = OpenAILLM("tiny", None, Sampling(), how)
+        asked = [AnswerRequest(question(name), "llm", None, 3) for name in ("a", "b")]
+        return sorted((made for group in llm.answer(asked) for made in group), key=lambda made: made.question_id)
+
+    return ask
+
+
+@pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in DEAR])
+def test_a_lie_that_nobody_can_believe_changes_no_answer(name: str, liar: servers.Liar, answers: Any) -> None:
+    liar.lies(None)
+    truth = answers()
+    liar.lies(LIES[name], servers.TO["the first question"])
+    try:
+        found = answers(name in SLOW)
+    except UserError as error:  # what passes is asked again; what the user must mend is said
+        assert str(error).startswith(f"server {liar.url}") and servers.KEY not in str(error)
+        assert "status " in str(error), "only a status may end it"
+    else:
+        assert found == truth
+
+
+@pytest.mark.parametrize("lie", servers.CONTENT, ids=lambda lie: lie.name[:20])
+def test_a_lie_about_the_answers_is_kept_whole_or_said(lie: servers.Lie, liar: servers.Liar, answers: Any) -> None:
+    liar.lies(lie, servers.TO["every question"])
+    try:
+        found = answers()
+    except UserError as error:
+        assert str(error).startswith("server") and servers.KEY not in str(error)
+    else:
+        text = json.dumps([[sample.text for sample in made.samples] for made in found], ensure_ascii=False)
+        assert servers.KEY not in text and text.encode() and all(len(made.samples) == 3 for made in found)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"usage": {"prompt_tokens": "x"}}, "does not follow OpenAI's protocol"),
+        ({"usage": {"prompt_tokens": 10**30}}, r"prompt_tokens: 1e\+30"),
+        ({"usage": {"completion_tokens": -1}}, "completion_tokens: -1"),
+        ({"usage": [1]}, "does not follow OpenAI's protocol"),
+    ],
+)
+def test_counts_that_no_reply_can_have_are_refused(
+    wrong: dict[str, Any], told: str, liar: servers.Liar, answers: Any
+) -> None:
+    liar.lies(servers.Lie("counts", lambda handler, reply: handler.say(json.dumps({**reply, **wrong}))))
+    with pytest.raises(UserError, match=told):
+        answers()
+
+
+LISTS = ("a body without end", "is b'[[[[[[[[[[[['", "no HTTP", "a redirection to itself", "no answer at all")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_the_list_of_models_is_bounded_too(name: str, liar: servers.Liar) -> None:
+    liar.lies(LIES[name], servers.TO["the list of models"])
+    for look in (
+        lambda: OpenAILLM.connect("tiny", Sampling(), Server(liar.url, "tiny", chat=True)),
+        lambda: check_server(liar.url),
+    ):
+        try:
+            look()
+        except UserError as error:
+            assert str(error).startswith(f"server {liar.url}")
+
+
+@pytest.mark.parametrize("models", [3, [3], [{"id": [1]}], {"id": "tiny"}, None])
+def test_a_list_of_models_that_is_none_says_nothing_of_the_server(models: Any, liar: servers.Liar) -> None:
+    liar.lies(
+        servers.Lie("models", lambda handler, _: handler.say(json.dumps({"data": models}))),
+        servers.TO["the list of models"],
+    )
+    assert OpenAILLM.connect("tiny", Sampling(), Server(liar.url, "tiny", chat=True)).name == "tiny"
+
+
+def test_a_drip_ends_with_the_time_that_is_set(liar: servers.Liar) -> None:
+    liar.lies(LIES["a drip of bytes"])
+    for look in (
+        lambda: OpenAILLM.connect("tiny", Sampling(), Server(liar.url, "tiny", chat=True, timeout=0.2)),
+        lambda: check_server(liar.url, seconds=0.2),
+    ):
+        with pytest.raises(UserError, match=r"no connection \(no whole answer in time\)"):
+            look()
+
+
+@pytest.mark.parametrize("choices", [[None], [{}], 3, "x", [{"message": 3}], [{"logprobs": {"content": [1]}}]])
+def test_choices_that_are_none_are_one_line_of_check_server(choices: Any, liar: servers.Liar) -> None:
+    liar.lies(
+        servers.Lie("choices", lambda handler, _: handler.say(json.dumps({"choices": choices}))),
+        servers.TO["every question"],
+    )
+    try:
+        check_server(liar.url, "tiny")
+    except UserError as error:
+        assert str(error).startswith("server")
+
+
+@pytest.mark.parametrize("lie", [LIES[name] for name in ("7 choices or vectors", "1 choices or vectors")], ids=str)
+def test_vectors_of_another_number_are_refused(lie: servers.Lie, liar: servers.Liar) -> None:
+    liar.lies(lie)
+    of = Embeddings(server_url=liar.url, server_model="e", server_tries=2, server_timeout=60, server_patience=0)
+
+    async def ask() -> None:
+        embedder = Embedder(of)
+        try:
+            await embedder.vectors(["a", "b"])
+        finally:
+            await embedder.close()
+
+    with pytest.raises(UserError, match="expected 2 embeddings of one length"):
+        asyncio.run(ask())
