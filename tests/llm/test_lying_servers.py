@@ -28,7 +28,6 @@ def liar() -> Iterator[servers.Liar]:
     with servers.Liar() as running:
         yield running
         running.lies(None)
-        running.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def command(script: str, here: Path, argv: Sequence[str] | None = None) -> scrip
 @functools.cache
 def liar() -> servers.Liar:
     """The server of this process: it tells the truth unless it was told to lie."""
-    return servers.Liar()
+    return servers.Liar().__enter__()
 
 
 def readdressed(here: Path, old: str, new: str) -> None:

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from embedding_server import vector
 from model_server import completion
+from support.http_server import LocalServer
 
 from torture.damage import WRONG
 
@@ -241,22 +242,17 @@ TRANSPORT: tuple[Lie, ...] = tuple(
 )  # fmt: skip
 
 
-class Liar(ThreadingHTTPServer):
+class Liar(LocalServer):
     """Tells :attr:`lie` to those requests for which :attr:`to` holds (method, number), and the truth to others."""
 
-    daemon_threads = True
+    path = "/v1"
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.guard, self.over = threading.Lock(), threading.Event()
         self.asked = {"GET": 0, "POST": 0}
         self.lie: Lie | None = None
         self.to: Callable[[str, int], bool] = lambda path, number: True
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
 
     def lies(self, lie: Lie | None, to: Callable[[str, int], bool] = lambda path, number: True) -> None:
         """From now on; what was still told to an earlier client ends."""
