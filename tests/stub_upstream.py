@@ -11,10 +11,10 @@ from typing import Any
 class StubUpstream:
     """In a thread of its own; a context manager.
 
-    ``requests``: (path, headers, body bytes). ``hold``: "nothing", "first" (never a first byte) or "stream" (never more
-    than the first token). ``fail``: connections that are closed without an answer, one a request, while it is above 0.
-    ``die_after``: tokens after which the connection is cut. ``status``: of the answer. ``gone``: set when a client left
-    before its answer was whole.
+    ``requests``: (path, headers, body bytes). ``hold``: "nothing", "first" (never a first byte), "head" (never a token
+    behind status and headers) or "stream" (never more than the first token). ``fail``: connections that are closed
+    without an answer, one a request, while it is above 0. ``die_after``: tokens after which the connection is cut.
+    ``status``: of the answer. ``gone``: set when a client left before its answer was whole.
     """
 
     def __init__(self, tokens: int = 5, pause: float = 0.0) -> None:
@@ -103,6 +103,8 @@ class StubUpstream:
             b"HTTP/1.1 200 OK\r\nserver: stub/1.0\r\ncontent-type: text/event-stream\r\nx-kbtrain-retrieved: 7\r\n"
             + extra.encode() + b"transfer-encoding: chunked\r\n\r\n"
         )  # fmt: skip
+        if self.hold == "head":
+            await asyncio.sleep(3600)
         for i in range(self.tokens):
             part = self.part(i, body)
             writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
