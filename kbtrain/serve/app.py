@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
+import yaml
 from starlette.routing import Route, Router
 
 from kbtrain.records import TurnExample
@@ -40,6 +44,7 @@ def application(service: Service) -> Router:
         route("/health", "GET", health_route),
         route("/ready", "GET", ready_route),
         route("/metrics", "GET", metrics_route),
+        route("/openapi.json", "GET", openapi_route),
     ]
     return Router(routes=routes, redirect_slashes=False)
 
@@ -156,3 +161,15 @@ async def metrics_route(service: Service, exchange: Exchange) -> None:
         service.metrics.spent.labels(what).set(count)
     kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
     await exchange.reply(200, service.metrics.text(), kind)
+
+
+async def openapi_route(service: Service, exchange: Exchange) -> None:
+    """The document of what the routes take and answer."""
+    await exchange.reply(200, openapi())
+
+
+@functools.cache
+def openapi() -> bytes:
+    """The document as JSON; it is written as YAML."""
+    text = resources.files("kbtrain.serve").joinpath("openapi.yaml").read_text(encoding="utf-8")
+    return json.dumps(yaml.safe_load(text), ensure_ascii=False).encode()

@@ -82,7 +82,10 @@ def _checked(messages: Any, most: int) -> list[dict[str, Any]]:
         for part in content if isinstance(content, list) else ():
             if not isinstance(part, dict):
                 raise _bad(f"message {place}: field 'content': each part is an object")
-            if part.get("type") in {"text", "input_text"} and not isinstance(part.get("text"), str):
+            kind = part.get("type")
+            if kind is not None and not isinstance(kind, str):
+                raise _bad(f"message {place}: field 'content': the type of a part is text")
+            if kind in {"text", "input_text"} and not isinstance(part.get("text"), str):
                 raise _bad(f"message {place}: field 'content': a text part has no text")
     return messages
 

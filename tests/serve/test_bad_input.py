@@ -137,6 +137,19 @@ def test_every_route_says_what_is_wrong_with_a_body(proxy, path, body):
     assert reply.json["error"]["type"] == "invalid_request_error" and reply.error
 
 
+def test_a_question_of_which_the_tokenizer_leaves_nothing_is_scored(proxy):
+    made = proxy.post("/v1/gate", {"questions": ["\x86", KNOWN, "\ue0b6"]})
+    assert made.status == 200 and len(made.json["decisions"]) == 3
+
+
+@pytest.mark.parametrize("kind", [[], {}, 3], ids=str)
+def test_the_type_of_a_part_is_text(proxy, kind):
+    messages = [{"role": "user", "content": [{"type": kind, "text": KNOWN}]}]
+    for path, field in (("/v1/chat/completions", "messages"), ("/v1/gate", "messages"), ("/v1/decisions", "input")):
+        reply = proxy.post(path, {"questions": [PREDICATE], field: messages} if field == "input" else {field: messages})
+        assert reply.status == 400 and "the type of a part is text" in reply.error
+
+
 @pytest.mark.parametrize(
     ("path", "body", "headers", "says"),
     [

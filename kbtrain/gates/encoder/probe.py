@@ -58,7 +58,8 @@ class ProbeInput:
         """Token ids, special tokens among them."""
         texts = [e.question if isinstance(e, GateExample) else e.context[-1].text for e in examples]
         ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self.max_length)["input_ids"]
-        return ids
+        nothing = self.tokenizer.unk_token_id or self.tokenizer.pad_token_id or 0  # some tokenizers drop all of a text
+        return [row or [nothing] for row in ids]
 
     def state(self, examples: Sequence[Example]) -> list[dict[str, float]]:
         """Features of the dialogue so far, none where they are not read. Raises :class:`UserError` for questions."""

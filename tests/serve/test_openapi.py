@@ -1,0 +1,94 @@
+"""The OpenAPI document is of these routes, and no request that schemathesis makes of it is a fault of the server."""
+
+import json
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from serve_support import serving
+from stub_upstream import StubUpstream
+
+from kbtrain.serve.app import application, openapi
+from kbtrain.serve.chat import ROLES
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.policy import KNOWN
+from kbtrain.serve.wire import INSTRUCTIONS, MOST_QUESTIONS
+
+DOCUMENT = json.loads(openapi())
+OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
+KEY = "0123456789abcdef"
+
+
+class Textual(StubUpstream):
+    """Streams text, as the document says of models."""
+
+    def part(self, i, body):
+        return b'data: {"i": %d}\n\n' % i
+
+
+@pytest.fixture(scope="module")
+def server(gate, tmp_path_factory):
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    keys.write_text(KEY)
+    with (
+        Textual() as stub,
+        serving(gate, upstream=stub.url, search="serve_support:echo", keys=keys) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def schema(server):
+    schemathesis = pytest.importorskip("schemathesis")
+    return schemathesis.openapi.from_dict(DOCUMENT)
+
+
+def test_the_document_names_every_route_and_is_served(server):
+    reply = server.get("/openapi.json", {"authorization": f"Bearer {KEY}"})
+    assert reply.json == DOCUMENT
+    routes = {(route.path, (route.methods - {"HEAD"}).pop().lower()) for route in application(server.service).routes}
+    assert set(OPERATIONS) == routes
+
+
+def test_limits_and_words_of_the_document_are_the_server_s():
+    config, parts = ServeConfig(gate="g"), DOCUMENT["components"]
+    assert {name.removeprefix("x-kbtrain-") for name in (p["name"] for p in parts["parameters"].values())} == set(KNOWN)
+    messages = parts["schemas"]["messages"]
+    assert messages["maxItems"] == config.max_messages and set(messages["items"]["properties"]["role"]["enum"]) == ROLES
+    assert parts["schemas"]["words"]["maxLength"] == config.max_question_chars
+    body = {path: body_of(path) for path in ("/v1/gate", "/v1/decisions", "/v1/systemone")}
+    assert body["/v1/gate"]["properties"]["questions"]["maxItems"] == config.queue
+    questions = body["/v1/decisions"]["properties"]["questions"]
+    assert questions["maxItems"] == MOST_QUESTIONS
+    assert questions["items"]["properties"]["instructions"]["const"] == INSTRUCTIONS
+
+
+def body_of(path):
+    return DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+
+
+@pytest.mark.parametrize("wanted", ["positive", "negative"])
+@pytest.mark.parametrize("path, method", OPERATIONS, ids=[path for path, _ in OPERATIONS])
+def test_no_request_of_the_document_s_kind_or_against_it_is_a_fault(server, schema, path, method, wanted):
+    from schemathesis import GenerationMode
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )  # fmt: skip
+
+    operation, mode = schema[path][method.upper()], GenerationMode(wanted)
+    if wanted == "negative" and not (operation.body or operation.headers):
+        pytest.skip("nothing to spoil")
+    checks = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+    @settings(max_examples=3, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case):
+        reply = case.call_and_validate(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}, checks=checks)
+        assert reply.status_code < 500
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own dependencies
+        check()
