@@ -15,8 +15,10 @@ Examples:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -27,11 +29,12 @@ from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_t
 from kbtrain.evaluation.run_folder import read_scores, stored_scores
 from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
+from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.provenance import file_sha256
-from kbtrain.records import Outcome
+from kbtrain.records import Outcome, Question
 
 
 class CalibrateConfig(Config):
@@ -56,13 +59,13 @@ def main(config: CalibrateConfig) -> None:
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
     outcomes = list(jsonl.read(Outcome, config.run / "outcomes.jsonl"))
     if not config.check:
-        note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path)
+        note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
         new = [scores[o.question_id] for o in outcomes if o.split == "test" and o.question_id in scores]
     noted = read_gate_json(folder).get("thresholds", {}).get(name, {})
-    noted = noted.get("evidence", {}).get("dev_scores")
+    noted = Threshold.model_validate(noted).dev_scores if noted else []
     if not noted:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
     print(shift(noted, new).line(config.gate) if new else f"{config.gate}: no new scores to compare")
@@ -82,7 +85,16 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
     return source.folder, source.name
 
 
-def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path) -> None:
+def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Numbers of the dev questions, by which ``kbtrain serve`` sees that others are asked; empty for dialogues."""
+    path = config.run / "questions.jsonl"
+    if not path.exists():
+        return {}
+    dev = {outcome.question_id for outcome in outcomes if outcome.split == "dev"}
+    return {"questions": dev_questions([q.text for q in jsonl.read(Question, path) if q.id in dev])}
+
+
+def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:
     """Choose the threshold, write it with its evidence, say what it does."""
     scale = scale_of(folder, name)
     if scale is not None and config.goal == "given" and config.threshold is not None:
@@ -97,6 +109,7 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
         dev_file_sha256=hashes[scores.name],
         n_dev=len(dev.scores),
         evidence=chosen.evidence | {"sha256": hashes} | ends,
+        dev=asked_on_dev(config, outcomes),
     )
     noted = note_calibrated(folder, name, entry, config.replace)
     print(f"{config.gate}: {chosen.line()} -> {folder}")

@@ -105,7 +105,8 @@ def main(config: EndToEndConfig) -> None:
     save(out, results)
     for path in (outcomes, out):
         write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=files, started=started)
-    noted = note_thresholds(config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds)
+    texts = [question.text for question in dev.questions]
+    noted = note_thresholds(config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, texts)
     print(text_summary(results, [*folder.notes, *noted]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")

@@ -53,6 +53,7 @@ class Threshold(BaseModel):
     """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions.
 
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution.
+    ``dev``: ``scores`` and ``questions`` (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,6 +62,17 @@ class Threshold(BaseModel):
     dev_file_sha256: str
     n_dev: int
     evidence: dict[str, Any] = {}
+    dev: dict[str, Any] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return {name: value for name, value in fields.items() if name != "dev" or value}
+
+    @property
+    def dev_scores(self) -> list[float]:
+        """Scores of the dev questions; empty where none are kept."""
+        return self.dev.get("scores") or self.evidence.get("dev_scores") or []
 
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""

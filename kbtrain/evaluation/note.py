@@ -14,7 +14,9 @@ from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import StoredScores
 from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note, source_of
+from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.metrics.calibration import kept_scores
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Outcome
 
@@ -58,12 +60,15 @@ def note_thresholds(
     results: Sequence[GateResult],
     settings: Settings,
     replacing: bool,
+    questions: Sequence[str] = (),
 ) -> list[str]:
     """Note the threshold of every gate that its score file names, in that gate's folder; what was done, in lines.
 
-    A calibrated threshold stays unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
+    ``questions``: texts of the dev questions, of which numbers are kept beside the scores. A calibrated threshold stays
+    unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
     """
     inputs, lines, noted = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
+    asked = {"questions": dev_questions(questions)} if questions else {}
     chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
         source, gate = found.get(result.gate), inputs[result.gate]
@@ -73,7 +78,7 @@ def note_thresholds(
         if reason:
             lines.append(f"{result.gate}: its threshold is not noted, {reason}")
             continue
-        done = note(source.folder, source.name, _threshold(run, result, gate, dev, settings), replacing)
+        done = note(source.folder, source.name, _threshold(run, result, gate, dev, settings, asked), replacing)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:
@@ -81,8 +86,16 @@ def note_thresholds(
     return [*lines, *(f"thresholds noted in {folder}: {', '.join(names)}" for folder, names in noted.items())]
 
 
-def _threshold(run: Path, result: GateResult, gate: GateInput, dev: Sequence[Outcome], settings: Settings) -> Threshold:
+def _threshold(
+    run: Path,
+    result: GateResult,
+    gate: GateInput,
+    dev: Sequence[Outcome],
+    settings: Settings,
+    asked: Mapping[str, object],
+) -> Threshold:
     hashed = file_sha256(run / "examples" / "dev.jsonl")
+    seen = {"scores": kept_scores(gate.dev), **asked} if len(gate.dev) else {}
     if result.threshold_rule == "max_loss":
         goal = CalibrationGoal("max_loss", max_loss=settings.max_loss, delta=settings.delta)
         found = calibrate(dev_table(gate, dev, settings.kind), goal, gate.floor)
@@ -92,6 +105,8 @@ def _threshold(run: Path, result: GateResult, gate: GateInput, dev: Sequence[Out
             dev_file_sha256=hashed,
             n_dev=result.n_dev,
             evidence=found.evidence,
+            dev=dict(asked),
         )
     value = result.threshold if result.threshold is not None else 0.0
-    return Threshold(threshold=value, rule=str(result.threshold_rule), dev_file_sha256=hashed, n_dev=result.n_dev)
+    rule = str(result.threshold_rule)
+    return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=seen)

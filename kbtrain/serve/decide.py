@@ -8,12 +8,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
+from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
@@ -43,7 +45,7 @@ class LoadedGate:
     """An open gate with its fingerprint: 12 hex digits of all that its scores depend on.
 
     ``dev_scores``: rising scores of the dev questions, or of the traffic, that its threshold was chosen on; empty where
-    none are noted.
+    none are noted. ``dev_questions``: what is kept of these questions (:mod:`kbtrain.gates.question_shift`).
     """
 
     def __init__(self, gate: Gate, fingerprint: str) -> None:
@@ -52,9 +54,12 @@ class LoadedGate:
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.name = f"{gate.name}@{fingerprint}"
         chosen = gate.card.thresholds.get(gate.name) if gate.card else None
-        evidence = chosen.evidence if chosen else {}
-        seen = evidence.get("traffic", {}).get("scores") or evidence.get("dev_scores") or ()
-        self.dev_scores: list[float] = sorted(seen)
+        traffic = chosen.evidence.get("traffic", {}) if chosen else {}
+        self.dev_scores: list[float] = sorted(traffic.get("scores") or (chosen.dev_scores if chosen else ()))
+        self.dev_questions: dict[str, Any] = {}
+        if chosen and "questions" in chosen.dev:
+            self.dev_questions = chosen.dev["questions"] | traffic.get("questions", {})
+        self.vocabulary = vocabulary_of(self.dev_questions)
 
     @classmethod
     def open(cls, folder: Path, key: str | None, dtype: str, device: str) -> LoadedGate:
@@ -98,13 +103,17 @@ class Scored:
 
 
 class Decider:
-    """A gate behind its worker. Raises :class:`UserError` for a gate without a threshold, unless one is given."""
+    """A gate behind its worker. Raises :class:`UserError` for a gate without a threshold, unless one is given.
+
+    ``prepare`` is called with each gate that is opened again, before it is in place.
+    """
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.loaded = self._open()
         self.worker: GateWorker[Scored] = GateWorker(self._score, config.batch, config.batch_ms / 1000, config.queue)
         self._reloading = threading.Lock()
+        self.prepare: Callable[[LoadedGate], None] = lambda loaded: None
 
     def _open(self) -> LoadedGate:
         c = self.config
@@ -179,6 +188,7 @@ class Decider:
         with self._reloading:
             try:
                 loaded = self._open()
+                self.prepare(loaded)
             except UserError as error:
                 logger.error("reload: %s; %s goes on", error, self.loaded.name)
                 return

@@ -55,7 +55,7 @@ def chat_with(
 ) -> dict[str, Any]:
     """The request with the passages in it; the same object if there is nothing to change. ``own``: the gate's."""
     messages = list(body["messages"])
-    if _whole(rule, own):
+    if asks_whole(rule, own):
         messages[-1] = _replaced(messages[-1], whole_prompt(query, evidence, own))
         if own is not None and own.system is not None:
             kept = messages[1:] if messages[0]["role"] in {"system", "developer"} else messages
@@ -75,7 +75,7 @@ def completion_with(
     body: dict[str, Any], query: str, evidence: str | None, rule: PromptRule, own: OwnPrompts | None = None
 ) -> dict[str, Any]:
     """As :func:`chat_with`, of a request with one ``prompt``."""
-    if _whole(rule, own):
+    if asks_whole(rule, own):
         system = None if own is None else own.system
         return {**body, "prompt": render_chat(None, whole_prompt(query, evidence, own), system)}
     if evidence is None:
@@ -83,7 +83,8 @@ def completion_with(
     return {**body, "prompt": background(evidence, language_of(query)) + body["prompt"]}
 
 
-def _whole(rule: PromptRule, own: OwnPrompts | None) -> bool:
+def asks_whole(rule: PromptRule, own: OwnPrompts | None) -> bool:
+    """True if requests are asked with the whole prompts that the gate's labels were made with."""
     return rule == "trained" or (rule == "auto" and own is not None)
 
 

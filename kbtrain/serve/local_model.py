@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,8 +30,12 @@ from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import text
 from kbtrain.serve.exchange import Header, place_of
+from kbtrain.serve.kept_prefill import KeptPrefills
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.serve.upstream import UpstreamReply
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
 
 MOST_WAITING = 32
 DEFAULT_TOKENS = 512
@@ -43,9 +47,14 @@ class _Stopped(Exception):
 
 
 class _TokenSampler(BatchSampler):
-    """Tells of each token as it is drawn; ends an answer at a stop string."""
+    """Tells of each token as it is drawn; ends an answer at a stop string. ``kept``: prefills that are there."""
 
     told: Callable[[Row], bool]
+    kept: KeptPrefills | None = None
+
+    def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
+        found = None if self.kept is None else self.kept.take(prompts[0])
+        return super()._prefill(prompts, room) if found is None else found
 
     def after_draw(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
         """As in the base class."""
@@ -77,7 +86,11 @@ class _Job:
 
 
 class LocalModel:
-    """Implements :class:`~kbtrain.serve.upstream.Upstream`."""
+    """Implements :class:`~kbtrain.serve.upstream.Upstream`. ``sampler``: of one answer; ``kept``: prompts that a gate
+    has been through already.
+    """
+
+    kept: KeptPrefills | None = None
 
     def __init__(self, name: str, dtype: str = "auto", device: str = "auto") -> None:
         self.name = name
@@ -85,7 +98,7 @@ class LocalModel:
         config = self.model.config.get_text_config()
         self.room = int(getattr(config, "max_position_embeddings", None) or 2048)
         shared = prefix_problem(self.model, self.room) is None
-        self._sampler = _TokenSampler(self.model, self.tokenizer, Sampling(stop=()), shared)
+        self.sampler = _TokenSampler(self.model, self.tokenizer, Sampling(stop=()), shared)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._waiting = 0
         self._numbers = itertools.count(1)
@@ -142,8 +155,8 @@ class LocalModel:
 
     def _draw(self, job: _Job) -> Sample:
         request, said = job.request, ""
-        sampler: _TokenSampler = copy.copy(self._sampler)
-        sampler.sampling = request.sampling
+        sampler: _TokenSampler = copy.copy(self.sampler)
+        sampler.sampling, sampler.kept = request.sampling, self.kept
         held = max((len(one) - 1 for one in request.stop), default=0)
 
         def told(row: Row) -> bool:

@@ -39,6 +39,14 @@ class Metrics:
             "kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"], registry=registry
         )
         self.shift = Gauge("kbtrain_score_shift_p", "p-value of recent scores distributed as on dev", registry=registry)
+        self.question_shift = Gauge(
+            "kbtrain_question_shift_p",
+            "p-value of recent questions being of dev's kind",
+            registry=registry,
+        )
+        self.prefills = Counter(
+            "kbtrain_prefills_kept", "Answers that went on from the gate's own pass over the prompt", registry=registry
+        )
         self.log_lost = Counter("kbtrain_log_lost", "Decisions that the log had no room for", registry=registry)
 
     def text(self) -> bytes:

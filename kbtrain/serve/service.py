@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from kbtrain.metrics.calibration import shift
+from prometheus_client import Gauge
+
+from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_shift
+from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, Decision
+from kbtrain.serve.decide import Decider, Decision, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
+from kbtrain.serve.inject import asks_whole
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.search import Search, open_search
@@ -40,6 +44,7 @@ class Course:
     search_seconds: float | None = None
     hits: tuple[Hit, ...] = ()
     query: str | None = None
+    asked: Asked | None = None  # numbers of the question
     began: float = field(default_factory=time.perf_counter)
 
     def headers(self, gate: str, debug: bool) -> dict[str, str]:
@@ -78,20 +83,34 @@ class Service:
         self.decider.warm_up()
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
+        self._keep_prefills(self.decider.loaded)
+        self.decider.prepare = self._keep_prefills
         self.log = None if config.log is None else DecisionLog(config.log, config.log_max_mb, config.log_keep)
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
         self._recent: deque[float] = deque(maxlen=RECENT)
+        self._asked: deque[Asked] = deque(maxlen=RECENT)
         self._decided = 0
 
     def _upstream(self) -> Upstream | None:
         if self.config.upstream is not None:
             return HttpUpstream(self.config, self.metrics)
         if self.config.model is not None:
+            from kbtrain.serve.kept_prefill import dtype_for
             from kbtrain.serve.local_model import LocalModel
 
-            return LocalModel(self.config.model)
+            return LocalModel(self.config.model, dtype_for(self.decider.loaded.gate, self.config.model))
         return None
+
+    def _keep_prefills(self, loaded: LoadedGate) -> None:
+        """Let a probe of the model in this process, asked with its own prompt, share its pass with the answer."""
+        if self.config.model is not None and asks_whole(self.config.prompt, loaded.own):
+            from kbtrain.serve.kept_prefill import keep_prefills
+            from kbtrain.serve.local_model import LocalModel
+
+            assert isinstance(self.upstream, LocalModel)
+            model = self.upstream
+            model.kept = keep_prefills(loaded.gate, model.name, model.sampler, self.metrics.prefills.inc)
 
     async def decisions(
         self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None
@@ -131,17 +150,26 @@ class Service:
         if d is not None:
             m.score.observe(d.score)
             self._recent.append(d.score)
+            if course.query is not None:
+                course.asked = asked(course.query, self.decider.loaded.vocabulary)
+                self._asked.append(course.asked)
             self._decided += 1
-            if self._decided % RECENT == 0 and self.decider.loaded.dev_scores:
-                asyncio.get_running_loop().run_in_executor(None, self._compare, list(self._recent))
+            if self._decided % RECENT == 0:
+                recent = list(self._recent), list(self._asked)
+                asyncio.get_running_loop().run_in_executor(None, self._compare, *recent)
 
-    def _compare(self, scores: Sequence[float]) -> None:
-        """Warn of recent scores that are distributed otherwise than those on dev."""
-        loaded = self.decider.loaded
-        found = shift(loaded.dev_scores, scores)
-        self.metrics.shift.set(found.p_value)
-        if found.alarming:
-            logger.warning("%s", found.line(loaded.gate.name))
+    def _compare(self, scores: Sequence[float], questions: Sequence[Asked]) -> None:
+        """Warn of recent scores that are distributed otherwise than those on dev, and of questions of another kind."""
+        loaded, m = self.decider.loaded, self.metrics
+        found: list[tuple[Shift | QuestionShift, Gauge]] = []
+        if loaded.dev_scores:
+            found.append((shift(loaded.dev_scores, scores), m.shift))
+        if loaded.dev_questions and questions:
+            found.append((question_shift(loaded.dev_questions, questions), m.question_shift))
+        for one, gauge in found:
+            gauge.set(one.p_value)
+            if one.alarming:
+                logger.warning("%s", one.line(loaded.gate.name))
 
     def _write(self, course: Course, outcome: str, status: int) -> None:
         if self.log is None:
@@ -162,6 +190,7 @@ class Service:
             "outcome": outcome,
             "status": status,
             "mode": "shadow" if self.config.shadow else "act",
+            "asked": course.asked,
         }
         if not self.log.write(row, course.query, self.config.log_text):
             self.metrics.log_lost.inc()

@@ -19,6 +19,7 @@ import numpy as np
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import handle
+from kbtrain.gates.question_shift import Asked, question_shift, summed
 from kbtrain.gates.registry import kind_of, read_card
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.thresholds import Dev, choose
@@ -30,10 +31,13 @@ LEAST = 50  # scores: fewer say little about a share
 
 @dataclass(frozen=True)
 class Traffic:
-    """Scores of one gate in a log, in their order; ``others``: rows of other gates, ``ungated``: rows without one."""
+    """Scores of one gate in a log, in their order; ``asked``: numbers of the questions, as far as the rows have them;
+    ``others``: rows of other gates, ``ungated``: rows without one.
+    """
 
     gate: str
     scores: tuple[float, ...]
+    asked: tuple[Asked, ...]
     first: float
     last: float
     others: int
@@ -50,7 +54,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     mark = f"@{fingerprint(folder)}"
     own = kind_of(folder)[1].names(read_card(folder))
     names = {f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}")}
-    scores: dict[str, list[tuple[float, float]]] = {}
+    scores: dict[str, list[tuple[float, float, Asked | None]]] = {}
     others = ungated = 0
     for row in read_log(log):
         score, name = row.get("score"), row.get("gate")
@@ -59,7 +63,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
         elif name not in names or not math.isfinite(score):
             others += 1
         else:
-            scores.setdefault(name, []).append((float(score), float(row.get("time") or 0)))
+            scores.setdefault(name, []).append((float(score), float(row.get("time") or 0), row.get("asked")))
     if len(scores) > 1:
         raise UserError(f"{log}: scores of {', '.join(sorted(scores))}; choose one: --key")
     found = next(iter(scores.values()), [])
@@ -68,9 +72,10 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
             f"{log}: {len(found)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
             f"least {LEAST} are needed"
         )
-    times = [moment for _, moment in found]
+    times = [moment for _, moment, _ in found]
     gate = next(iter(scores)).removesuffix(mark)
-    return Traffic(gate, tuple(score for score, _ in found), min(times), max(times), others, ungated)
+    asked = tuple(one for _, _, one in found if isinstance(one, dict) and {"kind", "words"} <= set(one))
+    return Traffic(gate, tuple(score for score, _, _ in found), asked, min(times), max(times), others, ungated)
 
 
 def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = None, check: bool = False) -> list[str]:
@@ -85,9 +90,11 @@ def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = N
         f"{traffic.gate}: {len(traffic.scores)} scores of {days:.1f} days; left out: {traffic.others} of other gates, "
         f"{traffic.ungated} ungated"
     ]
-    before = noted.get("evidence", {}).get("dev_scores")
-    if before:
-        lines.append(shift(before, traffic.scores).line(traffic.gate))
+    before = Threshold.model_validate(noted) if noted else None
+    if before and before.dev_scores:
+        lines.append(shift(before.dev_scores, traffic.scores).line(traffic.gate))
+    if before and "questions" in before.dev and traffic.asked:
+        lines.append(question_shift(before.dev["questions"], traffic.asked).line(traffic.gate))
     if noted:
         share = float(np.mean(np.array(traffic.scores) > noted["threshold"]))
         lines.append(
@@ -111,12 +118,15 @@ def threshold_of(scores: Sequence[float], ratio: float) -> float:
 def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, noted: dict[str, Any]) -> None:
     """Beside what dev said, which stays: accuracies there belong to the threshold that was chosen there."""
     day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
-    seen = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
+    seen: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
+    if traffic.asked:
+        seen["questions"] = summed(traffic.asked)
     entry = Threshold(
         threshold=chosen,
         rule=f"ratio {ratio:g} of logged traffic",
         dev_file_sha256=file_sha256(log),
         n_dev=len(traffic.scores),
         evidence={**noted.get("evidence", {}), "traffic": seen},
+        dev=noted.get("dev", {}),
     )
     set_threshold(folder, traffic.gate, entry)

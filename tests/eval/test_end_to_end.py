@@ -269,6 +269,8 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
     assert noted["kbm_benefit"].threshold == gates["kbm_benefit"]["threshold"]
     assert (noted["kbm_benefit"].rule, noted["kbm_benefit"].n_dev) == ("best_accuracy", 80)
     assert noted["kbm_benefit"].dev_file_sha256 == file_sha256(run_folder / "examples" / "dev.jsonl")
+    kept = noted["kbm_benefit"].dev
+    assert len(kept["scores"]) == kept["questions"]["n"] == 80  # by which a server sees that traffic is of another kind
     assert document["meta"]["gate"]["base_model"] == "made-up"
     readme = (run_folder / "kbm" / "README.md").read_text()
     lines = "\n".join(noted[name].line(name) for name in ("kbm_mastery", "kbm_benefit"))

@@ -9,7 +9,8 @@ from serve_support import KNOWN, NEEDS, serving
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import read_gate_json
+from kbtrain.gate_folder import CARD, read_gate_json
+from kbtrain.gates.question_shift import dev_questions
 from kbtrain.serve.decision_log import DecisionLog, read_log
 from kbtrain.serve.traffic import calibrate_traffic, fingerprint, threshold_of
 
@@ -109,3 +110,36 @@ def test_scores_that_shift_away_from_dev_are_said_and_measured(gate, caplog):
         while server.metric("kbtrain_score_shift_p") == 0 and "warning: scores" not in caplog.text:
             pass
     assert "distributed otherwise than on the" in caplog.text
+
+
+def test_questions_of_another_kind_are_said_measured_and_found_in_a_log_without_texts(folder, tmp_path, caplog, capsys):
+    from kbtrain.serve import service
+
+    data = json.loads((folder / CARD).read_text())
+    dev = [f"Tell me about the {what} {i}" for i in range(60) for what in ("museum", "theatre")]
+    data["thresholds"]["encoder_probe"]["dev"] = {"questions": dev_questions(dev)}
+    (folder / CARD).write_text(json.dumps(data))
+    log, p = tmp_path / "log.jsonl", "kbtrain_question_shift_p"
+    with serving(folder, log=log, batch=250) as server:
+        loaded = server.service.decider.loaded.name
+        for _ in range(service.RECENT // 250):
+            server.post("/v1/gate", {"questions": (dev * 3)[:250]})
+        while server.metric(p) == 0:
+            pass
+        assert server.metric(p) > 0.01 and "another kind" not in caplog.text
+        for _ in range(service.RECENT // 250):
+            server.post("/v1/gate", {"questions": ["Why was the treaty of 1648 signed by so many envoys?"] * 250})
+        while "another kind" not in caplog.text:
+            pass
+        assert server.metric(p) < 0.01
+    rows = list(read_log(log))
+    assert rows[0]["asked"]["kind"] == "other" and rows[-1]["asked"]["kind"] == "why"
+    assert "treaty" not in log.read_text() and "museum" not in log.read_text()
+    assert main(["calibrate", str(folder), "--log", str(log), "--check"]) == 0
+    assert "warning: 1000 new questions are of another kind than the 120 dev questions" in capsys.readouterr().out
+    assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0.3"]) == 0
+    noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
+    assert noted["dev"]["questions"]["n"] == 120 and noted["evidence"]["traffic"]["questions"]["n"] == 1000
+    with serving(folder) as server:  # compared with the traffic that the threshold is about
+        reopened = server.service.decider.loaded
+        assert reopened.name == loaded and reopened.dev_questions["n"] == 1000 and reopened.vocabulary
