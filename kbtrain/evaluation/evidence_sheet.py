@@ -5,8 +5,6 @@ What takes minutes is kept in a folder, each under a name that changes with what
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbtrain.evaluation import evidence as ev
-from kbtrain.files import replacing
+from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from kbtrain.arrays import Floats
     from kbtrain.gates.features.additive import Row
 
+MAX_LENGTH = 128  # tokens of a question that the encoder reads
 STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly the same
 
 
@@ -57,16 +56,17 @@ def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path) 
     rows = list(read_judged(path))
     asked = [example(row.question, None) for row in rows]
     sets = [row.question.dataset for row in rows]
-    fits = {"data_set": ev.of_set(sets), "features": ev.of_features(_features(corpus, folder, asked))}
-    fits["encoder"] = ev.of_vectors([_embedded(encoder, folder, asked)])
-    fits["reader"] = ev.of_vectors(_states(reader, folder, asked))
+    fits = {"data_set": ev.of_set(sets), "features": ev.of_features(corpus_features(corpus, folder, asked))}
+    fits["encoder"] = ev.of_vectors([kept_embeddings(encoder, folder, [one.question for one in asked], MAX_LENGTH)])
+    fits["reader"] = ev.of_vectors(reader_states(reader, folder, asked))
     fits["reader_by_set"] = ev.per_set(fits["reader"], sets)
     fits["features_by_set"] = ev.per_set(fits["features"], sets)
     places = {part: [i for i, row in enumerate(rows) if row.question.split == part] for part in ("train", "test")}
     return Sheet(rows, places["train"], places["test"], sets, fits)
 
 
-def _features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[Row]:
+def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[Row]:
+    """Form and words' frequencies of each question, as the gate ``features`` reads them; the index is kept in the folder."""
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import feature_rows
     from kbtrain.retrieval.bm25 import build_index
@@ -79,25 +79,7 @@ def _features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[
     return feature_rows(Frequencies.of_index(index), asked, after_search=False)
 
 
-def _embedded(encoder: str, folder: Path, asked: Sequence[GateExample]) -> NDArray[np.float32]:
-    """(questions, d): embeddings by a pretrained encoder as it is."""
-    from kbtrain.gates.encoder.probe import ProbeInput, embeddings
-    from kbtrain.models.adapters import base_fingerprint
-    from kbtrain.models.encoders import open_body
-
-    facts = [base_fingerprint(encoder), *(one.question for one in asked)]
-    made_of = hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()
-    kept = folder / f"encoder-{made_of[:12]}.npy"
-    if not kept.exists():
-        body, tokenizer = open_body(encoder, "fp32", "cpu")
-        made = embeddings(body, ProbeInput(tokenizer, 128), asked).astype(np.float32)
-        with replacing(kept) as partial, partial.open("wb") as file:
-            np.save(file, made)
-    found: NDArray[np.float32] = np.load(kept)
-    return found
-
-
-def _states(reader: str, folder: Path, asked: Sequence[GateExample]) -> list[NDArray[np.float32]]:
+def reader_states(reader: str, folder: Path, asked: Sequence[GateExample]) -> list[NDArray[np.float32]]:
     """(questions, d) of each layer that is tried, under the reader's own prompt of the question."""
     from kbtrain.gates.probe.gate import Reader, state_facts
     from kbtrain.gates.probe.states import StateStore, prompt_key

@@ -62,6 +62,32 @@ def text(value: Mapping[str, float] | None) -> str:
     return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
 
 
+def closed_book_markdown(document: Mapping[str, Any]) -> str:
+    """AUROC of "wrong" of every gate for each model's answers, then for all of them together."""
+    parts = {**document["models"], "all models": document["pooled"]}
+    gates = list(document["pooled"]["gates"])
+    lines = [
+        "| answers of | wrong | " + " | ".join(f"`{gate}`" for gate in gates) + " |",
+        "|---" * (len(gates) + 2) + "|",
+    ]
+    for name, part in parts.items():
+        cells = [rounded(part["gates"][gate]["all"]) for gate in gates]
+        lines.append(f"| {name} | {part['wrong']:.3f} | " + " | ".join(cells) + " |")
+    lines += ["", "Without answers whose verdict is not clear:", ""]
+    lines += ["| answers of | left out | `stack` | `own confidence` |", "|---|---|---|---|"]
+    for name, part in parts.items():
+        cells = [rounded(part["gates"][gate]["clear"]) for gate in ("stack", "own confidence")]
+        lines.append(f"| {name} | {part['doubtful']} | " + " | ".join(cells) + " |")
+    above = document["pooled"]["gates"]["stack"]["minus"]
+    lines += ["", "All models, `stack` minus: " + "; ".join(f"`{gate}` {text(value)}" for gate, value in above.items())]
+    return "\n".join(lines) + "\n"
+
+
+def rounded(value: Mapping[str, float]) -> str:
+    """A share with its interval."""
+    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+
 def learning_figure(points: Sequence[Mapping[str, Any]]) -> str:
     made, axes = new_figure(6.4, 3.4)
     for colour, gate in zip(("grey", "blue", "orange"), ("data_set", "features", "reader"), strict=True):

@@ -158,10 +158,38 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
     ),
     "eval/classify.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
+    "eval/closed_book.py": _sound(
+        "--path",
+        "songs.jsonl",
+        "--corpus",
+        "qa/passages.jsonl",
+        "--reader",
+        "null",
+        "--encoder",
+        "bert",
+        "--out",
+        "out",
+    ),
     "eval/compare.py": _sound("--runs", "[qa, qa3]", "--out", "compared.html", after=("eval/end_to_end.py", "second")),
     "eval/compare_scores.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
     "eval/cost.py": _sound(
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
+    ),
+    "eval/cross_validate.py": _sound(
+        "--turns",
+        "turns/turns.jsonl",
+        "--encoder",
+        "bert",
+        "--repeats",
+        "1",
+        "--folds",
+        "2",
+        "--inner",
+        "2",
+        "--sizes",
+        "[12]",
+        "--out",
+        "out",
     ),
     "eval/dialogue.py": _sound(
         "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "100"
@@ -356,7 +384,12 @@ def _own(folder: Path) -> None:
     pairs = dict(zip(CHAT[::2], CHAT[1::2], strict=True))
     keys = {key[2:].replace("-", "_"): yaml.safe_load(value) for key, value in pairs.items()}
     (folder / "llm.yaml").write_text(yaml.safe_dump(keys))
-    judged = scripts.load("tests/questions/test_outcomes.py").judged
+    outcomes = scripts.load("tests/questions/test_outcomes.py")
+    judged, song = outcomes.judged, outcomes.song
+    lines("songs.jsonl", [
+        song(id=f"s{i}", question=f"Who sings song {i}?", popularity={"question_docs": i % 7},
+             llms={"big": {"correct": int(i % 3 == 0), "confidence": i % 5 / 5}}) for i in range(40)
+    ])  # fmt: skip
     lines("outcomes.jsonl", [
         judged(id=f"{split}{i}", split=split, question=f"Who wrote {split} book {i}?", dataset=("nq", "squad")[i % 2],
                llms={"big": {"none": i % 3 == 0, "one": i % 2, "many": 1}})

@@ -145,8 +145,9 @@ def fit_head(
     # a soft label is both labels, each with its share; weights around 1, so that the penalty keeps its meaning
     shares = np.concatenate([np.asarray(need) * weights[1], (1 - np.asarray(need)) * weights[0]])
     labels = np.repeat([1, 0], len(need))
+    used = shares > 0
     line = LogisticRegression(C=C, max_iter=2000)
-    line.fit(np.vstack([scaled, scaled]), labels, sample_weight=shares * len(need) / shares.sum())
+    line.fit(np.vstack([scaled, scaled])[used], labels[used], sample_weight=(shares * len(need) / shares.sum())[used])
     slopes = line.coef_[0] / scaler.scale_
     slopes[:n] *= SPREAD
     return ProbeHead(
@@ -158,14 +159,17 @@ def fit_head(
 
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:
     """(examples, size): the last layer's states, averaged over each text's tokens; in batches of like length."""
+    return mean_states(model, reader.encode(examples) if examples else [], reader.tokenizer.pad_token_id or 0)
+
+
+def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int) -> np.ndarray:
+    """(rows, size): as :func:`embeddings`, of token ids."""
     import numpy as np
     import torch
 
-    rows = reader.encode(examples) if examples else []
     size = int(model.config.hidden_size)
     found = np.zeros((len(rows), size))
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
-    pad = reader.tokenizer.pad_token_id or 0
     for batch in windows(order, ROWS_PER_BATCH):
         ids, mask = (x.to(model.device) for x in padded([rows[i] for i in batch], pad))
         with torch.no_grad():

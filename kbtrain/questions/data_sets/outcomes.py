@@ -41,13 +41,14 @@ class ClosedBook:
     """A question, and by model whether the answer without retrieval was right, and the model's own confidence in it.
 
     ``confidence`` lacks models with an empty answer. ``known_before``: numbers that a gate may read, as they are known
-    before any answer.
+    before any answer. ``doubtful``: models whose verdict is not clear, for the answer is empty or part of a right name.
     """
 
     question: Question
     right: Mapping[str, bool]
     confidence: Mapping[str, float]
     known_before: Mapping[str, float]
+    doubtful: frozenset[str] = frozenset()
 
 
 def read_judged(path: Path) -> Iterator[Judged]:
@@ -81,6 +82,7 @@ def read_closed_book(path: Path) -> Iterator[ClosedBook]:
             {model: _verdict(one, "correct") for model, one in models.items()},
             {model: one.number("confidence") for model, one in models.items() if one.has("confidence")},
             before,
+            frozenset(model for model, one in models.items() if one.data.get("part_of_name") or one.data.get("empty")),
         )
 
 

@@ -1,0 +1,119 @@
+"""Measure gates that see the question alone on closed-book verdicts of several models: which answers will be wrong.
+
+Reads rows of questions with right and wrong, and each model's own confidence (docs/evidence.md); a corpus for words'
+frequencies; a small encoder and, unless it is null, a small language model that read the question. All figures are
+cross-validated over questions: these rows have no test part, and no retrieval, so benefit is not foreseen. Writes
+OUT/closed_book.json and .md; embeddings, states and index are kept in OUT and used again.
+
+Examples:
+  python eval/closed_book.py --path $KBTRAIN_TEST_DATA/closed_book/songs.jsonl \\
+      --corpus $KBTRAIN_TEST_DATA/passages.jsonl
+  python eval/closed_book.py --path songs.jsonl --corpus passages.jsonl --reader null --out runs/songs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation import closed_book as cb
+from kbtrain.evaluation import evidence as ev
+from kbtrain.evaluation.evidence_sheet import MAX_LENGTH, corpus_features, reader_states
+from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.labeling.examples import example
+from kbtrain.progress import progress_bar
+from kbtrain.provenance import write_atomically, write_result
+from kbtrain.questions.data_sets.outcomes import ClosedBook, read_closed_book
+from kbtrain.report.evidence import closed_book_markdown
+
+if TYPE_CHECKING:
+    from kbtrain.arrays import Bools, Floats
+
+LEAST = 10  # answers of each class: fewer may all lie in one fold
+
+
+class ClosedBookConfig(Config):
+    path: Path = Field(description="JSON Lines file of questions and closed-book verdicts")
+    corpus: Path = Field(description="passages (JSONL) whose words' frequencies the gate features reads")
+    reader: str | None = Field("smollm2-135m-instruct", description="language model that reads the question, or null")
+    encoder: str = Field("all-minilm-l6-v2", description="small encoder that reads the question")
+    out: Path = Field(Path("runs/closed_book"), description="folder of the results")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out,)
+
+
+def main(config: ClosedBookConfig) -> None:
+    """Read, fit, measure, write, say."""
+    started = time.monotonic()
+    rows = list(read_closed_book(config.path))
+    models = [model for model in rows[0].right if all(model in row.right for row in rows)]
+    for model in models:
+        right = sum(row.right[model] for row in rows)
+        if min(right, len(rows) - right) < LEAST:
+            raise UserError(f"{at(config.path, field=model)}: {right} of {len(rows)} answers are right; a gate needs "
+                            f"{LEAST} right and {LEAST} wrong ones")  # fmt: skip
+    fits = fits_of(config, rows)
+    with progress_bar(total=len(models) * len(fits), desc="gates", unit="gates") as bar:
+        scores = {model: cb.scores_of(rows, model, fits, bar.update) for model in models}
+    wrong = {model: np.array([not row.right[model] for row in rows]) for model in models}
+    clear = {model: np.array([model not in row.doubtful for row in rows]) for model in models}
+    document = {
+        "questions": len(rows),
+        "models": {m: figures(rows, wrong[m], clear[m], scores[m]) for m in models},
+        "pooled": pooled(rows, wrong, clear, scores),
+    }
+    write_atomically(config.out / "closed_book.md", closed_book_markdown(document))
+    out, inputs = config.out / "closed_book.json", [config.path, config.corpus]
+    write_result(out, document, stage="closed_book", config=config, inputs=inputs, started=started)
+    print(closed_book_markdown(document))
+    print(f"{len(rows)} questions, {len(models)} models in {time.monotonic() - started:.0f} s -> {config.out}")
+
+
+def fits_of(config: ClosedBookConfig, rows: Sequence[ClosedBook]) -> dict[str, ev.Fit]:
+    """Gates by name; what they read is computed once."""
+    asked = [example(row.question, None) for row in rows]
+    texts = [one.question for one in asked]
+    fits = {
+        "popularity": cb.of_popularity(rows),
+        "features": ev.of_features(corpus_features(config.corpus, config.out, asked)),
+        "encoder": ev.of_vectors([kept_embeddings(config.encoder, config.out, texts, MAX_LENGTH)]),
+    }
+    if config.reader is not None:
+        fits["reader"] = ev.of_vectors(reader_states(config.reader, config.out, asked))
+    return fits
+
+
+def figures(rows: Sequence[ClosedBook], wrong: Bools, clear: Bools, scores: Mapping[str, Floats]) -> dict[str, Any]:
+    """One model's gates."""
+    found = cb.ranked(wrong, clear, [row.question.id for row in rows], scores)
+    gates = {name: dataclasses.asdict(one) for name, one in found.items()}
+    return {"wrong": float(wrong.mean()), "doubtful": int((~clear).sum()), "gates": gates}
+
+
+def pooled(
+    rows: Sequence[ClosedBook],
+    wrong: Mapping[str, Bools],
+    clear: Mapping[str, Bools],
+    scores: Mapping[str, Mapping[str, Floats]],
+) -> dict[str, Any]:
+    """All models' answers together: whatever is fitted must beat the model's mean."""
+    models = list(wrong)
+    ids = [row.question.id for _ in models for row in rows]
+    together = {name: np.concatenate([scores[m][name] for m in models]) for name in scores[models[0]]}
+    joined = [np.concatenate([part[m] for m in models]) for part in (wrong, clear)]
+    found = cb.ranked(joined[0], joined[1], ids, together)
+    gates = {name: dataclasses.asdict(one) for name, one in found.items()}
+    return {"wrong": float(joined[0].mean()), "doubtful": int((~joined[1]).sum()), "gates": gates}
+
+
+if __name__ == "__main__":
+    run_script(main, ClosedBookConfig, __doc__)

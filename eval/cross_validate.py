@@ -1,0 +1,163 @@
+"""Repeated cross-validation of turn gates over dialogues: which to take, what it is worth, and for how many dialogues.
+
+Reads labelled turns (data_gen/collect_turns.py); train and dev together are split by dialogue, five folds three times.
+Candidates read a dialogue's state, a frozen encoder's embeddings of what was said, or both, or are averages of two; a
+fine-tuned encoder is not among them: it takes minutes a fold. Writes OUT/cross_validation.json (the choice, figures
+with intervals over dialogues, calibration, a learning curve), .md and .svg. Test turns are not read: --test true, in a
+second call, scores them by what the first call chose. A killed run goes on with the folds that are missing.
+
+Examples:
+  python eval/cross_validate.py --turns runs/ketod/turns.jsonl
+  python eval/cross_validate.py --turns runs/ketod/turns.jsonl --test true
+  python eval/cross_validate.py --turns runs/talk/turns.jsonl --repeats 5 --sizes "[50, 100]" --out runs/talk/cv
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation import cross_validation as cv
+from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.gate_folder import logistic
+from kbtrain.metrics.calibration import calibration
+from kbtrain.metrics.dev import best_f1_threshold
+from kbtrain.progress import progress_bar
+from kbtrain.provenance import known_sha256, read_document, write_atomically, write_result
+from kbtrain.records import TurnExample
+from kbtrain.report.cross_validation import figure, markdown
+
+if TYPE_CHECKING:
+    from kbtrain.arrays import Floats
+
+RESULT, TEST = "cross_validation.json", "test.json"
+
+
+class CrossValidateConfig(Config):
+    turns: Path = Field(Path("runs/ketod/turns.jsonl"), description="labelled turns with splits")
+    encoder: str = Field("all-minilm-l6-v2", description="encoder that embeds utterances: embedded name, folder or id")
+    repeats: int = Field(3, ge=1, description="times that the dialogues are split anew")
+    folds: int = Field(5, ge=2, description="outer folds: their turns are scored by fits to all other dialogues")
+    inner: int = Field(3, ge=2, description="folds inside, for thresholds and the choice of a candidate")
+    sizes: tuple[int, ...] = Field((50, 100, 150, 200), description="dialogues of the learning curve")
+    seed: int = Field(0, description="of the splits and draws")
+    test: bool = Field(False, description="score the test turns by what a call without this chose")
+    out: Path | None = Field(None, description="folder of the results; null: cross_validation beside the turns")
+
+    @property
+    def folder(self) -> Path:
+        return self.out or self.turns.parent / "cross_validation"
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.folder,)
+
+
+def main(config: CrossValidateConfig) -> None:
+    """Split, fit, choose, measure, write, say; or score the test turns by the choice that is written."""
+    started, folder = time.monotonic(), config.folder
+    table = table_of(config, ("train", "dev"))
+    if config.test:
+        return test(config, table, started)
+    counts = (config.repeats, config.folds, config.inner)
+    made_of = known_sha256(config.turns) + config.encoder
+    with progress_bar(total=config.repeats * config.folds, desc="cross-validation", unit="folds") as bar:
+        repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
+    made = cv.candidates_held_out(table, repeats)
+    found = cv.measured(table.truth, table.dialogues, made)
+    chosen = best(list(cv.CANDIDATES), found)
+    text = best([n for n, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)], found)
+    named = list(dict.fromkeys((chosen, text)))
+    document = {
+        "dialogues": len(set(table.dialogues)),
+        "turns": len(table.truth),
+        "positive": int(table.truth.sum()),
+        "chosen": chosen,
+        "chosen_without_annotation": text,
+        "thresholds": {name: threshold(table, made[name]) for name in named},
+        "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
+        "calibration": {name: calibrated(table, made[name]) for name in named},
+        "by_dialogues": {name: cv.by_dialogues(table, name, repeats, config.sizes, config.seed) for name in named},
+    }
+    write_atomically(folder / "cross_validation.md", markdown(document))
+    write_atomically(folder / "cross_validation.svg", figure(document))
+    inputs = [config.turns]
+    write_result(folder / RESULT, document, stage="cross_validate", config=config, inputs=inputs, started=started)
+    print(markdown(document))
+    n, seconds = document["dialogues"], time.monotonic() - started
+    print(f"{len(table.truth)} turns of {n} dialogues in {seconds:.0f} s -> {folder}")
+
+
+def table_of(config: CrossValidateConfig, splits: Sequence[str]) -> cv.TurnTable:
+    """The labelled turns of these splits, with embeddings that are kept. Raises :class:`UserError` for none."""
+    turns = [t for t in jsonl.read(TurnExample, config.turns) if t.label is not None and t.split in splits]
+    if not turns:
+        raise UserError(f"{at(config.turns)}: no labelled turn of {' or '.join(splits)}; collect some")
+    texts = sorted({utterance.text for turn in turns for utterance in turn.context})
+    vectors = kept_embeddings(config.encoder, config.folder, texts, cv.MAX_LENGTH)
+    return cv.TurnTable(turns, dict(zip(texts, vectors, strict=True)), vectors.shape[1])
+
+
+def best(names: Sequence[str], found: dict[str, cv.Figures]) -> str:
+    """The candidate of the greatest cross-validated AUROC; of equals the first, which is the plainest."""
+    return max(names, key=lambda name: found[name].auroc.mean)
+
+
+def mean_scores(runs: Sequence[cv.HeldOut]) -> Floats:
+    """Log odds of each turn, means over repeats."""
+    found: Floats = np.mean([one.scores for one in runs], axis=0)
+    return found
+
+
+def threshold(table: cv.TurnTable, runs: Sequence[cv.HeldOut]) -> float:
+    """Log odds above which a gate fitted to all dialogues retrieves: best F1 of the held-out means."""
+    return best_f1_threshold(table.truth.astype(float).tolist(), mean_scores(runs).tolist()).value
+
+
+def calibrated(table: cv.TurnTable, runs: Sequence[cv.HeldOut]) -> dict[str, Any]:
+    """Reliability of the held-out probabilities, all repeats together."""
+    scores = np.concatenate([one.scores for one in runs])
+    return dataclasses.asdict(calibration(np.tile(table.truth, len(runs)), np.array([logistic(s) for s in scores])))
+
+
+def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> None:
+    """Figures on the test turns of the chosen candidates, fitted to all other dialogues, at their noted thresholds.
+
+    Raises :class:`UserError` where nothing was chosen from these turns yet.
+    """
+    source = config.folder / RESULT
+    noted = read_document(source, "call this without --test first", "call this without --test again")
+    if noted["turns"] != len(table.truth) or noted["positive"] != int(table.truth.sum()):
+        raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; call this without --test again")
+    other = table_of(config, ("test",))
+    everywhere, asked = range(len(table.truth)), range(len(other.truth))
+    made = {}
+    for name in dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"])):
+        parts = [cv.log_odds(part, table, everywhere, other, asked) for part in cv.CANDIDATES[name]]
+        scores = np.mean(parts, axis=0)
+        made[name] = [cv.HeldOut(scores, scores > noted["thresholds"][name])]
+    found = cv.measured(other.truth, other.dialogues, made)
+    document = {
+        "dialogues": len(set(other.dialogues)),
+        "turns": len(other.truth),
+        "positive": int(other.truth.sum()),
+        "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
+        "calibration": {name: calibrated(other, runs) for name, runs in made.items()},
+    }
+    inputs = [config.turns, source]
+    write_result(config.folder / TEST, document, stage="cross_validate", config=config, inputs=inputs, started=started)
+    write_atomically(config.folder / "test.md", markdown(document))
+    print(markdown(document))
+    print(f"{len(other.truth)} test turns of {document['dialogues']} dialogues -> {config.folder / TEST}")
+
+
+if __name__ == "__main__":
+    run_script(main, CrossValidateConfig, __doc__)

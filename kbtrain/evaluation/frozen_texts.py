@@ -1,0 +1,37 @@
+"""Embeddings of texts by a pretrained encoder as it is, kept in a folder under a name that changes with both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kbtrain.files import replacing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length: int) -> NDArray[np.float32]:
+    """(texts, d): mean states of the last layer over at most ``max_length`` tokens; read where they were kept before.
+
+    Raises :class:`~kbtrain.errors.UserError` for an encoder that is not there.
+    """
+    from kbtrain.gates.encoder.probe import mean_states
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.models.encoders import open_body
+
+    facts = json.dumps([base_fingerprint(encoder), max_length, *texts])
+    kept = folder / f"encoder-{hashlib.sha256(facts.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.npy"
+    if not kept.exists():
+        body, tokenizer = open_body(encoder, "fp32", "cpu")
+        ids = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
+        made = mean_states(body, ids, tokenizer.pad_token_id or 0).astype(np.float32)
+        with replacing(kept) as partial, partial.open("wb") as file:
+            np.save(file, made)
+    found: NDArray[np.float32] = np.load(kept)
+    return found

@@ -1,0 +1,55 @@
+"""Tables and figure of gates that were cross-validated over dialogues."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from kbtrain.svg import COLOURS, new_figure, page
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """Figures of each candidate; what its AUROC and F1 are above the chosen one's; reliability; the learning curve."""
+    chosen = document.get("chosen")
+    lines = [f"{document['turns']:,} turns ({document['positive']} positive) of {document['dialogues']} dialogues."]
+    lines += [f"Chosen: `{chosen}`; of those that read no acts or slots: `{document['chosen_without_annotation']}`."
+              ] if chosen else []  # fmt: skip
+    lines += ["", "| candidate | AUROC | F1 | precision | recall | AUROC minus the chosen | F1 minus the chosen |",
+              "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for name, one in document["candidates"].items():
+        minus = one["minus"].get(chosen)
+        cells = [_plain(one["auroc"]), _plain(one["f1"]), f"{one['precision']:.3f}", f"{one['recall']:.3f}",
+                 *(_signed(value) for value in minus or (None, None))]  # fmt: skip
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    for name, one in document["calibration"].items():
+        lines += ["", f"Reliability of `{name}`: ECE {one['ece']:.3f}, Brier score {one['brier']:.3f}.", "",
+                  "| score | turns | mean score | positive |", "|---|---|---|---|"]  # fmt: skip
+        lines += [f"| {b['low']:.1f} to {b['high']:.1f} | {b['n'] / one['n']:.1%} | {b['predicted']:.3f} | "
+                  f"{b['observed']:.3f} |" for b in one["bins"]]  # fmt: skip
+    for name, sizes in document.get("by_dialogues", {}).items():
+        told = ", ".join(f"{size}: {statistics.fmean(values):.3f}" for size, values in sizes.items())
+        lines += ["", f"AUROC of `{name}` by dialogues fitted to: {told}."]
+    return "\n".join(lines) + "\n"
+
+
+def figure(document: Mapping[str, Any]) -> str:
+    """AUROC of held-out turns by the number of dialogues: a line of means, a dot for each repeat."""
+    made, axes = new_figure(6.4, 3.4)
+    for colour, (name, sizes) in zip(("blue", "orange"), document["by_dialogues"].items(), strict=False):
+        sizes = {int(size): values for size, values in sizes.items()}
+        axes.plot(list(sizes), [statistics.fmean(v) for v in sizes.values()], color=COLOURS[colour], label=name)
+        dots = [(size, value) for size, values in sizes.items() for value in values]
+        axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=COLOURS[colour], markersize=4)
+    axes.set_xlabel("dialogues fitted to")
+    axes.set_ylabel("AUROC, cross-validated")
+    axes.legend(fontsize=8, frameon=False)
+    return page(made)
+
+
+def _plain(value: Mapping[str, float]) -> str:
+    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+
+def _signed(value: Mapping[str, float] | None) -> str:
+    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"

@@ -1,0 +1,80 @@
+"""Closed-book verdicts: a gate is measured on questions that it was not fitted to, beside its model's confidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import scripts
+from tiny_turns import bert_folder
+
+from kbtrain.errors import UserError
+from kbtrain.evaluation import closed_book as cb
+from kbtrain.gates.features import additive
+from kbtrain.questions.data_sets.outcomes import read_closed_book
+
+
+def song(i: int) -> dict[str, Any]:
+    """A song that both models know where it is popular; the first is sure of what it knows."""
+    known = i % 3 == 0
+    doubt = {"part_of_name": 1} if i % 10 == 1 else {}
+    return {
+        "id": f"s{i}", "question": f"Who is the performer of the song number {i}", "answers": ["Ann"],
+        "popularity": {"question_docs": 90 + i if known else i % 7, "answer_docs": 5},
+        "llms": {"sure": {"correct": int(known), "confidence": 0.9 if known else 0.2, **doubt},
+                 "blind": {"correct": int(known), "confidence": None if i == 0 else 0.5}},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "songs.jsonl"
+    path.write_text("".join(json.dumps(song(i)) + "\n" for i in range(60)))
+    (tmp_path / "passages.jsonl").write_text(
+        "".join(json.dumps({"id": f"p{i}", "title": "T", "text": f"song number {i}"}) + "\n" for i in range(9))
+    )
+    return path
+
+
+def test_verdicts_that_are_not_clear_are_told_and_a_missing_confidence_is_the_least(source: Path) -> None:
+    rows = list(read_closed_book(source))
+    assert [i for i, row in enumerate(rows) if row.doubtful] == [1, 11, 21, 31, 41, 51]
+    steps: list[int] = []
+    found = cb.scores_of(rows, "blind", {"popularity": cb.of_popularity(rows)}, lambda: steps.append(1))
+    assert steps == [1] and found[cb.MEAN].tolist() == [pytest.approx(40 / 60)] * 60
+    assert found[cb.CONFIDENCE][0] == 0 and found[cb.CONFIDENCE].max() == 0 and found[cb.CONFIDENCE][1] == -0.5
+
+
+def test_differences_are_paired_and_clear_answers_are_measured_apart() -> None:
+    wrong, clear = np.array([True, True, False, False]), np.array([True, False, True, True])
+    scores = {"good": np.array([3.0, 0.0, 1.0, 2.0]), "none": np.zeros(4)}
+    found = cb.ranked(wrong, clear, ["a", "b", "c", "d"], scores)
+    assert (found["good"].all.mean, found["good"].clear.mean) == (0.5, 1.0)
+    assert found["good"].minus["none"].mean == 0.0 and found["none"].all.low == found["none"].all.high == 0.5
+
+
+def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cb, "DRAWS", 40)
+    monkeypatch.setattr(additive, "STRENGTHS", (0.1,))  # a penalty is not searched for: it takes most of the time
+    folder = source.parent
+    module = scripts.load("eval/closed_book.py")
+    settings = {"path": source, "corpus": folder / "passages.jsonl", "reader": None, "out": folder / "out",
+                "encoder": str(bert_folder(folder / "bert"))}  # fmt: skip
+    module.main(module.ClosedBookConfig.model_validate(settings))
+    found = json.loads((folder / "out" / "closed_book.json").read_text())
+    gates = found["models"]["sure"]["gates"]
+    assert gates["popularity"]["all"]["mean"] > 0.95 and gates["own confidence"]["all"]["mean"] == 1.0
+    assert gates["model_mean"]["all"]["mean"] == 0.5 and found["models"]["sure"]["doubtful"] == 6
+    assert found["pooled"]["gates"]["stack"]["minus"]["model_mean"]["low"] > 0
+    assert "| sure | 0.667 |" in capsys.readouterr().out
+    assert "| all models | 6 |" in (folder / "out" / "closed_book.md").read_text()
+
+    rows = [{**song(i), "llms": {"sure": {"correct": int(i > 55), "confidence": 0.5}}} for i in range(60)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="4 of 60 answers are right; a gate needs 10"):
+        module.main(module.ClosedBookConfig.model_validate(settings))

@@ -1,0 +1,110 @@
+"""Cross-validation over dialogues: no turn is scored by a fit to its dialogue, and test turns wait for the choice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import scripts
+from tiny_turns import bert_folder, turn
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.evaluation import cross_validation as cv
+from kbtrain.metrics.ranking import auroc
+
+
+@pytest.fixture(scope="module")
+def table() -> cv.TurnTable:
+    """96 turns of 48 dialogues, half of them flipped to the other label in every eighth."""
+    turns = [replace(turn(i), dialogue_id=f"d{i // 2}") for i in range(96)]
+    texts = sorted({u.text for one in turns for u in one.context})
+    rng = np.random.default_rng(0)
+    return cv.TurnTable(turns, {text: rng.normal(size=4).astype(np.float32) for text in texts}, 4)
+
+
+def test_no_dialogue_is_on_both_sides_of_a_fold_and_every_turn_is_held_out_once(table: cv.TurnTable) -> None:
+    found = cv.folds(table, range(96), 4, seed=1)
+    assert sorted(place for _, rest in found for place in rest) == list(range(96))
+    for fitted, rest in found:
+        assert not {table.dialogues[i] for i in fitted} & {table.dialogues[i] for i in rest}
+        assert sorted(fitted + rest) == list(range(96))
+    assert cv.folds(table, range(96), 4, seed=1) == found != cv.folds(table, range(96), 4, seed=2)
+    with pytest.raises(UserError, match="50 folds of 48 dialogues; use fewer"):
+        cv.folds(table, range(96), 50, seed=0)
+
+
+def test_held_out_scores_are_those_of_a_fit_to_the_other_dialogues(table: cv.TurnTable, tmp_path: Path) -> None:
+    steps: list[int] = []
+    first = list(cv.cross_validated(table, (1, 3, 2), 0, tmp_path, "these", lambda: steps.append(1)))
+    assert len(steps) == 3 and len(list(tmp_path.glob("fold-*.npz"))) == 3
+    part = cv.Part(1, "dialogue_state")
+    for fold in first[0]:
+        again = cv.log_odds(part, table, fold.fitted, table, fold.rest)
+        assert fold.outer[part.name] == pytest.approx(again)
+        assert len(fold.inner[part.name]) == len(fold.fitted) and np.all(fold.inner[part.name] != 0)
+    (tmp_path / first_name(tmp_path)).unlink()  # a killed run: one fold is missing
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("fold-*.npz")}
+    second = list(cv.cross_validated(table, (1, 3, 2), 0, tmp_path, "these", lambda: None))
+    assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in kept.items())
+    for one, other in zip(first[0], second[0], strict=True):
+        assert one.outer[part.name].tolist() == other.outer[part.name].tolist()
+    made = cv.candidates_held_out(table, first)
+    assert set(made) == {*cv.CANDIDATES, cv.INSIDE}
+    assert float(auroc(table.truth, made["dialogue_state"][0].scores)[0]) > 0.95  # the act tells the label
+
+
+def first_name(folder: Path) -> str:
+    return min(path.name for path in folder.glob("fold-*.npz"))
+
+
+def test_figures_are_those_worked_by_hand() -> None:
+    truth = np.array([True, False, True, False])
+    good = cv.HeldOut(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]))
+    bad = cv.HeldOut(np.array([0.1, 0.9, 0.8, 0.2]), np.array([False, True, True, True]))
+    found = cv.measured(truth, ["a", "b", "c", "d"], {"good": [good], "both": [good, bad]})
+    assert found["good"].auroc.mean == 1.0 and found["good"].f1.mean == pytest.approx(0.5)
+    assert (found["good"].precision, found["good"].recall) == (0.5, 0.5)
+    assert found["both"].by_repeat == [1.0, 0.25]
+    assert found["both"].f1.mean == pytest.approx((0.5 + 2 * 1 / (3 + 2)) / 2)
+    area, f1 = found["good"].minus["both"]
+    assert area.mean == pytest.approx(0.375) and f1.mean == pytest.approx(0.05)
+
+
+def test_a_candidate_that_reads_no_annotation_is_told_from_the_others(table: cv.TurnTable) -> None:
+    plain = [name for name, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)]
+    assert plain == ["text", "text_context"]
+    _, numbers = table.read(cv.Part(2, "unannotated"), [0])
+    assert set(numbers[0]) & set(cv.ANNOTATED) == set() and "words_last" in numbers[0]
+
+
+def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cv, "DRAWS", 40)
+    turns = [turn(i, "train" if i < 40 else "dev") for i in range(48)] + [turn(i, "test") for i in range(24)]
+    source, out = tmp_path / "turns.jsonl", tmp_path / "out"
+    jsonl.write(source, turns)
+    module = scripts.load("eval/cross_validate.py")
+    settings = {"turns": source, "encoder": str(bert_folder(tmp_path / "bert")), "repeats": 1, "folds": 3, "inner": 2,
+                "sizes": [20], "out": out}  # fmt: skip
+    config = module.CrossValidateConfig.model_validate(settings)
+    looking = module.CrossValidateConfig.model_validate({**settings, "test": True})
+    with pytest.raises(UserError, match="call this without --test first"):
+        module.main(looking)
+    module.main(config)
+    found = json.loads((out / "cross_validation.json").read_text())
+    assert (found["dialogues"], found["turns"], found["positive"]) == (48, 48, 12)
+    assert found["chosen"] in cv.CANDIDATES and found["chosen_without_annotation"] in ("text", "text_context")
+    assert set(found["by_dialogues"][found["chosen"]]) == {"20"}
+    assert f"Chosen: `{found['chosen']}`" in capsys.readouterr().out and (out / "cross_validation.svg").exists()
+    assert not (out / "test.json").exists()
+    module.main(looking)
+    seen = json.loads((out / "test.json").read_text())
+    assert seen["turns"] == 24 and set(seen["candidates"]) == {found["chosen"], found["chosen_without_annotation"]}
+    jsonl.write(source, turns[4:])
+    with pytest.raises(UserError, match="chosen from other turns"):
+        module.main(looking)
