@@ -66,7 +66,7 @@ def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path) 
 
 
 def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[Row]:
-    """Form and words' frequencies of each question, as the gate ``features`` reads them; the index is kept in the folder."""
+    """Form and words' frequencies of each question, as the gate ``features`` reads them; the index is kept."""
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import feature_rows
     from kbtrain.retrieval.bm25 import build_index
