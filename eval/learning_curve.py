@@ -1,17 +1,21 @@
-"""Learning curves: area and AUROC of gates that are fitted in seconds, for 50, 100, 200, ... training questions.
+"""Learning curves: area and AUROC of gates for 50, 100, 200, ... training questions.
 
 Reads examples/, the BM25 index and the stored answers of a run folder; fits features, encoder_probe and probe (and the
 stack of those with held-out scores) to growing random parts of the training questions, and measures them on the test
-questions, three draws each. Writes OUT.json, OUT.svg and OUT.md. A KBM is not among them: it takes minutes a point.
+questions, three draws each. Writes OUT.json, OUT.svg and OUT.md. A KBM takes minutes a point and is trained only where
+--gates names it, by --kbm-config and chosen by the run's dev examples; scores of finished trainings stay in OUT.kbm/.
 
 Examples:
   python eval/learning_curve.py --run runs/demo
   python eval/learning_curve.py --run runs/demo --gates "[features, probe]" --model smollm2-135m-instruct
+  python eval/learning_curve.py --run runs/demo --gates "[kbm]" --sizes "[100, 200]" --draws 1 --out runs/demo/kbm_curve
 """
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +30,7 @@ from kbtrain.evaluation.learning_curve import (
     SIZES,
     EncoderLearner,
     FeaturesLearner,
+    KBMLearner,
     Learner,
     ProbeLearner,
     learning_curve,
@@ -37,20 +42,21 @@ from kbtrain.gates.probe.gate import state_folder
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
-from kbtrain.provenance import write_atomically, write_result
+from kbtrain.provenance import file_sha256, write_atomically, write_result
 from kbtrain.records import GateExample
 from kbtrain.report.learning_curve import figure, layout
 from kbtrain.report.tables import as_markdown, as_text
+from kbtrain.scripts import find
 from kbtrain.training.data import label_rule, own_prompts
 
-Name = Literal["features", "encoder_probe", "probe"]
+Name = Literal["features", "encoder_probe", "probe", "kbm"]
 
 
 class LearningCurveConfig(StoredAnswersConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
-    gates: tuple[Name, ...] = Field(("features",), min_length=1, description="features, encoder_probe, probe")
+    gates: tuple[Name, ...] = Field(("features",), min_length=1, description="features, encoder_probe, probe, kbm")
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
     sizes: tuple[int, ...] = Field(SIZES, min_length=1, description="training questions; all are added")
     draws: int = Field(3, ge=1, description="random parts of each size")
@@ -59,6 +65,7 @@ class LearningCurveConfig(StoredAnswersConfig):
     model: str | None = Field(None, description="probe: the answering model")
     states: Path | None = Field(None, description="probe: where its states are kept; null: RUN/states/llm")
     dtype: str = Field("auto", description="probe: of the model, as it answered")
+    kbm_config: str = Field("kbm_smollm2", description="kbm: file or name of a configuration of train_kbm")
     device: str = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(0, description="of the draws")
     out: Path | None = Field(None, description="name of the files, without their ends; null: RUN/learning_curve")
@@ -105,6 +112,8 @@ def learner(
         return FeaturesLearner(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
     if name == "encoder_probe":
         return EncoderLearner.open(config.encoder, config.device, train, test)
+    if name == "kbm":
+        return kbm_learner(config, test)
     if config.model is None:
         raise UserError("key 'model': the gate 'probe' reads the answering model; name it")
     source = config.run / "examples" / "train.jsonl"
@@ -115,6 +124,23 @@ def learner(
         for n in probe.extract(asked):
             bar.update(n)
     return probe
+
+
+def kbm_learner(config: LearningCurveConfig, test: Sequence[GateExample]) -> KBMLearner:
+    """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
+    recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
+    base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
+    given = [str(recipe), "--config", str(settings), "--keys", f"[{', '.join(config.keys)}]", "--dev", str(dev)]
+
+    def train(examples: Path, output: Path) -> None:
+        command = [sys.executable, *given, "--train", str(examples), "--output", str(output), "--device", config.device]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
+            raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")
+
+    depends = " ".join([file_sha256(settings), file_sha256(dev), *config.keys])
+    return KBMLearner(train, base.with_name(base.name + ".kbm"), test, config.device, depends)
 
 
 if __name__ == "__main__":

@@ -28,11 +28,16 @@ from kbtrain.training.recipe import Recipe
 if TYPE_CHECKING:
     from kbtrain.gates.kbm.gate import KBMCard
     from kbtrain.gates.kbm.train import KBMTrainer
+    from kbtrain.records import GateExample
 
 
 class TrainKBMConfig(TrainingConfig):
     keys: tuple[Key, ...] = Field(ALL_KEYS, description="what the gate learns to say, in this order")
     labels: Labels = Field("hard", description="hard: True/False as in the paper; soft: the sampled shares")
+    label_smoothing: float = Field(0, ge=0, lt=1, description="share of each target that is replaced by 1/2")
+    loss_on: Literal["answer", "values"] = Field(
+        "answer", description="the answer's tokens, as in the paper, or those that read True or False alone"
+    )
     max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
     method: Literal["full", "lora", "qlora"] = Field(
         "full", description="train all weights, low-rank adapters, or these beside weights in 4 bits (NF4)"
@@ -85,7 +90,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
 
     tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
     encode = Encoder(tokenizer, kbm_template(config.keys), config.max_length).encode
-    rows = [make_row(encode(e), [target(e, key, config.labels) for key in config.keys]) for e in data.train]
+    rows = [make_row(encode(e), targets_of(config, e), config.loss_on == "values") for e in data.train]
     check_rows(rows, [e.id for e in data.train])
     for example in data.dev:
         encode(example)  # one that does not fit is an error now, not after an epoch
@@ -97,6 +102,12 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, recipe.bar())
     recipe.train_to_end(trainer)
     return trainer, compute
+
+
+def targets_of(config: TrainKBMConfig, example: GateExample) -> list[float | None]:
+    """The probability of True that each key is taught, smoothed; None: not known."""
+    found = [target(example, key, config.labels) for key in config.keys]
+    return [None if t is None else t + config.label_smoothing * (0.5 - t) for t in found]
 
 
 def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:

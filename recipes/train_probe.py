@@ -14,6 +14,8 @@ kinds of facts) and needs_knowledge (a column of yours). UAR's self-knowledge is
 
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
+--engine ray reads the states on the machines of a Ray cluster; heads are fitted, and states written, here.
+
 Examples:
   python recipes/train_probe.py --config recipes/configs/probe_smollm2.yaml --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --states runs/demo/states/llm --output runs/demo/probe
@@ -31,6 +33,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
+from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import ALL_KEYS
@@ -40,8 +43,8 @@ from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
 
 
-class TrainProbeConfig(FitConfig):
-    not_part_of_a_run = FitConfig.not_part_of_a_run | {"states"}
+class TrainProbeConfig(FitConfig, EngineConfig):
+    not_part_of_a_run = FitConfig.not_part_of_a_run | {"states", *EngineConfig.model_fields}
 
     model: str = Field(description="the model that answers: embedded name, local folder or hub id")
     answered_by: str | None = Field(
@@ -82,6 +85,7 @@ def main(config: TrainProbeConfig) -> None:
         )
     if not recipe.claim(CARD):
         return None
+    from kbtrain.distributed.states import RayStates, ReadModel
     from kbtrain.gates.probe.gate import Probe, ProbeCard, Reader, state_facts
     from kbtrain.gates.probe.states import StateStore
     from kbtrain.gates.probe.train import finish_probe, fit
@@ -94,8 +98,10 @@ def main(config: TrainProbeConfig) -> None:
     reader, fingerprint = Reader(model, tokenizer, config.condition, own), base_fingerprint(config.model)
     dtype = recipe.compute(lambda: name_of(model.dtype))
     store = StateStore(config.states or config.output / "states", state_facts(fingerprint, dtype))
+    cluster, prompts = engine(config, None, RayStates), reader.prompts(used)
+    read = ReadModel(config.model, fingerprint, dtype, config.device)
     with progress_bar(total=len(used), desc="states", unit="questions") as bar:
-        for n in store.extract(model, reader.prompts(used)):
+        for n in store.extract(model, prompts) if cluster is None else cluster.extract(store, read, prompts):
             bar.update(n)
         bar.update(bar.total - bar.n)
     train = used_examples(data.train, config.condition)

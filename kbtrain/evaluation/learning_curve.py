@@ -1,4 +1,4 @@
-"""Learning curves of gates that are fitted in seconds: how good they are by the number of labelled training questions.
+"""Learning curves of gates: how good they are by the number of labelled training questions.
 
 In each draw the training questions are shuffled, and every size takes the first of them, so that a draw's sizes are
 nested and gates see the same questions.
@@ -6,7 +6,10 @@ nested and gates see the same questions.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, needed
@@ -22,6 +26,7 @@ from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
+from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.gate import Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore
 from kbtrain.gates.probe.train import fit as fit_probe
@@ -29,6 +34,7 @@ from kbtrain.gates.stack import linear
 from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
+from kbtrain.provenance import write_atomically
 from kbtrain.records import GateExample, Outcome
 from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
@@ -147,6 +153,44 @@ class ProbeLearner:
         known = dict(fitted[key].left_out)
         left_out = tuple(known[question_hash(example.question)] for example in train)
         return Scored(np.array(gate.score_examples(self.test)), left_out)
+
+
+class KBMLearner:
+    """The gate ``kbm``: one training for all keys of a draw, minutes each; its test scores stay in ``folder``.
+
+    ``train`` makes a gate's folder of the files of its training examples; ``depends`` is whatever else decides the
+    scores. A curve that was stopped trains only what it has no scores of.
+    """
+
+    name = "kbm"
+
+    def __init__(
+        self,
+        train: Callable[[Path, Path], None],
+        folder: Path,
+        test: Sequence[GateExample],
+        device: str = "auto",
+        depends: str = "",
+    ) -> None:
+        self.train, self.folder, self.test, self.device, self.depends = train, folder, test, device, depends
+
+    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+        """See :class:`Learner`."""
+        needs(train, key)
+        facts = [self.depends, [(e.id, e.question) for e in train], [(e.id, e.question) for e in self.test]]
+        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        kept = self.folder / f"{digest}.json"
+        if not kept.exists():
+            write_atomically(kept, json.dumps(self._scores(train, self.folder / digest)))
+        return Scored(np.array(json.loads(kept.read_text())[f"kbm_{key}"]))
+
+    def _scores(self, train: Sequence[GateExample], folder: Path) -> dict[str, list[float]]:
+        """Of the test questions by every key; weights and checkpoints are left only where a training was stopped."""
+        jsonl.write(folder / "train.jsonl", train)
+        self.train(folder / "train.jsonl", folder / "kbm")
+        scores = KBM.load(folder / "kbm", device=self.device).score_all(self.test)
+        shutil.rmtree(folder)
+        return scores
 
 
 def stacked(parts: Mapping[str, Scored], train: Sequence[GateExample], key: Key) -> Scored:

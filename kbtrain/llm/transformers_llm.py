@@ -17,7 +17,7 @@ from kbtrain.kernels.memory import FreedMemory, available_memory, machine_memory
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
-from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+from kbtrain.llm.sampler.shared_prefix_check import prefix_problem, sliding_window
 from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -36,7 +36,9 @@ class _Batch:
 
 
 class TransformersLLM:
-    """Implements :class:`~kbtrain.llm.base.LLM`. ``shared_prefix`` is True if the fast path holds for this model."""
+    """Implements :class:`~kbtrain.llm.base.LLM`. ``shared_prefix`` is True if the fast path holds for this model, with
+    a sliding ``window`` for prompts that fit into it.
+    """
 
     def __init__(
         self,
@@ -51,11 +53,16 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        problem = prefix_problem(model, sampling.max_prompt_tokens + sampling.max_new_tokens)
+        longest, self.window = sampling.max_prompt_tokens + sampling.max_new_tokens, sliding_window(model)
+        problem = prefix_problem(model, longest if self.window is None else min(longest, self.window))
         self.shared_prefix = problem is None
+        which = "prompts"
+        if self.window is not None and self.window < longest and not problem:
+            which = f"prompts of more than {max(0, self.window - sampling.max_new_tokens)} tokens"
+            problem = f"its sliding window of {self.window} tokens"
         if problem:
-            warnings.warn(f"{name}: prompts are copied for every answer (slow): {problem}", stacklevel=2)
-        self._sampler = BatchSampler(model, tokenizer, sampling, shared=self.shared_prefix)
+            warnings.warn(f"{name}: {which} are copied for every answer (slow): {problem}", stacklevel=2)
+        self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, self.window)
         self._replicas: list[BatchSampler] = []
 
     @classmethod

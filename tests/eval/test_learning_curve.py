@@ -2,10 +2,14 @@
 
 import json
 import random
+from dataclasses import replace
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
+from support.recipes import Recipe
+from tiny_kbm import make_folder
 
 from kbtrain import jsonl
 from kbtrain.config import build
@@ -85,6 +89,48 @@ def test_the_stack_reads_those_with_held_out_scores_alone(labelled_run):
     right = Scored(np.array([0.1, 0.9]), known)
     found = stacked({"a": right, "b": right, "c": Scored(np.array([9.0, 0.0]))}, train, "mastery")
     assert found.test[1] > found.test[0]
+
+
+def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, script, tmp_path, monkeypatch):
+    """The recipe itself trains a tiny model, in this process; a second curve of the same draws trains nothing."""
+    folder = make_folder(tmp_path / "model")
+    settings = tmp_path / "tiny.yaml"
+    settings.write_text(f"model: {folder}\nlabels: soft\nepochs: 1\ndtype: fp32\nselect: last\n")
+    train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
+    dev = [replace(e, id=f"d{e.id}", question_id=f"d{e.id}", split="dev", question=f"{e.question} Now?") for e in train]
+    jsonl.write(labelled_run / "examples" / "dev.jsonl", dev[:10])
+    trained = []
+
+    def here(command, **options):
+        trained.append(command)
+        Recipe("kbm")(command[2:])
+        return CompletedProcess(command, 0, "", "")
+
+    module = script("learning_curve")
+    monkeypatch.setattr(module.subprocess, "run", here)
+    given = {"run": labelled_run, "gates": ("kbm",), "sizes": (30,), "draws": 1, "kbm_config": str(settings)}
+    config = build(module.LearningCurveConfig, None, {**given, "device": "cpu"})
+    module.main(config)
+    assert len(trained) == 2  # of 30 and of 60 questions, both keys at once
+    kept = sorted((labelled_run / "learning_curve.kbm").iterdir())
+    assert [path.suffix for path in kept] == [".json"] * 2  # no weights are left
+    first = json.loads((labelled_run / "learning_curve.json").read_text())["points"]
+    assert [(p["gate"], p["key"], p["n"]) for p in first] == [
+        ("kbm", key, n) for n in (30, 60) for key in ("mastery", "benefit")
+    ]
+    module.main(config)
+    assert len(trained) == 2
+    assert json.loads((labelled_run / "learning_curve.json").read_text())["points"] == first
+
+
+def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
+    module = script("learning_curve")
+    said = CompletedProcess([], 2, "", "noise\nerror: key 'model': no such folder\n")
+    monkeypatch.setattr(module.subprocess, "run", lambda command, **options: said)
+    jsonl.write(labelled_run / "examples" / "dev.jsonl", [])
+    config = build(module.LearningCurveConfig, None, {"run": labelled_run, "gates": ("kbm",), "sizes": (30,)})
+    with pytest.raises(UserError, match=r"gate 'kbm' of .*: its training ended \(key 'model': no such folder\)"):
+        module.main(config)
 
 
 def test_bad_input_is_one_line(labelled_run, script):

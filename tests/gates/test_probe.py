@@ -93,6 +93,22 @@ def test_states_are_those_of_transformers_and_the_same_alone_and_in_a_batch(kind
         assert prompt_states(model, [ids])[0] == pytest.approx(states, abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["gemma3", "mistral"])
+def test_states_of_a_prompt_longer_than_the_sliding_window_are_those_of_transformers(kind):
+    mixed = {"layer_types": ["sliding_attention", "full_attention"]} if kind == "gemma3" else {}
+    tokenizer = make_tokenizer()
+    model, whole = (make_model(kind, len(tokenizer), sliding_window=window, **mixed) for window in (8, 512))
+    prompts = Reader(model, tokenizer).prompts(questions(5))
+    assert min(map(len, prompts)) > 8
+    found = prompt_states(model, prompts)
+    for ids, states in zip(prompts, found, strict=True):
+        with torch.no_grad():
+            said = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        assert states[0] == pytest.approx(said[1][0, -1].numpy(), abs=1e-5)
+        assert model.model.norm(torch.tensor(states[1])).detach().numpy() == pytest.approx(said[2][0, -1], abs=1e-5)
+    assert np.abs(found - prompt_states(whole, prompts)).max() > 0.01  # the window is seen at all
+
+
 def test_the_prompt_is_the_one_of_the_answer(reader):
     asked = Question("q", "Where is Kenya?", ("B",), "test", "x", form="choice", options=("Asia", "Africa"))
     for question in (asked, replace(asked, form="open", options=(), answers=("Africa",))):

@@ -104,10 +104,11 @@ def dry_run(
     return "\n".join(lines)
 
 
-def make_row(encoded: Encoded, targets: Sequence[float | None]) -> Row:
+def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bool = False) -> Row:
     """``targets``: for each key the probability of True to teach; 0 or 1 is the paper's hard label, None no loss.
 
-    The answer's text follows the more probable value, an unknown one reads False.
+    The answer's text follows the more probable value, an unknown one reads False. ``values_alone``: no loss on the
+    answer's form, which says nothing of the question.
     """
     values = tuple(t is not None and t > 0.5 for t in targets)
     answer = encoded.answer(values)
@@ -119,6 +120,9 @@ def make_row(encoded: Encoded, targets: Sequence[float | None]) -> Row:
         else:
             other[place.position] = place.false_id if values[i] else place.true_id
             weight[place.position] = t if values[i] else 1 - t
+    if values_alone:
+        decided = {encoded.tree.places[values[:i]].position for i in range(len(targets))}
+        labels = [label if i in decided else IGNORE for i, label in enumerate(labels)]
     return Row((*encoded.prompt, *answer), tuple(labels), tuple(other), tuple(weight), encoded.cut)
 
 

@@ -47,7 +47,7 @@ class ProbedSampler(BatchSampler):
     """Draws answers only to prompts whose score is at most ``threshold``; ``scores`` by question id."""
 
     def __init__(self, llm: TransformersLLM, gate: Probe, threshold: float) -> None:
-        super().__init__(llm.model, llm.tokenizer, llm.sampling, llm.shared_prefix)
+        super().__init__(llm.model, llm.tokenizer, llm.sampling, llm.shared_prefix, llm.window)
         self.gate = gate
         self.threshold = threshold
         self.scores: dict[str, float] = {}

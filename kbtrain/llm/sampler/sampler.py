@@ -190,7 +190,8 @@ AnswerT = TypeVar("AnswerT")
 class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     """The decode loop of all samplers. A sampler adds to it by overriding its methods.
 
-    ``shared`` False copies the prefix, one prompt at a time (for models that the shared prefix does not serve).
+    ``shared`` False copies the prefix, one prompt at a time (for models that the shared prefix does not serve); with a
+    sliding ``window``, prompts that do not fit into it together with their answers are drawn that way, too.
     """
 
     row_type: type[RowT]
@@ -205,6 +206,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.shared = shared
+        self.window: int | None = None  # tokens, of the layers that see no more
         self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
         self._packed = PackedLinears(model)
         keep_freed_memory()
@@ -223,9 +225,14 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
-        groups = [range(len(prompts))] if self.shared else [range(p, p + 1) for p in range(len(prompts))]
-        for group in groups:
-            self._decode([prompts[p] for p in group], [row for row in rows if row.prompt in group])
+        together = [p for p, prompt in enumerate(prompts) if self._fits(prompt.ids)]
+        alone = [[p] for p in range(len(prompts)) if p not in set(together)]
+        for group in ([together] if together else []) + alone:
+            place = {p: i for i, p in enumerate(group)}
+            mine = [row for row in rows if row.prompt in place]
+            for row in mine:
+                row.sequence = place[row.prompt]
+            self._decode([prompts[p] for p in group], mine)
         answers: list[list[AnswerT]] = [[] for _ in prompts]
         for row in rows:
             answers[row.prompt].append(self._finished(row))
@@ -234,8 +241,6 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     def _decode(self, prompts: Sequence[PromptRows], rows: list[RowT]) -> None:
         lengths, room = [len(prompt.ids) for prompt in prompts], self.sampling.max_new_tokens + self.tail_tokens
         cache, logits = self._prefill([prompt.ids for prompt in prompts], room_behind(lengths, room))
-        for row in rows:
-            row.sequence = row.prompt - rows[0].prompt
         rows = self.wanted(rows)
         if not rows:
             return
@@ -244,7 +249,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         if not going:
             return
         sequences = DistinctSequences(going, self.merge)
-        kind = SharedPrefixDecoder if self.shared else CopiedPrefixDecoder
+        kind = SharedPrefixDecoder if self._fits(*(prompt.ids for prompt in prompts)) else CopiedPrefixDecoder
         decoder = kind(self.model, cache, lengths, sequences.questions, room, most=len(going))
         while True:
             logits = self._step(decoder, torch.tensor(sequences.newest, device=self.model.device))
@@ -262,8 +267,13 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
         prefix = self.prefix_of(prompts)
         if prefix is None:
-            return prefill(self.model, prompts, self.shared, room=room)
+            return prefill(self.model, prompts, self._fits(*prompts), room=room)
         return prefix.prefill(prompts, room)
+
+    def _fits(self, *prompts: Sequence[int]) -> bool:
+        """True if the shared prefix serves all these prompts."""
+        longest = max(map(len, prompts)) + self.sampling.max_new_tokens + self.tail_tokens
+        return self.shared and (self.window is None or longest <= self.window)
 
     def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
         """Feed each sequence's newest token (sequences,); logits (sequences, vocabulary) of the next one."""
@@ -334,21 +344,27 @@ class BatchSampler(LockstepSampler[Row, Sample]):
     row_type = Row
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool = True
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        shared: bool = True,
+        window: int | None = None,
     ) -> None:
         super().__init__(model, tokenizer, sampling, shared)
+        self.window = window
         self._prefix: SharedPrefixCache | None = None  # the newest batch's
 
     def replica(self) -> BatchSampler:
         """A sampler with the same weights, for another thread."""
         model, tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
-        sampler = BatchSampler(model, tokenizer, self.sampling, self.shared)
+        sampler = BatchSampler(model, tokenizer, self.sampling, self.shared, self.window)
         sampler._packed = PackedLinears(model, self._packed.weights)
         return sampler
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""
-        ids = common_start(prompts) if self.shared and len(prompts) > 1 else ()
+        ids = common_start(prompts) if len(prompts) > 1 and self._fits(*prompts) else ()
         if len(ids) < _LEAST_PREFIX:
             return None
         if self._prefix is None or self._prefix.ids != ids or not self._prefix.current():

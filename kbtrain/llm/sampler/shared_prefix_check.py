@@ -17,7 +17,7 @@ _BLOCKS = 300  # tokens of a prompt that takes several blocks
 
 def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
     """Reason why prompts and answers of up to ``longest`` tokens cannot share a prefix here, or None if they can."""
-    window = _window(model)
+    window = sliding_window(model)
     if window is not None and longest > window:
         return f"its sliding window of {window} tokens is shorter than prompt and answer together ({longest})"
     if not all(type(layer).__name__ in _PLAIN_LAYERS for layer in DynamicCache(config=model.config).layers):
@@ -32,7 +32,7 @@ def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
 _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 
 
-def _window(model: PreTrainedModel) -> int | None:
+def sliding_window(model: PreTrainedModel) -> int | None:
     """The smallest window that a layer really uses (Qwen2 names one that it switches off)."""
     layers: list[Any] = DynamicCache(config=model.config).layers
     windows = [layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)]

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
+import kbtrain.llm.sampler.sampler as sampler
 import kbtrain.llm.sampler.shared_prefix as shared_prefix
-from kbtrain.llm.base import AnswerRequest, Sampling
+from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits
 
 SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
 def greedy_by_generate(model, ids, n):
@@ -63,13 +65,47 @@ def test_sampled_answers_are_the_same_with_shared_and_copied_prefix(kind, make_m
     assert [[a.text for a in s.samples] for s in shared] == [[a.text for a in s.samples] for s in copied]
 
 
-def test_a_window_shorter_than_the_prompt_falls_back_visibly_and_still_equals_generate(make_model, tokenizer, question):
-    model = make_model("mistral", sliding_window=16)
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
+def test_a_window_shorter_than_the_prompt_falls_back_visibly_and_still_equals_generate(
+    kind, make_model, tokenizer, question
+):
+    """Gemma's layers alternate: with the window and without it."""
+    model = make_model(kind, sliding_window=16, **({} if kind == "mistral" else {"layer_types": MIXED}))
     with pytest.warns(UserWarning, match="sliding window of 16 tokens"):
         llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=10, stop=(), max_prompt_tokens=130))
-    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(2)]
-    expected = [greedy_by_generate(model, list(llm._prompt(ask)[0].ids), 10) for ask in asks]
-    assert tokens_of(llm, asks)[1] == expected
+    asks = [AnswerRequest(question(f"q{i}", text="very " * i + "where?"), "llm", None, n=2) for i in range(3)]
+    prompts = [list(llm._prompt(ask)[0].ids) for ask in asks]
+    assert min(map(len, prompts)) > 16
+    expected = sorted(greedy_by_generate(model, ids, 10) for ids in prompts)
+    assert sorted(tokens_of(llm, asks)[1]) == expected
+    windowless = make_model(kind, sliding_window=512, **({} if kind == "mistral" else {"layer_types": MIXED}))
+    assert expected != sorted(greedy_by_generate(windowless, ids, 10) for ids in prompts)  # the window is seen at all
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "mistral"])
+def test_prompts_that_fit_into_the_window_share_their_prefix_and_longer_ones_are_copied(
+    kind, make_model, tokenizer, question, monkeypatch
+):
+    sampling = Sampling(max_new_tokens=8, stop=(), max_prompt_tokens=130)
+    asks = [AnswerRequest(question(f"q{i}", text="very " * (3 * i) + "where?"), "llm", None, n=2) for i in (2, 0, 3, 1)]
+    lengths = [len(prompt_ids(tokenizer, ask, 130)[0]) for ask in asks]
+    window = sorted(lengths)[1] + 8
+    model = make_model(kind, sliding_window=window, **({} if kind == "mistral" else {"layer_types": MIXED}))
+    with pytest.warns(UserWarning, match=f"prompts of more than {window - 8} tokens are copied"):
+        llm = TransformersLLM("m", model, tokenizer, sampling)
+    used = {}
+    for name in ("SharedPrefixDecoder", "CopiedPrefixDecoder"):
+        plain = getattr(sampler, name)
+
+        def noted(model, cache, lengths, *rest, name=name, plain=plain, **more):
+            used.setdefault(name, []).extend(lengths)
+            return plain(model, cache, lengths, *rest, **more)
+
+        monkeypatch.setattr(sampler, name, noted)
+    expected = sorted(greedy_by_generate(model, list(llm._prompt(ask)[0].ids), 8) for ask in asks)
+    assert sorted(tokens_of(llm, asks)[1]) == expected
+    assert sorted(used["SharedPrefixDecoder"]) == sorted(lengths)[:2]
+    assert sorted(used["CopiedPrefixDecoder"]) == sorted(lengths)[2:]
 
 
 def test_attention_sinks_are_refused_and_fall_back_visibly(make_model, tokenizer, question):

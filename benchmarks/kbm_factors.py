@@ -1,0 +1,175 @@
+"""What a KBM has learnt, beside gates that were fitted to the same labels, and what changes it.
+
+Reads the scores, labels and outcomes of a run folder (seconds, no model): how far each gate's predictions spread beside
+the labels, their correlation with them (also within a relation), and their log loss beside that of one constant, the
+training labels' mean. With --train, recipes/train_kbm.py is run on the run's examples with one factor changed at a
+time, over the seeds; each training is kept in OUT and not repeated.
+
+Examples:
+  python benchmarks/kbm_factors.py --run runs/demo
+  python benchmarks/kbm_factors.py --run runs/demo --train "[base, epochs_4, values, hard, lora]" --seeds 3
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.arrays import Floats
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.metrics.classification import log_loss
+from kbtrain.prompts.kbm import ALL_KEYS, Key
+from kbtrain.records import NEEDS_RETRIEVAL, GateExample, GateScore
+
+RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "train_kbm.py"
+Factor = Literal[
+    "base", "epochs_2", "epochs_4", "values", "hard", "smoothing", "lora", "rate_low", "rate_high", "order", "alone"
+]
+FACTORS: dict[Factor, tuple[str, ...]] = {
+    "base": (),
+    "epochs_2": ("--epochs", "2"),
+    "epochs_4": ("--epochs", "4"),
+    "values": ("--loss-on", "values"),
+    "hard": ("--labels", "hard"),
+    "smoothing": ("--label-smoothing", "0.1"),
+    "lora": ("--method", "lora", "--learning-rate", "5e-4"),
+    "rate_low": ("--learning-rate", "3e-5"),
+    "rate_high": ("--learning-rate", "3e-4"),
+    "order": ("--keys", "[benefit, certainty, mastery]"),
+    "alone": ("--keys", "[benefit]"),
+}
+GATES = ("kbm", "probe", "features", "stack")
+
+
+class KBMFactorsConfig(Config):
+    run: Path = Field(Path("runs/demo"), description="run folder with examples and scores")
+    train: tuple[Factor, ...] = Field((), description=f"also train: {', '.join(get_args(Factor))}")
+    seeds: int = Field(3, ge=1, description="trainings of each factor")
+    kbm_config: str = Field("recipes/configs/kbm_smollm2.yaml", description="the recipe's configuration")
+    epochs: float = Field(1, gt=0, description="of all but those that change it")
+    output: Path = Field(Path("runs/bench/kbm_factors"), description="folder of the trainings' figures")
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """One gate's predictions of a soft label, over ``n`` dev questions. ``constant`` is the loss of predicting the
+    training labels' mean, in nats; correlations are None where predictions do not vary.
+    """
+
+    n: int
+    labels_spread: float
+    spread: float
+    correlation: float | None
+    within_relation: float | None
+    loss: float
+    constant: float
+
+
+def main(config: KBMFactorsConfig) -> None:
+    train, dev = (list(jsonl.read(GateExample, config.run / "examples" / f"{s}.jsonl")) for s in ("train", "dev"))
+    print("| gate | label | questions | sd of labels | sd of predictions | correlation | within a relation | log loss "
+          "| of a constant |\n|---|---|--:|--:|--:|--:|--:|--:|--:|")  # fmt: skip
+    for gate in GATES:
+        for key, scores in scores_of(config.run, gate).items():
+            print(row(f"{gate}, {key}", [learnt(train, dev, key, scores)]))
+    for factor in config.train:
+        found = [trained(config, factor, seed, train, dev) for seed in range(config.seeds)]
+        for key in found[0]:
+            print(row(f"KBM {factor}, {key}", [one[key] for one in found]))
+
+
+def scores_of(run: Path, gate: str) -> dict[Key, dict[str, float]]:
+    """Predictions of the label, by key and question; scores of what speaks against retrieval are 1 - p."""
+    path = run / "scores" / f"{gate}.jsonl"
+    found: dict[Key, dict[str, float]] = {}
+    for one in jsonl.read(GateScore, path) if path.exists() else ():
+        key = next((key for key in ALL_KEYS if one.gate == f"{gate}_{key}"), None)
+        if key is not None:
+            p = one.score if key in NEEDS_RETRIEVAL else 1 - one.score
+            found.setdefault(key, {})[one.question_id] = p
+    return found
+
+
+def learnt(
+    train: Sequence[GateExample], dev: Sequence[GateExample], key: Key, predicted: Mapping[str, float]
+) -> Learnt:
+    """Figures of predictions by question id. Raises :class:`UserError` where none has a soft label."""
+    used = [e for e in dev if e.question_id in predicted and getattr(e, f"soft_{key}") is not None]
+    if not used:
+        raise UserError(f"key '{key}': no dev question has both a score and a soft label; sample dev questions, too")
+    labels = np.array([float(getattr(e, f"soft_{key}")) for e in used])
+    p = np.array([predicted[e.question_id] for e in used])
+    known = [float(getattr(e, f"soft_{key}")) for e in train if getattr(e, f"soft_{key}") is not None]
+    mean = statistics.fmean(known)
+    clipped = np.clip(p, 0.02, 0.98)  # ridge is not bounded
+    relation = np.array([e.relation for e in used])
+    return Learnt(
+        len(used), float(labels.std()), float(p.std()), correlation(labels, p),
+        correlation(centred(labels, relation), centred(p, relation)),
+        log_loss(labels.tolist(), clipped.tolist()), log_loss(labels.tolist(), [mean] * len(used)),
+    )  # fmt: skip
+
+
+def correlation(a: Floats, b: Floats) -> float | None:
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else None
+
+
+def centred(values: Floats, groups: np.ndarray) -> Floats:
+    """Values less their group's mean."""
+    found = values.astype(float).copy()
+    for group in set(groups.tolist()):
+        found[groups == group] -= found[groups == group].mean()
+    return found
+
+
+def trained(
+    config: KBMFactorsConfig, factor: Factor, seed: int, train: Sequence[GateExample], dev: Sequence[GateExample]
+) -> dict[Key, Learnt]:
+    """Dev figures of one training by the recipe; from OUT where it is done."""
+    kept, folder = config.output / f"{factor}-{seed}.json", config.output / f"{factor}-{seed}"
+    if not kept.exists():
+        from kbtrain.gates.kbm.gate import KBM
+
+        examples = config.run / "examples"
+        given = ["--config", config.kbm_config, "--train", str(examples / "train.jsonl"),
+                 "--dev", str(examples / "dev.jsonl"), "--epochs", str(config.epochs)]  # fmt: skip
+        last = [*FACTORS[factor], "--seed", str(seed), "--output", str(folder)]
+        subprocess.run([sys.executable, str(RECIPE), *given, *last], check=True)
+        made = KBM.load(folder).probabilities(dev)
+        ids = [e.question_id for e in dev]
+        found = {
+            key: learnt(train, dev, key, dict(zip(ids, made[key], strict=True))) for key in made if key in ALL_KEYS
+        }
+        kept.write_text(json.dumps({key: asdict(one) for key, one in found.items()}), encoding="utf-8")
+        shutil.rmtree(folder)  # weights: the figures are what is kept
+    return {key: Learnt(**one) for key, one in json.loads(kept.read_text(encoding="utf-8")).items()}
+
+
+def row(name: str, found: Sequence[Learnt]) -> str:
+    """A line of the table: means over the seeds, with their standard deviation."""
+
+    def mean(field: str, digits: int = 3) -> str:
+        values = [value for one in found if (value := getattr(one, field)) is not None]
+        text = f"{statistics.fmean(values):.{digits}f}" if values else ""
+        return text + (f" sd {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+    gate, key = name.rsplit(", ", 1)
+    cells = [mean("labels_spread") if len(found) == 1 else f"{found[0].labels_spread:.3f}", mean("spread"),
+             mean("correlation"), mean("within_relation"), mean("loss", 4), f"{found[0].constant:.4f}"]  # fmt: skip
+    return f"| {gate} | {key} | {found[0].n} | " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    run_script(main, KBMFactorsConfig, __doc__)
