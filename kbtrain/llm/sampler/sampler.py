@@ -28,6 +28,7 @@ from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
+from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 
 LEAVE = 0.9  # sequences that no row has any more leave the batch once they are a tenth of it: leaving copies the others
@@ -207,6 +208,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         self.sampling = sampling
         self.shared = shared
         self.window: int | None = None  # tokens, of the layers that see no more
+        self.blocks = shared and blocks_hold(model, sampling.max_prompt_tokens)  # prompts attend to themselves in
         self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
         self._packed = PackedLinears(model)
         keep_freed_memory()
@@ -267,7 +269,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
         prefix = self.prefix_of(prompts)
         if prefix is None:
-            return prefill(self.model, prompts, self._fits(*prompts), room=room)
+            return prefill(self.model, prompts, self.blocks and self._fits(*prompts), room=room)
         return prefix.prefill(prompts, room)
 
     def _fits(self, *prompts: Sequence[int]) -> bool:
@@ -368,7 +370,7 @@ class BatchSampler(LockstepSampler[Row, Sample]):
         if len(ids) < _LEAST_PREFIX:
             return None
         if self._prefix is None or self._prefix.ids != ids or not self._prefix.current():
-            self._prefix = SharedPrefixCache(self.model, ids, self.shared)
+            self._prefix = SharedPrefixCache(self.model, ids, self.blocks)
         return self._prefix
 
     def prefilled(self, ids: Sequence[int]) -> tuple[DynamicCache, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -23,13 +24,29 @@ def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
     if not all(type(layer).__name__ in _PLAIN_LAYERS for layer in DynamicCache(config=model.config).layers):
         return "its layers keep more than keys and values of every token"
     try:
-        gap = max(_gap(model), _blocks_gap(model, longest))
-    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        gap = _gap(model)
+    except _CANNOT as error:
         return f"its attention cannot be replaced ({str(error).splitlines()[0][:100]})"
     return None if gap < _TOLERANCE else f"its logits differ from its own attention's by {gap:.2f} of their spread"
 
 
 _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
+_CANNOT = (KeyError, ValueError, TypeError, AttributeError, RuntimeError)
+_HOLD: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+
+
+def blocks_hold(model: PreTrainedModel, longest: int) -> bool:
+    """True if prompts of up to ``longest`` tokens may attend to themselves in blocks; asked of a model once.
+
+    The scores of blocks are rounded to 16 bits: Gemma 3's are large, so that its logits come out otherwise in bf16.
+    """
+    window = sliding_window(model)
+    if model not in _HOLD:
+        try:
+            _HOLD[model] = _blocks_gap(model, longest if window is None else min(longest, window)) < _TOLERANCE
+        except _CANNOT:
+            _HOLD[model] = False
+    return _HOLD[model]
 
 
 def sliding_window(model: PreTrainedModel) -> int | None:
@@ -41,7 +58,7 @@ def sliding_window(model: PreTrainedModel) -> int | None:
 
 @torch.inference_mode()
 def _blocks_gap(model: PreTrainedModel, longest: int) -> float:
-    """The same for a prompt's attention to itself in blocks, where that would be used."""
+    """Difference of the next token's logits with a prompt's attention in blocks, where that would be used."""
     size = model.config.get_text_config().vocab_size
     ids = [(7 * i * i + 3) % size for i in range(min(longest, _BLOCKS))]
     if not pays(model, len(ids)):
