@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain.commands import launch_of
 from kbtrain.config import Config, parse_args
 from kbtrain.scripts import find
 
@@ -65,7 +66,7 @@ def test_a_script_takes_the_arguments_that_are_shown(command, monkeypatch):
 def test_a_script_that_is_run_by_name_takes_the_arguments_that_are_shown(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.yaml").write_text("backend: openai\n")  # as check-server writes it
-    launch, arguments = commands.launch_of(None, command[1:])
+    launch, arguments = launch_of(None, command[1:])
     assert launch is None or find(launch, "launch", what="launch file").is_file()
     parse_args(config_of(str(find(command[0], "stages", "recipes", what="script"))), arguments)
 
