@@ -1,5 +1,7 @@
 """Tiny random models of real classes, tokenizers trained on a few lines, and examples: shared by tests of gates."""
 
+import functools
+
 from kbtrain.prompts.kbm import kbm_answer, kbm_prompt, need_prompt
 from kbtrain.records import GateExample
 
@@ -11,10 +13,10 @@ KINDS = ("llama", "qwen2", "gemma", "gemma3", "mistral")
 QUESTIONS = [f"What is the {what} of place {i}?" for i in range(20) for what in ("capital", "currency", "language")]
 
 
-def make_tokenizer(chat: bool = True, merging: bool = False, bos: bool = False):
-    """Byte-level BPE. ``merging``: no word boundaries, and quotes with True and False become one token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
+@functools.cache
+def _trained(merging: bool) -> str:
+    """The trained tokenizer as JSON: training takes ten times as long as reading it again."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not merging)
@@ -29,6 +31,15 @@ def make_tokenizer(chat: bool = True, merging: bool = False, bos: bool = False):
     if merging:
         lines = ['"True"', '"False"'] * 9
     made.train_from_iterator(lines, trainer)
+    return made.to_str()
+
+
+def make_tokenizer(chat: bool = True, merging: bool = False, bos: bool = False):
+    """Byte-level BPE. ``merging``: no word boundaries, and quotes with True and False become one token."""
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer.from_str(_trained(merging))
     if bos:
         made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
     wrapped = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", bos_token="<s>")
