@@ -45,6 +45,16 @@ PRELOADED = (
     "opencc",
     "rouge_score.rouge_scorer",
     "matplotlib.figure",
+    # what most scripts import of kbtrain; not kbtrain.cli, which is run as a module itself
+    "kbtrain.gates.handles",
+    "kbtrain.gates.kbm.train",
+    "kbtrain.training.finish",
+    "kbtrain.training.classifier_trainer",
+    "kbtrain.llm.transformers_llm",
+    "kbtrain.labeling.label_stage",
+    "kbtrain.retrieval.retrieve_stage",
+    "kbtrain.evaluation.end_to_end",
+    "kbtrain.report.summary",
 )
 
 
