@@ -12,29 +12,18 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
-import random
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
-from kbtrain.evaluation import evidence as ev
-from kbtrain.evaluation.evidence import RIVAL
-from kbtrain.evaluation.evidence_sheet import Sheet, sheet_of
-from kbtrain.metrics.ranking import auroc
-from kbtrain.metrics.significance import Delta
-from kbtrain.progress import progress_bar
+from kbtrain.evaluation.evidence_sheet import sheet_of
+from kbtrain.evaluation.evidence_tables import between_models, learning, main_table
 from kbtrain.provenance import write_atomically, write_result
-from kbtrain.questions.data_sets.outcomes import Grading
 from kbtrain.report.evidence import learning_figure, markdown, transfer_figure
-
-STACKS = {"stack": ("features", "encoder", "reader"), "stack_set": ("data_set", "features", "encoder", "reader")}
 
 
 class EvidenceConfig(Config):
@@ -56,9 +45,9 @@ def main(config: EvidenceConfig) -> None:
     started = time.monotonic()
     sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out)
     document = {
-        "main": main_table(config, sheet),
-        "models": models(config, sheet),
-        "learning_curve": learning(config, sheet),
+        "main": main_table(sheet, config.model),
+        "models": between_models(sheet),
+        "learning_curve": learning(sheet, config.model, config.sizes, config.draws),
     }
     write_atomically(config.out / "evidence.md", markdown(document))
     write_atomically(config.out / "learning.svg", learning_figure(document["learning_curve"]))
@@ -79,145 +68,6 @@ def defined(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [defined(inner) for inner in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Cross-validated scores of the train questions, and scores of the test questions, by gate; stacks beside them."""
-    own = gains[sheet.train]
-    with progress_bar(total=len(names), desc="gates", unit="gates") as bar:
-        left_out, scored = {}, {}
-        for name in names:
-            left_out[name] = ev.held_out(sheet.fits[name], sheet.train, own)
-            scored[name] = sheet.fits[name](sheet.train, own, sheet.test)
-            bar.update()
-    for name, members in STACKS.items():
-        held, outer = [left_out[one] for one in members], [scored[one] for one in members]
-        left_out[name], scored[name] = ev.stacked(held, outer, own)
-    return left_out, scored
-
-
-def main_table(config: EvidenceConfig, sheet: Sheet) -> dict[str, Any]:
-    """All gates for one answering model, pooled and by data set, and its chosen one beside the rivals."""
-    none, one = (sheet.right(config.model, "published", name) for name in ("none", "one"))
-    left_out, scored = gates_of(sheet, one - none, list(sheet.fits))
-    cv = ev.areas(left_out, none[sheet.train], one[sheet.train])
-    trained = [name for name in left_out if name != "data_set"]
-    chosen = max(trained, key=lambda name: cv[name].area.mean)
-    test = np.array(sheet.test)
-    scored[RIVAL] = -sheet.score(f"{RIVAL}.pA")[test]
-    thresholds = {name: ev.best_threshold(left_out[name], none[sheet.train], one[sheet.train]) for name in left_out}
-    decisions = {name: (scored[name] > thresholds[name]).astype(float) for name in left_out}
-    published = np.array([row.scores.get(f"{RIVAL}.pA", 0) for row in sheet.rows])[test]
-    others = np.array([max(row.scores.get(f"{RIVAL}.{p}", 0) for p in ("pB", "pC")) for row in sheet.rows])[test]
-    decisions[RIVAL] = (others > published).astype(float)
-    pooled = part_figures(scored, none[test], one[test])
-    parts = {"all": pooled}
-    sets = np.array(sheet.data_sets)[test]
-    for name in dict.fromkeys(sets.tolist()):
-        here = sets == name
-        column = "last_step_eigen_score" if name == "hotpotqa" else "eigen_score"
-        own = {gate: values[here] for gate, values in scored.items()}
-        seakr = sheet.score(f"seakr.{column}")[test][here]
-        parts[name] = part_figures({**own, "seakr": seakr}, none[test][here], one[test][here])
-    seakr = sheet.score("seakr.eigen_score")[test]
-    direct = np.isfinite(seakr)
-    parts["with_direct_seakr"] = part_figures(
-        {**{g: v[direct] for g, v in scored.items()}, "seakr": seakr[direct]}, none[test][direct], one[test][direct]
-    )
-    return {
-        "model": config.model,
-        "chosen": chosen,
-        "cross_validated": {name: as_dict(one.area) for name, one in cv.items()},
-        "cross_validated_minus_data_set": {name: as_dict(cv[name].minus["data_set"]) for name in trained},
-        "parts": parts,
-        "decisions": {
-            name: dataclasses.asdict(ev.at_decisions(made, none[test], one[test], thresholds.get(name)))
-            for name, made in decisions.items()
-        },
-    }
-
-
-def part_figures(scores: Mapping[str, Floats], none: Floats, one: Floats) -> dict[str, Any]:
-    """Areas, all paired differences and AUROC on some questions."""
-    found = ev.areas(scores, none, one)
-    wrong, needed = none < 0.5, (one > none)
-    return {
-        "n": len(none),
-        "never": float(none.mean()),
-        "always": float(one.mean()),
-        "oracle": float(np.maximum(none, one).mean()),
-        "gates": {
-            name: {
-                "area": as_dict(figures.area),
-                "minus": {other: as_dict(value) for other, value in figures.minus.items()},
-                "auroc_wrong": float(auroc(wrong, scores[name])[0]),
-                "auroc_needed": float(auroc(needed, scores[name])[0]),
-            }
-            for name, figures in found.items()
-        },
-    }
-
-
-def as_dict(value: Delta) -> dict[str, float]:
-    return {"mean": value.mean, "low": value.low, "high": value.high}
-
-
-def models(config: EvidenceConfig, sheet: Sheet, gate: str = "stack_set") -> dict[str, Any]:
-    """By exact match: agreement between models; one gate fitted to each, used for each; decisions at its threshold."""
-    names = [name for name in dict.fromkeys(m for m, _ in sheet.rows[-1].right) if (name, "published") in
-             sheet.rows[0].right]  # fmt: skip
-    grading: dict[str, Grading] = {name: "em" if (name, "em") in sheet.rows[0].right else "published" for name in names}
-    test, train = np.array(sheet.test), np.array(sheet.train)
-    right = {name: {r: sheet.right(name, grading[name], r) for r in ("none", "one")} for name in names}
-    scored, decided = {}, {}
-    for name in names:
-        none, one = right[name]["none"], right[name]["one"]
-        left_out, found = gates_of(sheet, one - none, STACKS["stack_set"])
-        scored[name] = found
-        for kind in (gate, "data_set"):
-            threshold = ev.best_threshold(left_out[kind], none[train], one[train])
-            made = (found[kind] > threshold).astype(float)
-            decided[f"{name}/{kind}"] = dataclasses.asdict(ev.at_decisions(made, none[test], one[test], threshold))
-    transfer = {}
-    for target in names:
-        none, one = right[target]["none"][test], right[target]["one"][test]
-        found = ev.areas(
-            {**{source: scored[source][gate] for source in names}, "data_set": scored[target]["data_set"]}, none, one
-        )
-        transfer[target] = {source: as_dict(figures.area) for source, figures in found.items()}
-    agreement = {}
-    for first in names:
-        for second in names[names.index(first) + 1 :]:
-            a, b = right[first], right[second]
-            wrong = ev.kappa(1 - a["none"][test], 1 - b["none"][test])
-            needed = ev.kappa(np.maximum(a["one"] - a["none"], 0)[test], np.maximum(b["one"] - b["none"], 0)[test])
-            agreement[f"{first} | {second}"] = {"wrong": as_dict(wrong), "needed": as_dict(needed)}
-    accuracy = {
-        name: {r: float(right[name][r][test].mean()) for r in ("none", "one")}
-        | {"mended": int((right[name]["one"] > right[name]["none"])[test].sum()),
-           "broken": int((right[name]["one"] < right[name]["none"])[test].sum())}
-        for name in names
-    }  # fmt: skip
-    return {"gate": gate, "accuracy": accuracy, "transfer": transfer, "agreement": agreement, "decisions": decided}
-
-
-def learning(config: EvidenceConfig, sheet: Sheet) -> list[dict[str, Any]]:
-    """Test areas by the number of training questions, and what they are above data-set-only of the same questions."""
-    none, one = (sheet.right(config.model, "published", name) for name in ("none", "one"))
-    gains, test, points = one - none, np.array(sheet.test), []
-    for n in [*[size for size in config.sizes if size < len(sheet.train)], len(sheet.train)]:
-        for draw in range(config.draws if n < len(sheet.train) else 1):
-            places = list(sheet.train)
-            random.Random(f"0/{draw}").shuffle(places)
-            places = places[:n]
-            scored = {g: sheet.fits[g](places, gains[places], sheet.test) for g in ("data_set", "features", "reader")}
-            found = ev.areas(scored, none[test], one[test])
-            points += [
-                {"gate": name, "n": n, "draw": draw, "area": figures.area.mean,
-                 "minus_data_set": figures.minus["data_set"].mean if name != "data_set" else 0.0}
-                for name, figures in found.items()
-            ]  # fmt: skip
-    return points
 
 
 if __name__ == "__main__":
