@@ -252,10 +252,15 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         question_id, condition, prompt_tokens, evidence_cut, n_samples = rows[0][:5]
         samples = [Sample(*row[5:]) for row in rows if row[5] is not None]
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
-        typed = all(
-            isinstance(s.text, str) and isinstance(s.logprob, float) for s in (*samples, *([greedy] if greedy else []))
+        every = [*samples, *([greedy] if greedy else [])]
+        numbers = (prompt_tokens, evidence_cut, n_samples, *(n for s in every for n in (s.index, s.n_tokens)))
+        texts = (question_id, condition, *(text for s in every for text in (s.text, s.finish)))
+        typed = (
+            all(isinstance(n, int) for n in numbers)
+            and all(isinstance(text, str) for text in texts)
+            and all(isinstance(s.logprob, float) for s in every)
         )
-        if [sample.index for sample in samples] != list(range(n_samples)) or not typed or not (samples or greedy):
+        if not every or not typed or [sample.index for sample in samples] != list(range(n_samples)):
             raise UserError(
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
                 f"'{condition}' can be read: {_DAMAGED}"

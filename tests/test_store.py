@@ -336,6 +336,11 @@ def test_meta_data_of_a_run_that_cannot_be_read_are_one_line(tmp_path: Path, met
         ("UPDATE runs SET name = x'ff00'", lambda store: store.runs()),
         ("UPDATE sets SET n_samples = 'x'", lambda store: store.set_sizes("r")),
         ("UPDATE sets SET condition = x'ff00'", lambda store: store.counts("r")),
+        *(
+            (f"UPDATE {field.replace('.', ' SET ')} = 'x'", lambda store: list(store.iterate("r")))
+            for field in ("sets.n_samples", "sets.prompt_tokens", "samples.n_tokens", "samples.logprob")
+        ),
+        ("UPDATE samples SET finish = x'ff'", lambda store: list(store.iterate("r"))),
     ],
 )
 def test_values_of_types_that_were_never_stored_are_one_line(tmp_path, change, read):

@@ -30,6 +30,8 @@ class Part:
 
 def find_shards(folder: Path) -> list[Path]:
     """The shard stores of a run folder, by number. Raises :class:`UserError` if there are none."""
+    if not folder.is_dir():
+        raise UserError(f"key 'run': {at(folder)}: no such file or folder")
     found = sorted(folder.glob("samples.shard-*-of-*.db"), key=lambda path: (len(path.name), path.name))
     if not found:
         raise UserError(f"{at(folder)}: no samples.shard-I-of-N.db in it; run data_gen/sample.py with --shard first")
