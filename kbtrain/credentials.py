@@ -2,6 +2,7 @@
 
 Every secret that is met here is struck from errors, meta files and stores (:func:`kbtrain.errors.never_show`), since
 servers echo headers, and a configuration that holds a key would carry it into each file that says how it was made.
+What could not be struck without striking results too, a word or a number, is refused as a key.
 """
 
 from __future__ import annotations
@@ -12,33 +13,47 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from kbtrain.errors import UserError, never_show
+from kbtrain.errors import UserError, is_plain, never_show
 
+PLACEHOLDERS = frozenset(
+    {"empty", "none", "null", "dummy", "unused", "not-needed", "ollama", "lm-studio", "sk-no-key-required"}
+)
+PLAIN = (
+    "8 or more characters with a letter and a digit or a sign, or 16 or more; a word or a number would have to be "
+    "struck out of results too"
+)
+_KEY_NAME = re.compile(r"(^|[-_])(api[-_]?key|secret|password|passwd|authorization)$|^(key|token|auth)$", re.I)
 _SECRET_NAME = re.compile(r"(^|[-_])(api[-_]?key|key|token|secret|password|passwd|auth|authorization|sig)$", re.I)
 
 
 def key_from_environment(variable: str) -> str | None:
     """The key in an environment variable; None if it is not set, or empty.
 
-    Raises :class:`UserError` for one that no header can carry (a line end from ``$(cat file)``, a space), without its
-    text.
+    Raises :class:`UserError`, without the key's text, for one that no header can carry (a line end from
+    ``$(cat file)``, a space) and for a plain one, unless it is what servers without keys are customarily given
+    (:data:`PLACEHOLDERS`).
     """
     key = os.environ.get(variable)
     if not key:
         return None
-    never_show(key)
-    never_show(key.strip())
     bad = next((i for i, c in enumerate(key) if not "!" <= c <= "~"), None)
     if bad is not None:
         kind = "a line end" if key[bad] in "\r\n" else "a space" if key[bad].isspace() else "no ASCII character"
         raise UserError(f"environment variable {variable}: character {bad + 1} of the key is {kind}; set it again")
+    if key.lower() in PLACEHOLDERS:
+        return key
+    if is_plain(key):
+        raise UserError(
+            f"environment variable {variable}: expected a key of {PLAIN}; unset it if the server needs none"
+        )
+    never_show(key)
     return key
 
 
 def check_url(url: str, key: str) -> None:
     """Refuse a name or password in an address, and never show the values of parameters such as ``api_key``.
 
-    ``key`` is the configuration's key that errors name. Raises :class:`UserError`.
+    ``key`` is the configuration's key that errors name. Raises :class:`UserError`, also for a plain value of those.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -46,20 +61,32 @@ def check_url(url: str, key: str) -> None:
     except ValueError:
         raise UserError(f"key '{key}': no valid address") from None
     if user or password:
-        for secret in filter(None, (password, user)):
-            never_show(secret)
-            never_show(urllib.parse.unquote(secret))
         raise UserError(f"key '{key}': the address holds a name or a password; give keys by environment variables")
-    for name, value in urllib.parse.parse_qsl(parts.query):
-        if _SECRET_NAME.search(name) and not value.startswith("{"):
-            never_show(value)
-            never_show(urllib.parse.quote(value, safe=""))
+    for part in parts.query.split("&"):
+        name, _, spelt = part.partition("=")
+        name = urllib.parse.unquote_plus(name)
+        if not spelt.startswith("{"):
+            for value in (urllib.parse.unquote_plus(spelt), spelt):
+                _hide(name, value, f"key '{key}': parameter '{name}'")
 
 
-def hide_values(fields: Mapping[str, Any]) -> None:
-    """Never show the values of fields whose names say that they are secret (``api_key``, ``token``), at any depth."""
+def hide_values(fields: Mapping[str, Any], key: str) -> None:
+    """Never show the values of fields whose names say that they are secret (``api_key``, ``token``), at any depth.
+
+    ``key`` is the configuration's key that errors name. Raises :class:`UserError` for a plain value of those.
+    """
     for name, value in fields.items():
-        if isinstance(value, Mapping):
-            hide_values(value)
-        elif isinstance(value, str) and _SECRET_NAME.search(name):
-            never_show(value)
+        for inner in value if isinstance(value, list) else (value,):
+            if isinstance(inner, Mapping):
+                hide_values(inner, key)
+        if isinstance(value, str):
+            _hide(name, value, f"key '{key}': field '{name}'")
+
+
+def _hide(name: str, value: str, place: str) -> None:
+    """Names such as ``eos_token`` or ``cache_key`` may have plain values; those are no secrets."""
+    if _KEY_NAME.search(name) and value and is_plain(value) and value.lower() not in PLACEHOLDERS:
+        raise UserError(f"{place}: expected a key of {PLAIN}")
+    if _SECRET_NAME.search(name) and value.lower() not in PLACEHOLDERS:
+        for secret in (value, *value.split()):  # "Bearer KEY": a server may repeat the key alone
+            never_show(secret)

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import difflib
+import html
 import importlib.util
+import json
+import re
+import urllib.parse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from kbtrain.installation import as_typed
 
 _SECRETS: set[str] = set()
 _STRUCK = "[secret]"
-_SHORTEST = 4  # characters: a shorter text would be struck out of words that merely hold it
+_SHORTEST = 8  # characters of a key
+_LONG = 16  # characters from which letters alone, or digits alone, are no word and no number of a result
+_PLAIN = re.compile(r"[A-Za-z]*|[0-9.,:/+-]*")
+
+
+def is_plain(text: str) -> bool:
+    """True for a text too short or too ordinary to be a secret: a word, a number, a date.
+
+    Striking it would destroy results that merely hold it, a class of a page as well as an answer, and anybody guesses
+    it. Whoever takes keys refuses such a text, so that every key that is used can be struck wherever it turns up.
+    """
+    return len(text) < _SHORTEST or (len(text) < _LONG and _PLAIN.fullmatch(text) is not None)
 
 
 def never_show(secret: str) -> None:
-    """Strike ``secret`` from every error, meta file and stored answer that this process writes from now on."""
-    if len(secret) >= _SHORTEST:
-        _SECRETS.add(secret)
+    """Strike ``secret`` from every error, meta file and stored answer that this process writes from now on.
+
+    As it is, and as JSON, HTML and addresses spell it. A plain text (:func:`is_plain`) is left alone.
+    """
+    if not is_plain(secret):
+        spelt = (json.dumps(secret)[1:-1], html.escape(secret), urllib.parse.quote(secret, safe=""))
+        _SECRETS.update((secret, *spelt))
 
 
 def strike(text: str) -> str:
@@ -25,6 +45,19 @@ def strike(text: str) -> str:
     for secret in sorted(_SECRETS, key=len, reverse=True):
         text = text.replace(secret, _STRUCK)
     return text
+
+
+def strike_all(value: Any) -> Any:
+    """As :func:`strike`, in every text of a value out of JSON, keys included, however its server had escaped it."""
+    if not _SECRETS:
+        return value
+    if isinstance(value, str):
+        return strike(value)
+    if isinstance(value, list):
+        return [strike_all(one) for one in value]
+    if isinstance(value, dict):
+        return {strike_all(key): strike_all(one) for key, one in value.items()}
+    return value
 
 
 class UserError(Exception):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from kbtrain import errors
 from kbtrain.config import parse_args
 from kbtrain.credentials import check_url, hide_values, key_from_environment
-from kbtrain.errors import UserError, never_show, strike
+from kbtrain.errors import UserError, never_show, strike, strike_all
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.provenance import write_atomically
 from kbtrain.store import SampleStore
@@ -60,10 +62,48 @@ def test_a_key_is_struck_from_errors_files_and_stores(tmp_path: Path, monkeypatc
 
 
 def test_the_longest_secret_is_struck_first() -> None:
-    never_show("abcd")
-    never_show("abcdefgh")
-    never_show("ab")  # too short: it would be struck out of words
-    assert strike("abcdefgh abcd about") == "[secret] [secret] about"
+    never_show("abcd-efgh")
+    never_show("abcd-efgh-ijkl")
+    assert strike("abcd-efgh-ijkl abcd-efgh abcd") == "[secret] [secret] abcd"
+
+
+@pytest.mark.parametrize("text", ["short", "sortable", "a1", "0.731234", "2026-11-23", "retrieval", "1234567890123"])
+def test_a_word_or_a_number_is_no_key_and_never_struck(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report lost its tables' class, a word that had come as a key."""
+    for name, value in (("MY_KEY", text), ("OTHER", text.upper())):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(UserError, match=f"environment variable {name}: expected a key of 8 or more") as caught:
+            key_from_environment(name)
+        assert text not in str(caught.value)
+    with pytest.raises(UserError, match="key 'web': parameter 'api_key': expected a key of 8") as caught:
+        check_url(f"http://host/search?api_key={text}", "web")
+    with pytest.raises(UserError, match="key 'server_extra': field 'password': expected a key of 8"):
+        hide_values({"deep": [{"password": text}]}, "server_extra")
+    with pytest.raises(UserError, match="holds a name or a password"):
+        check_url(f"http://{text}:{text}@host/", "web")
+    hide_values({"eos_token": text, "cache_key": text}, "server_extra")
+    page = f'<table class="sortable short"><td>{text} of them'
+    assert strike(page) == page
+
+
+@pytest.mark.parametrize("key", ["EMPTY", "none", "ollama", "lm-studio", "sk-no-key-required"])
+def test_what_servers_without_keys_are_given_is_sent_and_no_secret(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    assert key_from_environment("MY_KEY") == key
+    hide_values({"api_key": key}, "server_extra")
+    assert strike(f"is {key}") == f"is {key}"
+
+
+@pytest.mark.parametrize(
+    "key", ["sk-planted-key", "hunter22", "correcthorsebatterystaple", "9/&<\"\\'>a", "0123456789012345"]
+)
+def test_a_key_is_struck_however_a_file_spells_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    assert key_from_environment("MY_KEY") == key
+    for spelt in (key, json.dumps({"x": key}), html.escape(key), urllib.parse.quote(key, safe=""), f"token={key}x"):
+        assert "[secret]" in strike(spelt) and key not in strike(spelt)
+    escaped = json.dumps({"said": [key]}).replace("/", "\\/")  # as some servers spell a slash
+    assert strike_all(json.loads(escaped)) == {"said": ["[secret]"]}
 
 
 @pytest.mark.parametrize("url", ["http://me:sk-planted@host/v1", "http://sk-planted@host/v1"])
@@ -76,7 +116,7 @@ def test_an_address_with_a_name_or_password_is_refused(url: str) -> None:
 @pytest.mark.parametrize("name", ["api_key", "key", "access_token", "X-Api-Key", "Authorization", "password"])
 def test_the_value_of_a_secret_parameter_or_field_is_never_shown(name: str) -> None:
     check_url(f"http://host/search?q={{query}}&{name}=sk%2Fplanted", "web")
-    hide_values({"deep": {name: "sk-other"}, "keyboard": "qwerty"})
+    hide_values({"deep": {name: "Bearer sk-other"}, "keyboard": "qwerty"}, "server_extra")
     assert strike("sk/planted sk%2Fplanted sk-other qwerty") == "[secret] [secret] [secret] qwerty"
 
 

@@ -56,7 +56,7 @@ class LLMConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> LLMConfig:
         check_url(self.server_url, "server_url")
-        hide_values(self.server_extra)
+        hide_values(self.server_extra, "server_extra")
         return self
 
     def sampling(self) -> Sampling:

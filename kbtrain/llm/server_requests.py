@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx2
 
-from kbtrain.errors import UserError, strike
+from kbtrain.errors import UserError, strike_all
 from kbtrain.servers import LARGEST, LONGEST_ASKED, retry_after
 
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
@@ -89,7 +89,7 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], 
         hint = NOT_FOUND[path] if response.status_code == 404 else HINTS.get(response.status_code, "")
         raise UserError(f"server {client.base_url}: {status}{hint}")
     try:
-        reply = json.loads(strike(text))  # a server may echo its caller's headers
+        reply = strike_all(json.loads(text))  # a server may echo its caller's headers
     except (ValueError, RecursionError):
         raise NoReply(f"a reply that is not JSON ({text[:60]!r})") from None
     if not isinstance(reply, dict) or not reply.get(holds):

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
-from kbtrain.errors import UserError, strike
+from kbtrain.errors import UserError, strike_all
 from kbtrain.records import Hit
 from kbtrain.servers import retry_after, whole_text
 
@@ -79,7 +79,7 @@ class WebSearch:
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
                 with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:  # noqa: S310 - as above
-                    return json.loads(strike(self._body(reply).decode()))
+                    return strike_all(json.loads(self._body(reply).decode()))
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"
                 if error.code not in RETRY:

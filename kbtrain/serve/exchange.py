@@ -138,9 +138,9 @@ class Keys:
             raise UserError(f"{at(path)}: cannot be read ({type(error).__name__})") from None
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         for number, key in enumerate(keys, 1):
-            never_show(key)
             if len(key) < 16 or not key.isascii() or not key.isprintable() or " " in key:
                 raise UserError(f"{at(path)}: key {number}: expected 16 or more letters, digits and signs, no spaces")
+            never_show(key)
         if not keys:
             raise UserError(f"{at(path)}: no key in it; write one a line")
         return cls(keys)

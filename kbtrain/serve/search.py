@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import httpx2
 from pydantic import ValidationError
 
-from kbtrain.errors import UserError, at, strike
+from kbtrain.errors import UserError, at, strike_all
 from kbtrain.jsonl import one_line
 from kbtrain.llm.server_requests import Retry
 from kbtrain.records import Hit
@@ -124,8 +124,8 @@ class HttpSearch:
                 if len(data) > LARGEST:
                     raise SearchFailed(f"a reply above {LARGEST:,} bytes")
         try:
-            return self._web.hits(json.loads(strike(data.decode())), query, k)
-        except ValueError:
+            return self._web.hits(strike_all(json.loads(data.decode())), query, k)
+        except (ValueError, RecursionError):
             raise SearchFailed("no JSON in the reply") from None
         except UserError:
             raise SearchFailed(f"no list at '{self._web.service.results}' of the reply") from None

@@ -191,10 +191,10 @@ def test_fields_can_be_added_and_taken_out(open_llm, question):
 
 
 def test_the_key_comes_from_the_environment(open_llm, question, monkeypatch):
-    monkeypatch.setenv("MY_KEY", "sesame")
+    monkeypatch.setenv("MY_KEY", "open-sesame")
     with ModelServer() as server:
         answered(open_llm(server, key_env="MY_KEY"), [AnswerRequest(question("q"), "llm", None, n=1)])
-        assert {request["key"] for request in server.requests} == {"Bearer sesame"}
+        assert {request["key"] for request in server.requests} == {"Bearer open-sesame"}
 
 
 def test_connecting_names_a_wrong_address_or_model(monkeypatch):
