@@ -118,21 +118,21 @@ def loads(text: str) -> Any:
     Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or brackets.
     """
     try:
-        return json.loads(text, object_pairs_hook=_written_object if _HALF.search(text) else _object)
+        return json.loads(text, object_pairs_hook=_written_object if _HALF.search(text) else plain_object)
     except RecursionError as error:
         raise ValueError(str(error)) from None
 
 
 def _written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """As :func:`_object`, without halves of surrogate pairs, which an escape can name and no file can hold."""
+    """As :func:`plain_object`, without halves of surrogate pairs, which an escape can name and no file can hold."""
     for key, value in pairs:
         for text in (key, *(value if isinstance(value, list) else (value,))):
             if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
                 raise BadField(key, "half of a surrogate pair (broken \\u escape)")
-    return _object(pairs)
+    return plain_object(pairs)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys stand there once and whose numbers are finite; the last of two would win in silence."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -159,6 +159,26 @@ def append(file: TextIO, text: str) -> None:
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # what is still held would be refused at close()
             raise
+
+
+def cut_torn_line(path: Path | str) -> int:
+    """Cut off what stands behind the last line end, as a killed process leaves it; the bytes that are left.
+
+    Raises :class:`UserError` for what is no file, or may not be written.
+    """
+    check_regular(path)
+    with errors_of(path), open(path, "rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        while size:
+            step = min(size, 65_536)
+            file.seek(size - step)
+            end = file.read(step).rfind(b"\n")
+            if end >= 0:
+                size = size - step + end + 1
+                break
+            size -= step
+        file.truncate(size)
+    return size
 
 
 @contextlib.contextmanager

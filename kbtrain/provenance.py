@@ -80,7 +80,7 @@ def write_result(
 
 def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
     """The content of a JSON file. Raises :class:`UserError` ending in one of the two remedies."""
-    if not path.exists():
+    if not os.path.lexists(path):
         raise UserError(f"{at(path)}: no such file; {if_missing}")
     try:
         return loads(read_text(path))

@@ -138,8 +138,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def __init__(self, path: Path | str, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        if read_only and not self.path.is_file():
-            raise UserError(f"{at(self.path)}: no such file")
+        if read_only or os.path.lexists(self.path):
+            files.check_regular(self.path)
         if not read_only:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         with user_errors(self.path):

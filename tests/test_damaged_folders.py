@@ -57,8 +57,9 @@ def test_hashes_of_training_questions_that_are_no_text_are_one_line(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["bm25", "tfidf"])
-@pytest.mark.parametrize("share", [0, 0.5])
+@pytest.mark.parametrize("share", [0, 0.5, 1])
 def test_a_damaged_index_is_built_again(kind: Any, share: float, tmp_path: Path) -> None:
+    """Cut, or (1) of the same size with other bytes at its end."""
     corpus, folder = tmp_path / "passages.jsonl", tmp_path / "index"
     write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people by a river.") for i in range(9)])
     sought = open_index(kind, corpus, folder).search(["town of 3 people"], 2)
@@ -66,7 +67,7 @@ def test_a_damaged_index_is_built_again(kind: Any, share: float, tmp_path: Path)
     assert len(files) > 4
     for path in files:
         whole = path.read_bytes()
-        path.write_bytes(whole[: int(len(whole) * share)])
+        path.write_bytes(whole[: int(len(whole) * share)] if share < 1 else whole[:-4] + b"\1\2\1\2"[: len(whole)])
         assert open_index(kind, corpus, folder).search(["town of 3 people"], 2) == sought
     made = folder.stat().st_mtime_ns
     open_index(kind, corpus, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import check_regular
 from kbtrain.jsonl import one_line, read_value
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
 
@@ -123,7 +125,8 @@ def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Spli
 
     Raises :class:`UserError` if there is none, or if a single file's name says no split and none is given.
     """
-    if path.is_file():
+    if os.path.lexists(path) and not path.is_dir():
+        check_regular(path)
         return [(split or split_of(path.name.removesuffix(ending), path), path)]
     found = sorted(path.glob(f"*{ending}")) if path.is_dir() else []
     pairs = [(split_of(file.name.removesuffix(ending), file), file) for file in found]

@@ -5,6 +5,7 @@ Responses are greedy, with the least logit and the least probability among their
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class ResponderCard(BaseModel):
 def read_responder_card(folder: Path | str) -> ResponderCard:
     """Raises :class:`UserError` for a folder without a generator, or one trained with another version's prompt."""
     path = Path(folder) / CARD
-    if not path.exists():
+    if not os.path.lexists(path):
         raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of recipes/train_dialogue.py?")
     card = read_model(path, ResponderCard)
     if card.prompt_fingerprint != dialogue_fingerprint():

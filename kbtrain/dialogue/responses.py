@@ -17,7 +17,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
-from kbtrain.files import append
+from kbtrain.files import append, cut_torn_line, read_text
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.provenance import write_atomically
@@ -62,17 +62,12 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     """
     note = path.with_name(path.name + ".key")
     wanted = json.dumps(dict(key), sort_keys=True)
-    if not (path.exists() and note.exists() and note.read_text(encoding="utf-8") == wanted):
+    if not (path.exists() and os.path.lexists(note) and read_text(note) == wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
         write_atomically(note, wanted)
-    cut_unfinished(path)
+    cut_torn_line(path)
     return {response.id: response.text for response in jsonl.read(Response, path)}
-
-
-def cut_unfinished(path: Path) -> None:
-    """Cut off a last line that a killed run left without its end."""
-    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 def keep(path: Path, found: Iterable[Any]) -> None:
@@ -152,7 +147,7 @@ def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedRes
             f"{at(path)}: other responses are there ({name} was {old.get(name)}, is {key.get(name)}); choose another "
             "--out, or delete them"
         )
-    cut_unfinished(path)
+    cut_torn_line(path)
     return {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
 
 

@@ -182,7 +182,7 @@ class KBMLearner:
         kept = self.folder / f"{digest}.json"
         if not kept.exists():
             write_atomically(kept, json.dumps(self._scores(train, self.folder / digest)))
-        return Scored(np.array(json.loads(kept.read_text())[f"kbm_{key}"]))
+        return Scored(np.array(jsonl.read_json(kept)[f"kbm_{key}"]))
 
     def _scores(self, train: Sequence[GateExample], folder: Path) -> dict[str, list[float]]:
         """Of the test questions by every key; weights and checkpoints are left only where a training was stopped."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append
+from kbtrain.files import append, check_regular, cut_torn_line, loads, read_text
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
@@ -54,6 +54,9 @@ class ScoreFile:
     def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
         self.path = path
         wanted = {name: str(value) for name, value in inputs.items()}
+        for file in (path, _progress(path)):
+            if os.path.lexists(file):
+                check_regular(file)
         stored = _inputs(path)
         same = path.exists() and stored is not None and _agree(stored, wanted)
         same = same and not _cut(path)
@@ -67,8 +70,8 @@ class ScoreFile:
             stored = _inputs(self._scores_path)
             same = self._scores_path.exists() and stored is not None and _agree(stored, wanted)
         if same:
-            _drop_torn_line(self._scores_path)
-            _drop_torn_line(self._progress_path)
+            cut_torn_line(self._scores_path)
+            cut_torn_line(self._progress_path)
             if stored != {**(stored or {}), **wanted}:  # another split's examples: noted with the others
                 _rewrite_inputs(self._progress_path, {**(stored or {}), **wanted})
         else:
@@ -125,7 +128,7 @@ class ScoreFile:
         self.close()
 
     def _timings(self) -> list[Timing]:
-        lines = self._progress_path.read_text(encoding="utf-8").splitlines()[1:]
+        lines = read_text(self._progress_path).splitlines()[1:]
         return [jsonl.parse(Timing, line, self._progress_path, number) for number, line in enumerate(lines, 2)]
 
 
@@ -135,10 +138,11 @@ def _progress(path: Path) -> Path:
 
 def _inputs(path: Path) -> dict[str, str] | None:
     """Inputs that stored scores depend on; None if they were not noted."""
+    if not os.path.lexists(_progress(path)):
+        return None
     try:
-        with open(_progress(path), encoding="utf-8") as file:
-            found = json.loads(file.readline() or "null")
-    except (FileNotFoundError, json.JSONDecodeError):
+        found = loads(next((line for _, line in jsonl.lines(_progress(path))), "null"))
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
@@ -152,7 +156,7 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
-    lines = progress.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+    lines = read_text(progress).splitlines(keepends=True)[1:]
     provenance.write_atomically(progress, json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(lines))
 
 
@@ -160,14 +164,6 @@ def _cut(path: Path) -> bool:
     """True for a finished file of which a part is gone: what is left of it may not be whole."""
     size = provenance.read_meta(path).get("bytes") if provenance.meta_path(path).exists() else None
     return size is not None and path.stat().st_size < size
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Cut off the text after the last line end: the process was killed while writing it."""
-    text = path.read_bytes()
-    kept = text.rfind(b"\n") + 1
-    if kept < len(text):
-        os.truncate(path, kept)
 
 
 def plain_examples(path: Path, split: Split) -> list[GateExample]:
@@ -324,8 +320,9 @@ def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
     whole = run / "scores.jsonl"
     if whole.exists() and _same_questions(_inputs(whole) or {}, gate, inputs):
         rows = [row for row in jsonl.read(GateScore, whole) if row.gate in gate.names]
-        lines = _progress(whole).read_text(encoding="utf-8").splitlines(keepends=True)[1:]
-        timings = [line for line in lines if set(json.loads(line)["gates"]) & set(gate.names)]
+        progress = _progress(whole)
+        lines = list(enumerate(read_text(progress).splitlines(keepends=True), 1))[1:]
+        timings = [line for n, line in lines if set(jsonl.parse(Timing, line, progress, n).gates) & set(gate.names)]
     for folder in (run / "gates" / gate.name, Path(gate.opening.model if gate.opening else "")):
         own = folder / "scores.jsonl"
         if not rows and own.exists() and _same_turns(own, gate, inputs):

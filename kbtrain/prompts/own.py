@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import read_text
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode, query_text, render_chat
 from kbtrain.records import GateExample, Question
 
@@ -103,10 +104,7 @@ def asked_fingerprint(tokenizer: PreTrainedTokenizerBase | None, own: OwnPrompts
 
 
 def _read(part: Part, path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{at(path)}: template '{part}' cannot be read ({error})") from None
+    text = read_text(path).removesuffix("\n")
     found, needed = set(_PLACE.findall(text)), _NEEDED[part]
     unknown, lacking = sorted(found - needed), sorted(needed - found)
     if unknown:

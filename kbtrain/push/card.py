@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,10 +9,13 @@ from typing import Any
 
 import yaml
 
+from kbtrain.errors import UserError
 from kbtrain.evaluation.results import GateResult, Results, load
+from kbtrain.files import read_text
 from kbtrain.gate_folder import README, GateCard
 from kbtrain.gates.noted import card_hash
 from kbtrain.gates.registry import kind_of
+from kbtrain.jsonl import read_json
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
 from kbtrain.report.summary import interval
@@ -105,8 +107,8 @@ def _difference(delta: Delta) -> str:
 def data_hashes(folder: Path, card: GateCard) -> dict[str, str]:
     """SHA-256 of the training and dev files, as far as the folder notes them."""
     try:
-        noted = json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("data_sha256", {})
-    except (OSError, ValueError, AttributeError):
+        noted = read_json(folder / "environment.json").get("data_sha256", {})
+    except UserError:
         noted = {}
     found = {key: value for key, value in noted.items() if isinstance(value, str)} if isinstance(noted, dict) else {}
     found |= {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
@@ -161,7 +163,7 @@ def _of_readme(folder: Path) -> tuple[list[str], dict[str, str]]:
     path = folder / README
     if not path.exists():
         return [], {}
-    head, *rest = path.read_text(encoding="utf-8").split("\n## ")
+    head, *rest = read_text(path).split("\n## ")
     points = [line for line in re.sub(r"```.*?```", "", head, flags=re.S).splitlines() if line.startswith("- ")]
     sections = {heading.strip(): text.strip() for heading, _, text in (part.partition("\n") for part in rest)}
     return points, {heading: text for heading, text in sections.items() if heading not in _OWN_SECTIONS}

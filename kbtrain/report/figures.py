@@ -5,6 +5,7 @@ A gate's page shows the distribution of its scores over both kinds of questions,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -256,7 +257,7 @@ def read_calibration(path: Path) -> dict[str, Calibrated]:
 
     Raises :class:`UserError` for a file that cannot be read.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     try:
         document = read_json(path)

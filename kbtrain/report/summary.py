@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ class Bills:
 
 def read_bills(path: Path) -> Bills | None:
     """None without the file. Raises :class:`UserError` for one of another version."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
         document = read_json(path)

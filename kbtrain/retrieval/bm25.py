@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import check_regular
+from kbtrain.jsonl import read_json
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.tokens import TokenIds, Tokens
@@ -187,7 +189,7 @@ class BM25:
         backend = backend or ("numba" if len(passages) >= NUMBA_FROM else "numpy")
         try:
             index = bm25s.BM25.load(folder, mmap=True, show_progress=False, backend=backend)
-        except (FileNotFoundError, ValueError, KeyError) as error:
+        except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
         return BM25(index, passages, tokens, folder)
 
@@ -239,11 +241,12 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
 
     tokens = Tokens.load(folder / _TOKENS)
     try:
-        vocabulary: dict[str, int] = json.loads((folder / "vocab.index.json").read_text("utf-8"))
+        vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
+        check_regular(folder / "indptr.csc.index.npy")
         counts = np.diff(np.load(folder / "indptr.csc.index.npy"))
-    except (FileNotFoundError, ValueError) as error:
+        words = sorted(vocabulary, key=vocabulary.__getitem__)[: len(counts)]  # bm25s may add an empty word at the end
+    except (UserError, EOFError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
-    words = sorted(vocabulary, key=vocabulary.__getitem__)[: len(counts)]  # bm25s may add an empty word at the end
     return tokens, words, counts
 
 

@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from kbtrain import jsonl
 from kbtrain.answers.grading import CJK
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.files import check_regular, errors_of
 from kbtrain.records import Passage
 
 if TYPE_CHECKING:
@@ -46,12 +48,11 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
 def _lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Numbered lines of a text file; a byte order mark is dropped."""
     number = 0
+    check_regular(path)
     try:
-        with _opened(path) as file:
+        with errors_of(path), _opened(path) as file:
             for number, line in enumerate(file, 1):
                 yield number, line
-    except FileNotFoundError:
-        raise UserError(f"{at(path)}: no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{at(path, number + 1)}: not UTF-8 text (byte {error.start} of what follows)") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -84,10 +85,7 @@ def _passage(data: dict[str, Any], path: Path | str, number: int, columns: Mappi
 
 
 def _object(line: str, path: Path | str, number: int) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{at(path, number)}: broken JSON ({getattr(error, 'msg', 'nested too deep')})") from None
+    data = jsonl.value(line, path, number)
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
     return data
@@ -198,11 +196,14 @@ class PassageFile:
         import numpy as np
 
         try:
+            for path in folder.iterdir():
+                if not path.is_dir():
+                    check_regular(path)  # a pipe among them would be waited for
             self._offsets = np.load(folder / _OFFSETS, mmap_mode="r")
             self.ranks = np.load(folder / _RANKS, mmap_mode="r")
             with open(folder / _TEXTS, "rb") as file:
                 self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (FileNotFoundError, ValueError) as error:
+        except (FileNotFoundError, ValueError, EOFError) as error:
             raise UserError(f"{at(folder)}: no whole index ({error}); build it again") from None
 
     def __len__(self) -> int:

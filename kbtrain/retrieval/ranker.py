@@ -5,7 +5,7 @@ The snippet is never cut: what is too long loses its oldest turns, or the query'
 
 from __future__ import annotations
 
-import json
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import read
+from kbtrain.jsonl import read, read_json
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
@@ -43,14 +43,13 @@ class Ranker:
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Ranker:
         """Open the folder of a finished training. Raises :class:`UserError`."""
         path = Path(folder) / RANKER
-        try:
-            settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?") from None
-        except json.JSONDecodeError as error:
-            raise UserError(f"{at(path)}: broken JSON ({error})") from None
+        if not os.path.lexists(path):
+            raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?")
+        max_length = read_json(path).get("max_length")
+        if type(max_length) is not int or max_length < 1:
+            raise UserError(f"{at(path, field='max_length')}: expected a number of tokens, found {max_length!r:.40}")
         model, tokenizer = open_encoder(str(folder), dtype, device)
-        return cls(model, tokenizer, int(settings["max_length"]))
+        return cls(model, tokenizer, max_length)
 
     def row(self, context: Sequence[Utterance] | str, title: str, text: str, need: float = 0.0) -> ClassifierRow:
         """``[CLS] context [SEP] title text [SEP]`` of at most ``max_length`` tokens.

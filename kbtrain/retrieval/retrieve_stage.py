@@ -47,7 +47,7 @@ def open_index(
     columns: Mapping[str, str] | None = None,
 ) -> BM25 | TfIdf:
     """The index of a corpus, kept in ``folder``; built if corpus, tokenizer or chunks differ from last time, and again
-    where a file of it is missing, of another size or cannot be opened.
+    where a file of it is missing, was changed or cannot be opened.
     """
     tokens = tokens or Tokens()
     wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
@@ -61,26 +61,35 @@ def open_index(
         note.unlink(missing_ok=True)
         passages = read_passages(corpus, columns)
         _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
-        write_atomically(note, json.dumps({**wanted, "bytes": _sizes(folder)}))
+        files = _files(folder)
+        hashes = {path.name: file_sha256(path) for path in files}
+        write_atomically(note, json.dumps({**wanted, "bytes": _sizes(files), "sha256": hashes}))
     return _LOAD[kind](folder)
 
 
 def _is_whole(note: Path, wanted: Mapping[str, Any]) -> bool:
-    """True if the index was built from this, and its files have the sizes they had then (older notes say none)."""
+    """True if the index was built from this and its files are what they were then.
+
+    By their sizes where none is younger than the note, else by their hashes.
+    """
     try:
-        noted = json.loads(read_text(note))
-    except (UserError, ValueError):
+        noted = jsonl.read_json(note)
+    except UserError:
         return False
-    if not isinstance(noted, dict):
+    sizes, hashes = noted.pop("bytes", None), noted.pop("sha256", None)  # older notes lack the hashes, or both
+    files = _files(note.parent)
+    if noted != wanted or sizes not in (None, _sizes(files)):
         return False
-    sizes = noted.pop("bytes", None)
-    return noted == wanted and sizes in (None, _sizes(note.parent))
+    younger = [path for path in files if path.stat().st_mtime_ns >= note.stat().st_mtime_ns]
+    return not isinstance(hashes, dict) or all(file_sha256(path) == hashes.get(path.name) for path in younger)
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    return {
-        path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != _NOTE and path.is_file()
-    }
+def _sizes(files: Sequence[Path]) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in files}
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.name != _NOTE and path.is_file()]
 
 
 def by_search(searcher: Searcher, k: int) -> Search:
@@ -200,7 +209,7 @@ class EvidenceFile:
         self._key = json.dumps(dict(key), sort_keys=True)
 
     def __enter__(self) -> Self:
-        same = self._key_file.exists() and self._key_file.read_text(encoding="utf-8") == self._key
+        same = self._key_file.exists() and read_text(self._key_file) == self._key
         if not same:
             self._partial.unlink(missing_ok=True)
             write_atomically(self._key_file, self._key)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.jsonl import read_value
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.tokens import Tokens
@@ -40,9 +41,9 @@ class TfIdf:
 
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         try:
-            words = json.loads((folder / _WORDS).read_text(encoding="utf-8"))
+            words = read_value(folder / _WORDS)
             idf, *parts = (np.load(folder / f"{name}.tfidf.npy", mmap_mode="r") for name in _ARRAYS)
-        except (FileNotFoundError, ValueError) as error:
+        except (UserError, FileNotFoundError, EOFError, ValueError) as error:
             raise UserError(f"{at(folder)}: no whole TF-IDF index ({error}); build it again") from None
         vectorizer = _vectorizer(tokens, {word: i for i, word in enumerate(words)})
         vectorizer.idf_ = np.asarray(idf)

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import cut_torn_line
+from kbtrain.jsonl import lines
 from kbtrain.trained_on import question_hash
 
 ROOM = 10_000  # lines that may wait for the disk
@@ -33,7 +35,8 @@ class DecisionLog:
         self._limit, self._keep = int(max_mb * 2**20), keep
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_torn_line(path)
+            if os.path.lexists(path):
+                cut_torn_line(path)
             self._file = self._open()
         except OSError as error:
             raise UserError(f"{at(path)}: cannot be written ({error.strerror})") from None
@@ -79,36 +82,16 @@ class DecisionLog:
         self._file = self._open()
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Cut off what stands behind the last line end."""
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        while size:
-            step = min(size, 65_536)
-            file.seek(size - step)
-            end = file.read(step).rfind(b"\n")
-            if end >= 0:
-                size = size - step + end + 1
-                break
-            size -= step
-        file.truncate(size)
-
-
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a log and of its rotated files, the oldest first. Raises :class:`UserError` for a broken line."""
     rotated = (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdecimal())
     older = sorted(rotated, key=lambda file: -int(file.suffix[1:]))
     for file in [*older, path]:
-        try:
-            with open(file, encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
-                    yield row
-        except OSError as error:
-            raise UserError(f"{at(file)}: cannot be read ({error.strerror})") from None
-        except ValueError:
-            raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
+        for number, line in lines(file):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
+            yield row

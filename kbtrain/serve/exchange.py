@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, never_show
+from kbtrain.files import read_text
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
@@ -132,10 +133,7 @@ class Keys:
         """One a line; blank lines and lines that begin with # are skipped. Raises :class:`UserError`."""
         if path is None:
             return cls()
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{at(path)}: cannot be read ({type(error).__name__})") from None
+        lines = read_text(path).splitlines()
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         for number, key in enumerate(keys, 1):
             if len(key) < 16 or not key.isascii() or not key.isprintable() or " " in key:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kbtrain import jsonl
 from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import lines, read
@@ -163,12 +163,9 @@ def need(example: Example, key: Key = "mastery", labels: Labels = "hard") -> flo
 
 def read_examples(path: Path) -> list[Example]:
     """All examples of a file, turns or questions by its first line. Raises :class:`UserError` if it is empty."""
-    _, first = next(iter(lines(path)), (0, ""))
-    try:
-        keys = set(json.loads(first)) if first else set()
-    except json.JSONDecodeError:
-        keys = set()  # the reader below names the place
-    turns = "dialogue_id" in keys
+    number, first = next(iter(lines(path)), (1, "{}"))
+    data = jsonl.value(first, path, number)
+    turns = isinstance(data, dict) and "dialogue_id" in data
     found: list[Example] = [*read(TurnExample, path)] if turns else [*read(GateExample, path)]
     if not found:
         raise UserError(f"{at(path)}: no examples in it")

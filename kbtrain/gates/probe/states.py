@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import replacing
+from kbtrain.files import check_regular, replacing
 from kbtrain.models.batching import like_length, padded, windows
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class StateStore:
     def _read_head(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
 
+        check_regular(path)
         try:
             with safe_open(path, "pt") as file:
                 head = file.metadata() or {}

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import check_regular, problem
 from kbtrain.records import Split
 
 SPLITS: Mapping[str, Split] = {
@@ -56,7 +57,10 @@ class DataFile:
                         yield unzipped  # type: ignore[misc]
                 else:
                     yield peekable
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+        except OSError as error:
+            said = problem(error) if error.errno else f"cannot be read ({_first_line(error)}); get the file again"
+            raise UserError(f"{at(self.name)}: {said}") from None
+        except (EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
             raise UserError(f"{at(self.name)}: cannot be read ({_first_line(error)}); get the file again") from None
         except (RuntimeError, NotImplementedError) as error:
             raise UserError(
@@ -124,9 +128,9 @@ def _members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
             inner = file.relative_to(path).as_posix()
             if file.is_file() and not _hidden(inner):
                 yield inner, str(file), partial(_plain, file)
-    elif not path.exists():
-        raise UserError(f"{at(path)}: no such file")
-    elif zipfile.is_zipfile(path):
+        return
+    check_regular(path)
+    if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for inner in sorted(archive.namelist()):
                 if not inner.endswith("/") and not _hidden(inner):

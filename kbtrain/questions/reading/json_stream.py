@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import BadField, plain_object
 from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.reading.rows import SourceRecord
 
@@ -15,16 +16,14 @@ _TOKEN = 16  # characters; an error so near the end may be a token that goes on 
 MAX_RECORD = 1 << 28  # characters
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Python would take the last of two equal keys without a word."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
-    return found
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    try:
+        return plain_object(pairs)
+    except BadField as error:
+        raise ValueError(f"field {error.field!r}: {error}") from None
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def json_rows(file: DataFile) -> Iterator[SourceRecord]:
@@ -96,7 +95,7 @@ def loads(file: DataFile, number: int, line: str) -> Any:
         raise UserError(f"{at(file.name, number)}: broken JSON ({error.msg} at column {error.colno})") from None
     except RecursionError:
         raise UserError(f"{at(file.name, number)}: broken JSON (nested too deeply)") from None
-    except ValueError as error:  # a key twice, or a number of thousands of digits
+    except ValueError as error:  # a key twice, no finite number, or a number of thousands of digits
         raise UserError(f"{at(file.name, number)}: broken JSON ({error})") from None
 
 
@@ -136,7 +135,7 @@ class Cursor:
                 raise self.error(error.msg) from None
             except RecursionError:
                 raise self.error("nested too deeply") from None
-            except ValueError as error:  # a key twice, or a number of thousands of digits
+            except ValueError as error:  # a key twice, no finite number, or a number of thousands of digits
                 raise self.error(str(error)) from None
             if end < len(self._text) or not self._more():  # at the end of a chunk a number may go on
                 self._advance(end)

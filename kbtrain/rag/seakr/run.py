@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,7 +225,7 @@ def dev_threshold(
     It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
     :class:`UserError` without dev questions.
     """
-    if note.exists():
+    if os.path.lexists(note):
         noted = jsonl.read_json(note).get("threshold")
         if not isinstance(noted, int | float):
             raise UserError(f"{at(note, field='threshold')}: no number; delete the file and run the same command again")

@@ -16,7 +16,7 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import append
+from kbtrain.files import append, cut_torn_line
 from kbtrain.provenance import write_atomically
 
 
@@ -121,10 +121,9 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         note = path.with_name(path.name + ".key")
         wanted = json.dumps(dict(key), sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.read_bytes().rfind(b"\n") + 1 if path.exists() and note.exists() else 0
-        if whole:
+        begun = os.path.lexists(path) and cut_torn_line(path)  # what was being written when the process was killed
+        if begun and os.path.lexists(note):
             _same(path, jsonl.read_json(note), json.loads(wanted))
-            os.truncate(path, whole)  # what follows was being written when the process was killed
         else:
             path.write_text("", encoding="utf-8")
             write_atomically(note, wanted)

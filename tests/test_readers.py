@@ -1,0 +1,231 @@
+"""Whatever stands in the place of a file to be read is refused in one line that names it; nothing waits for a pipe."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.config import read_yaml
+from kbtrain.dialogue.base import load_list
+from kbtrain.dialogue.ketod import ketod_lines
+from kbtrain.dialogue.responder import read_responder_card
+from kbtrain.dialogue.responses import kept_responses, read_key
+from kbtrain.dialogue.turns_jsonl import plain_turns
+from kbtrain.errors import UserError
+from kbtrain.evaluation import results
+from kbtrain.files import cut_torn_line
+from kbtrain.gates.score_stage import ScoreFile
+from kbtrain.prompts.own import read_prompts
+from kbtrain.provenance import file_sha256, read_meta
+from kbtrain.questions.reading.files import data_files
+from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.rag.seakr.trace import TraceFile
+from kbtrain.records import GateScore
+from kbtrain.report.figures import read_calibration
+from kbtrain.report.summary import read_bills
+from kbtrain.retrieval.bm25 import document_frequencies
+from kbtrain.retrieval.corpus import read_passages
+from kbtrain.retrieval.ranker import Ranker
+from kbtrain.retrieval.tokens import Tokens
+from kbtrain.serve.decision_log import read_log
+from kbtrain.serve.exchange import Keys
+from kbtrain.store import SampleStore
+from kbtrain.training.data import read_examples
+from kbtrain.training.run import remember_once
+
+PACKAGE = Path(__file__).parents[1] / "kbtrain"
+NOBODY = 65534
+
+
+def _frequencies(path: Path) -> object:
+    Tokens().save(path.with_name("tokens.json"))
+    return document_frequencies(path.parent)
+
+
+def _note(path: Path) -> Path:
+    """The file of results whose note is at ``path``."""
+    target = path.with_suffix("")
+    target.write_text("")
+    return target
+
+
+Reader = Callable[[Path], object]
+JSON: dict[str, tuple[str, Reader]] = {
+    "records": ("x.jsonl", lambda path: list(jsonl.read(GateScore, path))),
+    "object": ("x.json", jsonl.read_json),
+    "meta data": ("x.meta.json", lambda path: read_meta(path.with_name("x"))),
+    "results": ("results.json", results.load),
+    "passages": ("x.jsonl", lambda path: list(read_passages(path))),
+    "questions": ("x.jsonl", lambda path: [list(json_rows(file)) for file in data_files(path, (".jsonl",))]),
+    "dialogues": ("train.json", load_list),
+    "dialogues by line": ("train.jsonl", lambda path: list(ketod_lines(path))),
+    "turns": ("train.jsonl", lambda path: list(plain_turns(path))),
+    "examples": ("x.jsonl", read_examples),
+    "responder": ("dialogue.json", lambda path: read_responder_card(path.parent)),
+    "ranker": ("ranker.json", lambda path: Ranker.load(path.parent)),
+    "key of responses": ("x.jsonl.key", lambda path: read_key(_note(path))),
+    "run of a training": ("run.json", lambda path: remember_once(path.parent, "a", lambda: "b")),
+    "calibration": ("classify.json", read_calibration),
+    "bills": ("cost.json", read_bills),
+    "words of an index": ("vocab.index.json", _frequencies),
+    "tokenizer": ("tokens.json", Tokens.load),
+}
+OTHER: dict[str, tuple[str, Reader]] = {
+    "configuration": ("x.yaml", read_yaml),
+    "passages as a table": ("x.tsv", lambda path: list(read_passages(path))),
+    "passages, zipped": ("x.jsonl.gz", lambda path: list(read_passages(path))),
+    "prompts": ("x.txt", lambda path: read_prompts({"llm": path, "rag": path})),
+    "keys": ("keys.txt", Keys.read),
+    "log": ("x.jsonl", lambda path: list(read_log(path))),
+    "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
+    "store to write": ("x.db", SampleStore),
+    "kept responses": ("x.jsonl.key", lambda path: kept_responses(_note(path), {})),
+}
+NO_TEXT: dict[str, tuple[str, Reader]] = {
+    "hash": ("x", file_sha256),
+    "responses": ("x.jsonl", cut_torn_line),
+    "traces": ("x.jsonl", lambda path: TraceFile(path, {}).close()),
+    "scores": ("x.jsonl", lambda path: ScoreFile(path, {}).close()),
+    "progress": ("x.jsonl.progress", lambda path: ScoreFile(_note(path), {}).close()),
+}
+
+
+OWN_WORDS = {"calibration", "bills", "tokenizer", "words of an index", "store", "store to write"}  # say their remedy
+FOLDERS = {"questions", "dialogues", "dialogues by line", "turns", "hash"}  # which these read too
+
+
+def _denied(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0)
+
+
+PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "folder": (lambda path: path.mkdir(), "is a folder, expected a file"),
+    "pipe": (os.mkfifo, "is a pipe, socket or device, expected a file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "is a pipe, socket or device, expected a file"),
+    "loop": (lambda path: path.symlink_to(path.name), "links that lead in a circle"),
+    "denied": (_denied, "permission denied"),
+}
+BROKEN = {
+    "deep": "[" * 100_000,
+    "deep objects": '{"a": ' * 100_000,
+    "huge": '{"a": ' + "9" * 5000 + "}",
+    "twice": '{"a": 1, "a": 2}',
+    "not a number": '{"a": NaN}',
+    "endless": '{"a": 1e999}',
+    "no end": '{"a": ',
+}
+
+
+@contextmanager
+def as_nobody(place: str) -> Iterator[None]:
+    """The rights of another user, where this one may read everything."""
+    root = place == "denied" and os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(NOBODY)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """An error where a reader waits for somebody to write into a pipe, which nobody will."""
+
+    def waited(*_: object) -> None:
+        raise AssertionError("waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.alarm(120)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def refusal(read: Reader, path: Path) -> str:
+    """What a reader says of a file; it must be one line."""
+    with no_waiting(), pytest.raises(UserError) as caught:
+        read(path)
+    said = str(caught.value)
+    assert "\n" not in said and len(said) < 600
+    return said
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", [*JSON, *OTHER, *NO_TEXT])
+def test_what_is_no_file_or_may_not_be_read_is_one_line(name: str, place: str, tmp_path: Path) -> None:
+    if (place == "folder" and name in FOLDERS) or (place == "denied" and name == "scores"):
+        return  # a folder is read too; scores without a note of what they were made from are made anew
+    file, read = {**JSON, **OTHER, **NO_TEXT}[name]
+    make, says = PLACES[place]
+    path = tmp_path / "open" / file
+    path.parent.mkdir()
+    path.parent.chmod(0o777)
+    for folder in [tmp_path, *tmp_path.parents]:  # pytest's own folders are closed to others
+        if folder.owner() == tmp_path.owner() and folder != Path("/tmp").resolve() and place == "denied":
+            folder.chmod(folder.stat().st_mode | 0o111)
+    make(path)
+    with as_nobody(place):
+        said = refusal(read, path)
+    assert file in said and (says in said or name in OWN_WORDS)
+
+
+@pytest.mark.parametrize("name", [*JSON, *OTHER])
+def test_what_is_no_text_is_one_line(name: str, tmp_path: Path) -> None:
+    file, read = {**JSON, **OTHER}[name]
+    (tmp_path / file).write_bytes(b"\xff\xfe\0\xd8")
+    assert file in refusal(read, tmp_path / file)
+
+
+@pytest.mark.parametrize("content", BROKEN)
+@pytest.mark.parametrize("name", JSON)
+def test_what_json_lets_through_is_one_line(name: str, content: str, tmp_path: Path) -> None:
+    file, read = JSON[name]
+    (tmp_path / file).write_text(BROKEN[content])
+    assert file in refusal(read, tmp_path / file)
+
+
+OPENERS = {  # modules that open files by themselves, and why
+    "files.py": "the one place",
+    "jsonl.py": "streams lines, after the check",
+    "provenance.py": "hashes, after the check; its own process's status",
+    "questions/reading/files.py": "streams archives, after the check",
+    "retrieval/corpus.py": "streams zipped passages, after the check",
+    "models/weights.py": "headers, after the check",
+    "models/adapters.py": "rows of weights whose header was read before",
+    "kernels/memory.py": "the system's own files",
+    **dict.fromkeys(("config_check.py", "scripts.py", "report/page.py", "report/kbm_tables.py"), "the package's files"),
+    **dict.fromkeys(("evaluation/results.py", "prompts/seakr.py", "serve/app.py"), "the package's files"),
+    "models/embedded.py": "the cache's note; what is wrong with it is made again",
+    "training/run.py": "checksums of a checkpoint's files",
+}
+
+
+def test_one_place_opens_what_is_read() -> None:
+    """Reading by hand misses one of: pipes, devices, rights, circles, other bytes than text, JSON's oddities."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _reads(node):
+                found.add(path.relative_to(PACKAGE).as_posix())
+    assert found <= set(OPENERS), "read by kbtrain.files.read_text, kbtrain.jsonl or after check_regular"
+
+
+def _reads(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "read_bytes"):
+        return True
+    if not (isinstance(call.func, ast.Name) and call.func.id == "open"):
+        return False
+    mode = call.args[1] if len(call.args) > 1 else None
+    return not (isinstance(mode, ast.Constant) and str(mode.value)[0] in "wax")
