@@ -32,9 +32,10 @@ Script = Callable[[str], ModuleType]
 
 
 class Scripted(Gate):
-    """Scores by the question's length; can be interrupted after some calls."""
+    """Scores by the question's length; can be interrupted after some calls. ``folder``: where it says it lies."""
 
     name = "kbm_mastery"
+    folder: Path | None = None
 
     def __init__(self, stop_after: int = 10**9, depends: str = "weights-1") -> None:
         self.calls = 0
@@ -43,7 +44,8 @@ class Scripted(Gate):
         self.depends = depends
 
     def handle(self) -> GateHandle:
-        return GateHandle(("kbm_mastery", "kbm_benefit"), self.depends, self._open, name="kbm")
+        opening = None if self.folder is None else Opening(str(self.folder))
+        return GateHandle(("kbm_mastery", "kbm_benefit"), self.depends, self._open, opening, name="kbm")
 
     def _open(self) -> Gate:
         self.opened += 1
@@ -118,9 +120,7 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     test = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
     spelled = [replace(example, question=example.question.upper() + " ?") for example in test[5:7]]
     write_trained_on(tmp_path, [*spelled, GateExample.ask("Another one?")])
-    card(tmp_path)
-    gate = Scripted()
-    monkeypatch.setattr(gate, "handle", lambda: replace(Scripted.handle(gate), opening=Opening(str(tmp_path))))
+    gate = opened_from(tmp_path)
     with pytest.raises(UserError, match=r"gate 'kbm' was trained on 2 of 200 test questions \(the first: 'test-5'\)"):
         run(script, run_folder, gate, monkeypatch)
     assert gate.calls == 0
@@ -144,9 +144,7 @@ def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row
     asked = list(jsonl.read(GateExample, run_folder / "examples" / "test.jsonl"))
     other = replace(GateExample.ask("Where does it lie?"), entities=("Q4",))
     write_trained_on(tmp_path, [asked[3], other])  # one question itself, and another about Q4
-    card(tmp_path)
-    gate = Scripted()
-    monkeypatch.setattr(gate, "handle", lambda: replace(Scripted.handle(gate), opening=Opening(str(tmp_path))))
+    gate = opened_from(tmp_path)
     message = r"trained on entities of 1 of 200 test questions \(the first: 'test-4'\).*allow_entities"
     with pytest.raises(UserError, match=message):
         run(script, run_folder, gate, monkeypatch, allow_trained=True)
@@ -202,11 +200,15 @@ def about(run_folder: Path, split: str, entities: dict[int, str]) -> None:
     jsonl.write(run_folder / "examples" / f"{split}.jsonl", rows)
 
 
-def card(folder: Path) -> None:
+def opened_from(folder: Path) -> Scripted:
+    """A scripted gate whose card lies in the folder."""
     KBMCard(
         base_model="m", keys=("mastery", "benefit"), prompt_fingerprint="0", max_length=64, dtype="fp32", method="full",
         labels="hard",
     ).write(folder)  # fmt: skip
+    gate = Scripted()
+    gate.folder = folder
+    return gate
 
 
 def test_seconds_per_question_are_noted_for_each_gate(
