@@ -99,7 +99,8 @@ def _check(question: Any, kind: str, where: str) -> None:
     if question.get("type") != kind:
         raise _bad("questions", f"{where}.type: this gate answers questions of type '{kind}' alone")
     given = question.get("instructions")
-    if question.get("criteria") or not isinstance(given, str) or normalise(given) != normalise(INSTRUCTIONS):
+    alone = question.get("criteria") in (None, "", {}, [])
+    if not alone or not isinstance(given, str) or normalise(given) != normalise(INSTRUCTIONS):
         raise _bad("questions", f'{where}: this gate answers one question: instructions "{INSTRUCTIONS}", no criteria')
 
 

@@ -48,6 +48,7 @@ def test_typesafe_s_form(server):
     [
         ({"questions": [{**PREDICATE, "instructions": "Is this polite?"}]}, INSTRUCTIONS),
         ({"questions": [{**PREDICATE, "criteria": {"true": "always"}}]}, "no criteria"),
+        ({"questions": [{**PREDICATE, "criteria": False}]}, "no criteria"),
         ({"questions": [{**PREDICATE, "type": "choice"}]}, "type 'predicate' alone"),
         ({"questions": [{**PREDICATE, "name": 3}]}, "expected text"),
         ({"questions": [PREDICATE] * 129}, "1 to 128"),
