@@ -20,7 +20,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
-from kbtrain.jsonl import read_json
+from kbtrain.jsonl import read_value
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration
 from kbtrain.metrics.significance import wilson
@@ -260,7 +260,7 @@ def read_calibration(path: Path) -> dict[str, Calibrated]:
     if not os.path.lexists(path):
         return {}
     try:
-        document = read_json(path)
+        document = read_value(path)
         gates = {gate["gate"]: gate.get("calibration", {}) for gate in document["gates"]}
         adapter = TypeAdapter(Calibrated)
         return {name: adapter.validate_python(by[POSITIVE]) for name, by in gates.items() if POSITIVE in by}

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
-from kbtrain.jsonl import read_json
+from kbtrain.jsonl import read_value
 from kbtrain.llm.prices import Prices
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.words import percent, points, points_interval
@@ -130,7 +130,7 @@ def read_bills(path: Path) -> Bills | None:
     if not os.path.lexists(path):
         return None
     try:
-        document = read_json(path)
+        document = read_value(path)
         if document["schema"] != 1:
             raise KeyError("schema")
         gates = TypeAdapter(list[GateBill]).validate_python(document["gates"])
