@@ -85,10 +85,16 @@ def resolve(model: str) -> str:
 
 
 def choose_device(name: str) -> str:
-    """``auto``: the GPU if there is one."""
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """``auto``: the GPU if there is one. Raises :class:`UserError` for a device that this machine's torch lacks."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind, index = torch.device(name).type, torch.device(name).index or 0
+    except RuntimeError:
+        raise UserError(f"key 'device': unknown '{name}'; expected auto, cpu, cuda, cuda:1, ...") from None
+    if kind == "meta" or (kind == "cuda" and index >= torch.cuda.device_count()):
+        raise UserError(f"key 'device': this machine has no '{name}'; it has {torch.cuda.device_count()} CUDA devices")
+    return name
 
 
 def load_model(

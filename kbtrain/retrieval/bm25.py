@@ -185,6 +185,8 @@ class BM25:
         """
         import bm25s
 
+        for file in sorted(folder.glob("*")):  # opening a pipe would wait for a writer without end
+            check_regular(file)
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         backend = backend or ("numba" if len(passages) >= NUMBA_FROM else "numpy")
         try:

@@ -149,3 +149,12 @@ def test_tensors_that_transformers_itself_ignores_are_no_reason_to_refuse(tmp_pa
     changed(tmp_path, lambda tensors: tensors.update(foreign=torch.ones(2)))
     with pytest.raises(UserError, match=r"has no place for 1 tensor \(foreign\)"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\tb", "", "cuda:99", "meta", "cpu:x"])
+def test_a_device_that_is_none_is_one_line(name: str) -> None:
+    from kbtrain.models.load import choose_device
+
+    with pytest.raises(UserError, match=r"key 'device': (unknown|this machine has no) '") as caught:
+        choose_device(name)
+    assert "\n" not in str(caught.value) and "\t" not in str(caught.value) and choose_device("cpu") == "cpu"

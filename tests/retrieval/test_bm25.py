@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from pathlib import Path
 
@@ -102,6 +103,9 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
         BM25.load(tmp_path)
     Tokens().save(tmp_path / "tokens.json")
     with pytest.raises(UserError, match="no whole index"):
+        BM25.load(tmp_path)
+    os.mkfifo(tmp_path / "indptr.csc.index.npy")
+    with pytest.raises(UserError, match=r"indptr\.csc\.index\.npy: is a pipe"):
         BM25.load(tmp_path)
 
 
