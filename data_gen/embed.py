@@ -1,4 +1,4 @@
-"""Embed a corpus, for `kbtrain serve --search FOLDER` and retriever vectors: passages.jsonl -> RUN/vectors/.
+r"""Embed a corpus, for `kbtrain serve --search FOLDER` and retriever vectors: passages.jsonl -> RUN/vectors/.
 
 The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI). Qdrant keeps them: inside
 this process in the output folder (one process at a time, some 20,000 passages), or in a running server (store).

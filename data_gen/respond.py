@@ -29,7 +29,7 @@ from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, respon
 from kbtrain.errors import UserError
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
-from kbtrain.records import Hit, Split, TurnExample
+from kbtrain.records import DtypeName, Hit, Split, TurnExample
 
 
 class RespondConfig(KnowledgeConfig):
@@ -40,7 +40,7 @@ class RespondConfig(KnowledgeConfig):
     split: Split = Field("test", description="turns of this split")
     out: Path | None = Field(None, description="folder of the responses (default: RUN/responses)")
     batch_size: int = Field(16, ge=1, description="responses generated at a time")
-    dtype: str = Field("auto", description="auto, bf16, fp32 or fp16")
+    dtype: DtypeName = Field("auto", description="auto: by the processor")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     def writes(self) -> tuple[Path, ...]:

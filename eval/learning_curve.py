@@ -43,7 +43,7 @@ from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import file_sha256, write_atomically, write_result
-from kbtrain.records import GateExample
+from kbtrain.records import DtypeName, GateExample
 from kbtrain.report.learning_curve import figure, layout
 from kbtrain.report.tables import as_markdown, as_text
 from kbtrain.scripts import find
@@ -64,7 +64,7 @@ class LearningCurveConfig(StoredAnswersConfig):
     encoder: str = Field("all-minilm-l6-v2", description="encoder_probe: embedded name, folder or hub id")
     model: str | None = Field(None, description="probe: the answering model")
     states: Path | None = Field(None, description="probe: where its states are kept; null: RUN/states/llm")
-    dtype: str = Field("auto", description="probe: of the model, as it answered")
+    dtype: DtypeName = Field("auto", description="probe: of the model, as it answered")
     kbm_config: str = Field("kbm_smollm2", description="kbm: file or name of a configuration of train_kbm")
     device: str = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(0, description="of the draws")

@@ -2,15 +2,16 @@
 
 Examples:
   kbtrain ls                                   stages, recipes, configurations and launch files
-  kbtrain demo                                 the whole chain on a small model, about 10 minutes
+  kbtrain demo                                 the whole chain on a small model, about 20 minutes
   kbtrain run collect --dataset jsonl --path questions.jsonl --run runs/mine
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
   kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
-  kbtrain check-server http://127.0.0.1:8000/v1
-  kbtrain decide runs/demo/kbm "What is the capital of France?"
+  kbtrain check-server http://127.0.0.1:8000/v1 --output server.yaml
+  kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
+  kbtrain decide runs/demo/probe "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
   kbtrain calibrate runs/demo/kbm --log decisions.jsonl --ratio 0.3
   kbtrain push runs/demo/kbm USER/NAME --dry-run
@@ -23,15 +24,19 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from kbtrain import __version__, commands, scripts
 from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.exit_code import exit_code
+from kbtrain.records import DtypeName
 
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
+
+
+_KEY = "label by which a gate with several decides: mastery, certainty, benefit"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,30 +73,39 @@ def _parser() -> argparse.ArgumentParser:
     _add_decide(parsers)
     _add_serve(parsers)
     _add_push(parsers)
-    compare = parsers.add_parser("compare", help="two finished evaluations, gate by gate, on the questions they share")
+    compare = _command(parsers, "compare", "two finished evaluations, gate by gate, on the questions they share")
     compare.add_argument("first", metavar="A", help="run folder with results.json")
     compare.add_argument("second", metavar="B", help="another one")
     compare.set_defaults(run=commands.compare)
     _add_plan(parsers)
-    env = parsers.add_parser("env", help="versions, devices, memory, threads and caches, for a report of a fault")
+    env = _command(parsers, "env", "versions, devices, memory, threads and caches, for a report of a fault")
     env.set_defaults(run=commands.env)
-    completion = parsers.add_parser("completion", help='completion of this command: eval "$(kbtrain completion bash)"')
+    completion = _command(parsers, "completion", 'completion of this command: eval "$(kbtrain completion bash)"')
     completion.add_argument("shell", choices=("bash", "zsh"))
     completion.set_defaults(run=_completion)
     return parser
 
 
+def _command(parsers: Parsers, name: str, about: str, **more: Any) -> _Parser:
+    """A command's parser; its help says what the list of commands says, and shows its examples of that page."""
+    shown = [line.strip() for line in (__doc__ or "").splitlines() if line.strip().startswith(f"kbtrain {name} ")]
+    examples = "Examples:\n" + "\n".join(f"  {line}" for line in shown) if shown else None
+    settings = {"description": f"{about[0].upper()}{about[1:]}.", "epilog": examples, **more}
+    return parsers.add_parser(name, help=about, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+
 def _add_scripts(parsers: Parsers) -> None:
-    ls = parsers.add_parser("ls", help="names of stages, recipes, configurations and launch files")
+    ls = _command(parsers, "ls", "names of stages, recipes, configurations and launch files")
     ls.add_argument("kind", nargs="?", choices=scripts.KINDS, help="one kind only")
     ls.set_defaults(run=commands.ls)
-    cp = parsers.add_parser("cp", help="copy one of them, to change it")
+    cp = _command(parsers, "cp", "copy one of them, to change it")
     cp.add_argument("name", metavar="NAME", help="as in kbtrain ls")
     cp.add_argument("target", metavar="DEST", help="file or folder; a file that exists is not overwritten")
     cp.set_defaults(run=commands.cp)
-    run = parsers.add_parser(
+    run = _command(
+        parsers,
         "run",
-        help="run a stage or a recipe, as python SCRIPT would",
+        "run a stage or a recipe, as python SCRIPT would",
         usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
         epilog="The keys of a script: kbtrain run NAME --help",
     )
@@ -99,7 +113,7 @@ def _add_scripts(parsers: Parsers) -> None:
     run.add_argument("--launch", metavar="NAME|PATH", help="start it with accelerate and this launch file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
     run.set_defaults(run=commands.run)
-    check = parsers.add_parser("check", help="all checks of a configuration; no model is loaded")
+    check = _command(parsers, "check", "all checks of a configuration; no model is loaded")
     check.add_argument("config", metavar="NAME|PATH", help="YAML file, or the name of a shipped one")
     check.add_argument("changes", metavar="key=value", nargs="*", help="what the command line would change")
     check.add_argument("--script", metavar="NAME", help="whose configuration it is, where its head does not say")
@@ -108,7 +122,7 @@ def _add_scripts(parsers: Parsers) -> None:
 
 
 def _add_demo(parsers: Parsers) -> None:
-    demo = parsers.add_parser("demo", help="the whole chain on a real model of 135 M weights, about 10 minutes")
+    demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, about 20 minutes on 2 cores")
     size = demo.add_mutually_exclusive_group()
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: about an hour")
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="32 questions: does it run here?")
@@ -116,13 +130,13 @@ def _add_demo(parsers: Parsers) -> None:
 
 
 def _add_finish(parsers: Parsers) -> None:
-    finish = parsers.add_parser("finish", help="from a run folder's answers to a gate and a report, without a model")
+    finish = _command(parsers, "finish", "from a run folder's answers to a gate and a report, without a model")
     finish.add_argument("run_folder", metavar="RUN", help="run folder with questions, index and sampled answers")
     finish.set_defaults(run=commands.finish)
 
 
 def _add_models(parsers: Parsers) -> None:
-    models = parsers.add_parser("models", help="models that kbtrain can fetch by itself")
+    models = _command(parsers, "models", "models that kbtrain can fetch by itself")
     actions = models.add_subparsers(metavar="ACTION", required=True)
     actions.add_parser("list", help="their names and whether they are here").set_defaults(run=commands.list_models)
     for action, run, text in (
@@ -135,7 +149,7 @@ def _add_models(parsers: Parsers) -> None:
 
 
 def _add_server(parsers: Parsers) -> None:
-    check = parsers.add_parser("check-server", help="what a model server can, and a configuration that works with it")
+    check = _command(parsers, "check-server", "what a model server can, and a configuration that works with it")
     check.add_argument("url", metavar="URL", help="address up to and with /v1")
     check.add_argument("--model", metavar="NAME", help="the model's name on the server, where it has several")
     check.add_argument("--key-env", default="OPENAI_API_KEY", metavar="VARIABLE",
@@ -154,40 +168,41 @@ def _seconds(text: str) -> float:
 
 
 def _add_decide(parsers: Parsers) -> None:
-    decide = parsers.add_parser("decide", help="a gate's decisions about texts, one JSON line each")
+    decide = _command(parsers, "decide", "a gate's decisions about texts, one JSON line each")
     decide.add_argument("folder", metavar="FOLDER", help="the gate's folder, or USER/NAME on the hub")
-    decide.add_argument("--revision", help="branch, tag or commit of a gate on the hub")
+    decide.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a gate on the hub")
     decide.add_argument("texts", metavar="TEXT", nargs="*", help="questions; without any, lines of standard input")
     decide.add_argument("--file", metavar="FILE", help="a question a line, as text or JSON (field question or text)")
-    decide.add_argument("--key", help="of a KBM: mastery, certainty or benefit (without it: the best on dev)")
-    decide.add_argument("--threshold", type=float, help="in place of the one in the folder")
-    decide.add_argument("--dtype", default="auto", help="auto (as saved), fp32, bf16 or fp16")
-    decide.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    decide.add_argument("--key", metavar="NAME", help=f"{_KEY} (default: the best on dev)")
+    decide.add_argument("--threshold", type=float, metavar="X", help="in place of the one in the folder")
+    decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")
+    decide.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="default: auto")
     decide.add_argument("--verify", action="store_true", help="hash the weights, even if no file looks changed")
     decide.set_defaults(run=commands.decide)
 
 
 def _add_serve(parsers: Parsers) -> None:
-    serve = parsers.add_parser(
+    serve = _command(
+        parsers,
         "serve",
-        help="put a gate in front of a model: an OpenAI-compatible server",
+        "put a gate in front of a model: an OpenAI-compatible server",
         usage="kbtrain serve FOLDER [--upstream URL | --model NAME] [--config FILE] [--key value | key=value ...]",
         add_help=False,
     )
     serve.add_argument("-h", "--help", action=_ServeHelp, nargs=0, help="all keys")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
     serve.set_defaults(run=commands.serve)
-    calibrate = parsers.add_parser("calibrate", help="a gate's threshold from the decision log of kbtrain serve")
+    calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
     calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
     calibrate.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
     calibrate.add_argument("--ratio", type=float, metavar="SHARE", help="share of questions to search for")
-    calibrate.add_argument("--key", help="of a KBM, where the log holds several")
+    calibrate.add_argument("--key", metavar="NAME", help=_KEY)
     calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
     calibrate.set_defaults(run=commands.calibrate)
 
 
 def _add_push(parsers: Parsers) -> None:
-    push = parsers.add_parser("push", help="send a gate to the Hugging Face hub, with a model card")
+    push = _command(parsers, "push", "send a gate to the Hugging Face hub, with a model card")
     push.add_argument("folder", metavar="FOLDER", help="the gate's folder")
     push.add_argument("name", metavar="USER/NAME", help="its repository; made if it is not there")
     push.add_argument("--dry-run", action="store_true", help="check everything, show files and card, send nothing")
@@ -209,9 +224,9 @@ class _ServeHelp(argparse.Action):
 
 
 def _add_plan(parsers: Parsers) -> None:
-    plan = parsers.add_parser("plan", help="memory, steps and time of a training, before it starts")
+    plan = _command(parsers, "plan", "memory, steps and time of a training, before it starts")
     plan.add_argument("config", metavar="NAME|PATH", help="configuration of recipe train_kbm or train_ragate_peft")
-    plan.add_argument("--gpus", type=int, default=1, help="GPUs of all machines together (default: 1)")
+    plan.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of all machines together (default: 1)")
     plan.add_argument("--gpu-memory", type=float, default=80, metavar="GIB", help="of one GPU (default: 80)")
     plan.add_argument("--train", metavar="FILE", help="training examples of the KBM: their number and lengths")
     plan.add_argument("--examples", type=int, metavar="N", help="number of examples, where there is no file yet")

@@ -7,6 +7,7 @@ an impossible pair is one line: file, line, key, and the nearest valid name.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import re
@@ -94,10 +95,10 @@ def _owners(kind: type[Config]) -> list[type[Config]]:
 
 
 def _title(owner: type[Config], kind: type[Config]) -> str:
-    """Headline of a class's keys in the help: the first sentence of its docstring, for the script's own none."""
+    """Headline of a class's keys in the help: its docstring up to the first stop or semicolon."""
     if owner is kind:
         return "keys"
-    return re.split(r"\.(?:\s|$)", " ".join((owner.__doc__ or "more keys").split()))[0]
+    return re.split(r"[.;](?:\s|$)", " ".join((owner.__doc__ or "more keys").split()))[0]
 
 
 def _flag(key: str) -> str:
@@ -149,7 +150,7 @@ def _yaml(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_yaml, value))}]"
     text = as_typed(str(value))
-    return text if text.isprintable() else repr(text)
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
 
 
 def _value(annotation: Any, text: str) -> Any:

@@ -15,6 +15,7 @@ import math
 import os
 import re
 import secrets
+import shlex
 import socket
 import stat
 import time
@@ -43,6 +44,18 @@ _PROBLEMS = {
     errno.EMFILE: "too many open files; raise the limit (ulimit -n) and run the same command again",
     errno.ENODEV: "no regular file",
 }
+_MADE_BY = {  # files of a run folder, and the script that writes each
+    "questions.jsonl": "data_gen/collect.py",
+    "evidence.jsonl": "data_gen/retrieve.py",
+    "samples.db": "data_gen/sample.py",
+    "verdicts.jsonl": "data_gen/judge.py",
+    "labels.jsonl": "data_gen/label.py",
+    "outcomes.jsonl": "eval/end_to_end.py",
+    "results.json": "eval/end_to_end.py",
+    "turns.jsonl": "data_gen/collect_turns.py",
+    "turns_features.jsonl": "data_gen/turn_features.py",
+    **dict.fromkeys(("examples/train.jsonl", "examples/dev.jsonl", "examples/test.jsonl"), "data_gen/build.py"),
+}
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors and tokenizers, which are Rust, end what the system said
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CUT_SHORT = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
@@ -52,6 +65,16 @@ def problem(error: OSError) -> str:
     """The system's refusal in words, and its remedy."""
     known = _PROBLEMS.get(error.errno or 0)
     return known or f"cannot be used ({error.strerror or error})"
+
+
+def not_there(path: Path | str) -> str:
+    """ "no such file", and for a file of a run folder the command that makes it."""
+    file = Path(path)
+    script = _MADE_BY.get(file.name) or _MADE_BY.get(f"{file.parent.name}/{file.name}")
+    if script is None or file.parent == Path():  # a user's own file may have such a name
+        return _PROBLEMS[errno.ENOENT]
+    run = file.parent.parent if file.parent.name == "examples" else file.parent
+    return f"{_PROBLEMS[errno.ENOENT]}; run first: python {script} --run {shlex.quote(str(run))}"
 
 
 @contextlib.contextmanager
@@ -69,7 +92,8 @@ def errors_of(path: Path | str | None = None) -> Iterator[None]:
         other = refused.filename  # of a file that is read on the way
         named = isinstance(other, str) and (path is None or not other.endswith(_PARTIAL))
         place = other if named else path
-        raise UserError(f"{at(place)}: {problem(refused)}" if place else problem(refused)) from None
+        said = not_there(place) if place and refused.errno == errno.ENOENT else problem(refused)
+        raise UserError(f"{at(place)}: {said}" if place else said) from None
 
 
 def _refusal(error: Exception) -> OSError | None:

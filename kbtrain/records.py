@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+DtypeName = Literal["auto", "bf16", "fp32", "fp16", "fp16-anyway"]
 Split = Literal["train", "dev", "test"]
 Condition = Literal["llm", "rag", "mask"]
 Form = Literal["open", "choice", "turn"]  # turn: the text is a dialogue, the answer its next response

@@ -24,7 +24,7 @@ from kbtrain.gates.seakr.gate import SeakrCard, measured_scale
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import file_sha256, git_state, package_versions
-from kbtrain.records import GateExample, Question
+from kbtrain.records import DtypeName, GateExample, Question
 from kbtrain.training.model_card import write_made
 
 
@@ -47,7 +47,7 @@ class MakeSeakrConfig(Config):
         {}, description="the product's templates in files, as at sampling: {llm: FILE, rag: FILE, system: FILE}"
     )
     seed: str = Field("seakr", description="name of the random numbers")
-    dtype: str = Field("auto", description="auto (by the processor), fp32, bf16 or fp16; noted in the folder")
+    dtype: DtypeName = Field("auto", description="auto: by the processor; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     def settings(self) -> SeakrSettings:

@@ -29,6 +29,7 @@ from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, wi
 from kbtrain.gates.untrained.server import TOP, ServerCard
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import git_state, package_versions
+from kbtrain.records import DtypeName
 from kbtrain.servers import LONGEST_ASKED
 from kbtrain.training.model_card import write_made
 
@@ -47,7 +48,7 @@ class MakeUntrainedConfig(Config):
         {}, description="the product's templates in files, as at sampling: {llm: FILE, rag: FILE, system: FILE}"
     )
     tokens: int = Field(TOKENS, ge=1, le=64, description="tokens of a draft")
-    dtype: str = Field("auto", description="auto (measured), fp32, bf16 or fp16; noted in the folder")
+    dtype: DtypeName = Field("auto", description="auto: by the processor; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     server_url: str | None = Field(None, description="server: address up to and with /v1")

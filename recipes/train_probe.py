@@ -37,7 +37,7 @@ from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import ALL_KEYS
-from kbtrain.records import Target
+from kbtrain.records import DtypeName, Target
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
@@ -60,7 +60,7 @@ class TrainProbeConfig(FitConfig, EngineConfig):
         None, ge=1, description="average the heads of so many layers, the best; null: 1, 2, 4 or 8 by cross-validation"
     )
     layers: tuple[int, ...] | None = Field(None, description="layers to try, from 0; null: all")
-    dtype: str = Field("auto", description="the model runs in auto, bf16, fp32 or fp16: as it did when it answered")
+    dtype: DtypeName = Field("auto", description="the model runs in it: as it did when it answered")
 
     @model_validator(mode="after")
     def _possible(self) -> TrainProbeConfig:

@@ -1,5 +1,6 @@
 """The command line: help without waiting, one line for every error."""
 
+import argparse
 import json
 import os
 import resource
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from kbtrain import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"data_gen": 5, "recipes": 1, "eval": 4, "benchmarks": 1}  # at least so many scripts in each
@@ -118,6 +121,21 @@ def test_help_of_the_command(words):
     assert done.returncode == 0
     assert "kbtrain" in done.stdout
     assert cpu_seconds() - before < 0.5
+
+
+def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
+    """A command's page begins with its sentence in the list; no option takes its own name in capitals."""
+    commands = next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
+    listed = {action.dest: action.help for action in commands._choices_actions}
+    assert set(listed) == set(commands.choices)
+    for name, parser in commands.choices.items():
+        page = " ".join(parser.format_help().split())
+        assert f"{listed[name][0].upper()}{listed[name][1:]}." in page, name
+        for action in parser._actions:
+            words = [option.lstrip("-").replace("-", "_").upper() for option in action.option_strings]
+            assert action.nargs == 0 or not words or action.metavar or action.choices, (name, words)
+    assert "Examples: kbtrain finish runs/mine" in " ".join(commands.choices["finish"].format_help().split())
+    assert "{auto,bf16,fp32,fp16,fp16-anyway}" in commands.choices["decide"].format_help()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, parse_args, read_yaml
 from kbtrain.errors import UserError
+from kbtrain.llm.backends import LLMConfig
 
 
 class TrainConfig(Config):
@@ -118,6 +121,7 @@ Examples:
 from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
+from kbtrain.llm.backends import LLMConfig
 
 class ScriptConfig(Config):
     n: int = Field(1, description="how many, in %")
@@ -170,6 +174,13 @@ def test_help_shows_choices_and_no_default_that_says_nothing(capsys: pytest.Capt
     assert "--name TEXT name of the run (required)" in shown
     assert "--rank N rank of LoRA" in shown
     assert "None" not in shown and "VALUE" not in shown
+
+
+def test_a_line_end_among_the_defaults_stands_as_yaml_reads_it_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(LLMConfig, ["--help"])
+    shown = re.search(r"strings that end an answer \(default: (.*?)\)", " ".join(capsys.readouterr().out.split()))
+    assert shown is not None and yaml.safe_load(shown[1]) == ["\n"]
 
 
 def test_pairs_are_flags_without_dashes() -> None:

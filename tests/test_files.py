@@ -16,7 +16,7 @@ import pytest
 from kbtrain.dialogue.responses import Response, keep
 from kbtrain.errors import UserError
 from kbtrain.exit_code import exit_code
-from kbtrain.files import append, errors_of, writing
+from kbtrain.files import append, errors_of, not_there, read_text, writing
 from kbtrain.gates.score_stage import ScoreFile, Timing
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
@@ -25,6 +25,28 @@ from kbtrain.retrieval.retrieve_stage import EvidenceFile, open_index
 
 LONG = "x" * 100_000
 REFUSED = "too large for this disk|disk is full"
+
+
+@pytest.mark.parametrize(
+    ("file", "script"),
+    [
+        ("runs/my run/questions.jsonl", "data_gen/collect.py"),
+        ("runs/my run/evidence.jsonl", "data_gen/retrieve.py"),
+        ("runs/my run/samples.db", "data_gen/sample.py"),
+        ("runs/my run/labels.jsonl", "data_gen/label.py"),
+        ("runs/my run/examples/dev.jsonl", "data_gen/build.py"),
+        ("runs/my run/outcomes.jsonl", "eval/end_to_end.py"),
+    ],
+)
+def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(file: str, script: str) -> None:
+    with pytest.raises(UserError) as error:
+        read_text(file)
+    assert str(error.value) == f"{file}: no such file; run first: python {script} --run 'runs/my run'"
+    assert (Path(__file__).parent.parent / script).is_file()
+
+
+def test_a_file_of_ones_own_that_is_missing_names_no_command() -> None:
+    assert not_there("questions.jsonl") == not_there("texts/dev.jsonl") == not_there("a/b.txt") == "no such file"
 
 
 @contextlib.contextmanager

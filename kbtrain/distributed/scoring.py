@@ -16,7 +16,7 @@ from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker,
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import GateHandle, Opening, reopened
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, local, scored_chunk
-from kbtrain.records import Split
+from kbtrain.records import DtypeName, Split
 
 _CHUNK = TypeAdapter(Chunk)
 _SCORED = TypeAdapter(ScoredChunk)
@@ -41,7 +41,9 @@ class ScoreWorker(RowWorker):
         return json.dumps({"scored": asdict(scored), "dtype": self.dtype})
 
 
-@dataclass(frozen=True)
+dataclass(frozen=True)
+
+
 class RayScoring(RayCluster):
     """An :data:`~kbtrain.gates.score_stage.Engine`; an actor takes one GPU where there are GPUs."""
 
@@ -77,7 +79,7 @@ class ScoringConfig(EngineConfig):
 
     splits: tuple[Split, ...] = Field(("dev", "test"), description="which questions to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
-    dtype: str = Field("auto", description="auto, fp32, bf16 or fp16")
+    dtype: DtypeName = Field("auto", description="auto: as the gate was saved, else by the processor")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     def scoring(self) -> Engine:

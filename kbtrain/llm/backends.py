@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.base import LLM, Sampling
+from kbtrain.records import DtypeName
 from kbtrain.servers import LONGEST_ASKED
 
 
@@ -21,7 +22,7 @@ class LLMConfig(Config):
         "transformers",
         description="transformers, vllm, openai (a server that speaks its protocol), scripted (no model)",
     )
-    dtype: str = Field("auto", description="auto (by the processor; vllm: the model's own), bf16, fp32, fp16")
+    dtype: DtypeName = Field("auto", description="auto: by the processor; vllm: the model's own")
     device: str = Field("auto", description="transformers: auto, cpu, cuda, cuda:1, ...")
     seed: str = Field("0", description="names the run's random numbers")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")

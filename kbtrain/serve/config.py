@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.credentials import check_url
+from kbtrain.records import DtypeName
 from kbtrain.servers import is_loopback
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
@@ -21,8 +22,10 @@ GatedInput = Literal["auto", "question", "turn"]
 class ServeConfig(Config):
     gate: Path = Field(..., description="the gate's folder, or USER/NAME on the hub")
     revision: str | None = Field(None, description="branch, tag or commit of a gate on the hub; null: its main branch")
-    key: str | None = Field(None, description="of a KBM: mastery, certainty or benefit; null: the best on dev")
-    dtype: str = Field("auto", description="of the gate: auto (as saved), fp32, bf16 or fp16")
+    key: str | None = Field(
+        None, description="which label of a gate with several decides, e.g. mastery; null: the best on dev"
+    )
+    dtype: DtypeName = Field("auto", description="of the gate; auto: as saved")
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")
     threshold: float | None = Field(None, description="in place of the one in the gate's folder")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")

@@ -11,6 +11,7 @@ from pydantic import Field
 from kbtrain.config import Config
 from kbtrain.errors import UserError, require
 from kbtrain.prompts.kbm import Key
+from kbtrain.records import DtypeName
 from kbtrain.training.data import Labels
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class FitConfig(Config):
     train: Path = Field(description="training examples (JSONL)")
     dev: Path | None = Field(None, description="dev examples (JSONL); they choose the checkpoint")
     output: Path = Field(description="folder the gate is written to")
-    dtype: str = Field("auto", description="compute in auto, bf16, fp32 or fp16; weights are kept in fp32")
+    dtype: DtypeName = Field("auto", description="compute in it; auto: by the processor; weights are kept in fp32")
     device: str = Field("auto", description="auto, cpu or cuda")
     dry_run: bool = Field(False, description="show rendered examples, lengths, steps and estimates, and stop")
 

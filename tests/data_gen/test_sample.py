@@ -142,7 +142,7 @@ def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model)
         (("--model", "./no/such/folder"), "error: model './no/such/folder': no such folder"),
         (("--temprature", "2"), "unknown argument '--temprature'; did you mean '--temperature'?"),
         (("--temperature", "warm"), "key 'temperature'"),
-        (("--dtype", "fp8"), "unknown 'fp8'"),
+        (("--dtype", "fp8"), "key 'dtype': input should be 'auto', 'bf16', 'fp32'"),
     ],
 )
 def test_bad_input_is_one_line(more, message, run, tiny_model):

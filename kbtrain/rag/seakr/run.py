@@ -27,7 +27,7 @@ from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
 from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace, TraceFile
-from kbtrain.records import Question, Split
+from kbtrain.records import DtypeName, Question, Split
 from kbtrain.retrieval.base import Searcher
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SeakrPipelineConfig(Config):
     chain_tokens: int = Field(192, ge=1, description="tokens of a chain of reasoning over the kept documents")
     at_once: int = Field(4, ge=1, description="questions in work at the same time")
     batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
-    dtype: str = Field("auto", description="auto (as the gate was made), fp32, bf16 or fp16")
+    dtype: DtypeName = Field("auto", description="auto: as the gate was made")
     device: str = Field("auto", description="auto, cpu or cuda")
 
     @property
