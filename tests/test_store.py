@@ -141,7 +141,7 @@ def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path: Path) -> N
         "text": "not a sample store",
         "foreign": "not a sample store",
         "newer": "store of version 9, this kbtrain reads 1",
-        "folder": "cannot be opened",
+        "folder": "is a folder, expected a file",
     }
     for name, message in expected.items():
         with pytest.raises(UserError, match=rf"{name}: {message}.*") as caught:
