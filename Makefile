@@ -26,7 +26,7 @@ setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model
 demo: setup  ## the whole chain on part of the atlas, about 20 minutes on 2 cores
 	@$(PY) -m kbtrain.cli demo
 
-demo-full: setup  ## the same on the whole atlas, about an hour
+demo-full: setup  ## the same on the whole atlas, more than an hour
 	@$(PY) -m kbtrain.cli demo --full
 
 # one thread a process: on tiny models threads cost more than they give
