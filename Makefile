@@ -105,7 +105,7 @@ evidence: setup  ## docs/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (l
 	$(PY) eval/evidence.py --path "$(EVIDENCE)" --corpus "$(KBTRAIN_TEST_DATA)/passages.jsonl"
 	$(PY) eval/closed_book.py --path "$(KBTRAIN_TEST_DATA)/closed_book/songs.jsonl" \
 		--corpus "$(KBTRAIN_TEST_DATA)/passages.jsonl" --reader null
-	$(PY) data_gen/collect_turns.py --run runs/ketod --dataset ketod_lines --path "$(KBTRAIN_TEST_DATA)/ketod"
+	$(PY) -m kbtrain.cli run collect_turns --run runs/ketod --dataset ketod_lines --path "$(KBTRAIN_TEST_DATA)/ketod"
 	$(PY) eval/cross_validate.py --turns runs/ketod/turns.jsonl
 
 bench: setup  ## the sampler beside its public peers, in one run

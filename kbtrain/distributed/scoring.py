@@ -41,9 +41,7 @@ class ScoreWorker(RowWorker):
         return json.dumps({"scored": asdict(scored), "dtype": self.dtype})
 
 
-dataclass(frozen=True)
-
-
+@dataclass(frozen=True)
 class RayScoring(RayCluster):
     """An :data:`~kbtrain.gates.score_stage.Engine`; an actor takes one GPU where there are GPUs."""
 
