@@ -1,4 +1,4 @@
-"""Waiting of OpenMP's threads for each other: set before torch is loaded, or not at all.
+"""Threads that wait for each other: OpenMP's, set before torch is loaded or not at all, and those of small fits.
 
 GNU OpenMP's threads spin at the end of each of a layer's many small operations. On a machine that does other work too,
 a thread that is not running is waited for by others that keep the cores from it: a training step then takes up to ten
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 
 SPIN_COUNT = "2000"  # loops: longer than an operation's own delay, far shorter than a time slice of the scheduler
 _CHOSEN_BY_USER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY", "KMP_BLOCKTIME")
@@ -24,3 +25,17 @@ def share_cores(environment: MutableMapping[str, str] = os.environ) -> bool:
         return False
     environment["GOMP_SPINCOUNT"] = SPIN_COUNT
     return True
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute numpy's and scipy's products on one thread: for fits of some hundred rows; also a decorator.
+
+    Their products are too small to share: two threads that wait for each other take two to eight times as long, idle
+    cores or not, and the sums' order, hence the last bits, would follow the number of cores.
+    """
+    import scipy.linalg  # noqa: F401  # threadpoolctl limits the libraries that are loaded
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield

@@ -3,10 +3,13 @@
 import re
 import sys
 
+import numpy as np
 import pytest
 from support import scripts
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from kbtrain.cores import SPIN_COUNT, share_cores
+from kbtrain.cores import SPIN_COUNT, one_thread, share_cores
+from kbtrain.gates.probe.head import fit_layers
 
 
 def seen_by_openmp(*command: object, **variables: str) -> set[str]:
@@ -43,3 +46,25 @@ def test_nothing_is_set_too_late(monkeypatch):
     unset: dict[str, str] = {}
     assert not share_cores(unset)
     assert unset == {}
+
+
+def test_a_probe_s_fit_does_not_depend_on_the_number_of_threads():
+    """Two threads add in another order than one: the same head, to the last bit, says that there was one."""
+    random = np.random.default_rng(0)
+    states = random.normal(size=(500, 576))
+    labels = (states[:, 0] + random.normal(size=500) > 0).astype(float)
+    fits = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads, user_api="blas"):
+            fits += fit_layers("ridge", [0], lambda layer: states, labels)
+            assert {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"} == {threads}
+    assert fits[0].predicted.tobytes() == fits[1].predicted.tobytes()
+
+
+def test_one_thread_computes_what_is_asked_within_it():
+    @one_thread()
+    def threads():
+        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+    with threadpool_limits(limits=2, user_api="blas"):
+        assert threads() == {1}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from kbtrain.cores import one_thread
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads, logistic
 from kbtrain.gates.encoder.offset import turns_only
@@ -127,6 +128,7 @@ class EncoderProbe(Gate):
         write_atomically(folder / HEAD, self.head.model_dump_json(indent=1) + "\n")
 
 
+@one_thread()
 def fit_head(
     vectors: np.ndarray,
     states: Sequence[dict[str, float]],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def check_need(need: Sequence[float], what: str) -> None:
         raise UserError(f"{what}: all {len(need)} training questions have the label {need[0]:g}; nothing to learn")
 
 
+@one_thread()
 def fit_additive(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0) -> Additive:
     """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are left out."""
     import numpy as np

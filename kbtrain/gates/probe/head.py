@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ def check_labels(labels: Sequence[float], what: str) -> None:
         raise UserError(f"{what}: all {len(labels)} training questions have the label {labels[0]:g}; nothing to learn")
 
 
+@one_thread()
 def fit_layers(method: Method, layers: Sequence[int], read: Callable[[int], Array], labels: Array) -> list[LayerFit]:
     """Cross-validated fit of each layer; ``read(layer)`` gives its states (n, d)."""
     return [_best_penalty(method, layer, scaled(read(layer))[0], labels) for layer in layers]
 
 
+@one_thread()
 def fit_head(
     method: Method, fits: Sequence[LayerFit], n_layers: int | None, read: Callable[[int], Array], labels: Array
 ) -> Head:

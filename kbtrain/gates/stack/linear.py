@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
 from kbtrain.gates.features.additive import fit_logistic, folds, least_loss
 
@@ -65,6 +66,7 @@ class Linear(BaseModel):
         ]
 
 
+@one_thread()
 def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0) -> Linear:
     """``need``: probability in [0, 1] of each question that retrieval is needed. The penalty is chosen by
     cross-validation. Raises :class:`UserError` if no score varies.
