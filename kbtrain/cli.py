@@ -53,10 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     share_cores()
 
     def work() -> None:
-        args = _parser().parse_args(argv)
+        args = _arguments(argv)
         args.run(args)
 
     return exit_code(work, "run the same command again to go on")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed command line; texts may also stand behind options that follow the folder, as argparse allows not."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and getattr(args, "texts", None) == [] and not any(word.startswith("-") for word in rest):
+        args.texts, rest = rest, []
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:

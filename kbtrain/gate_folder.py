@@ -53,7 +53,8 @@ class Threshold(BaseModel):
     """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions.
 
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution.
-    ``dev``: ``scores`` and ``questions`` (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen.
+    ``dev``: ``scores`` and ``questions`` (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen, and the
+    ``accuracy`` there of a threshold that was not calibrated.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,6 +74,12 @@ class Threshold(BaseModel):
     def dev_scores(self) -> list[float]:
         """Scores of the dev questions; empty where none are kept."""
         return self.dev.get("scores") or self.evidence.get("dev_scores") or []
+
+    @property
+    def dev_accuracy(self) -> float | None:
+        """Share of dev questions answered right with this threshold; None where it is not noted."""
+        found = self.evidence.get("accuracy", self.dev.get("accuracy"))
+        return found if isinstance(found, float) else None
 
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
@@ -204,13 +211,13 @@ class KeyedCard(GateCard):
         return tuple(f"{self.PREFIX}_{key}" for key in self.keys)
 
     def best_key(self) -> Target:
-        """The key whose calibrated threshold was most accurate on dev; the first one where not all were calibrated."""
+        """The key whose threshold was most accurate on dev; the first one where that is not noted for all."""
         accuracy: dict[Target, float] = {}
         for key, name in zip(self.keys, self.names(), strict=True):
             chosen = self.thresholds.get(name)
-            if chosen is None or not isinstance(chosen.evidence.get("accuracy"), float):
+            if chosen is None or chosen.dev_accuracy is None:
                 return self.keys[0]
-            accuracy[key] = chosen.evidence["accuracy"]
+            accuracy[key] = chosen.dev_accuracy
         return max(self.keys, key=lambda key: accuracy[key])
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.decisions import GateInput, dev_table
@@ -95,7 +97,6 @@ def _threshold(
     asked: Mapping[str, object],
 ) -> Threshold:
     hashed = file_sha256(run / "examples" / "dev.jsonl")
-    seen = {"scores": kept_scores(gate.dev), **asked} if len(gate.dev) else {}
     if result.threshold_rule == "max_loss":
         goal = CalibrationGoal("max_loss", max_loss=settings.max_loss, delta=settings.delta)
         found = calibrate(dev_table(gate, dev, settings.kind), goal, gate.floor)
@@ -109,4 +110,9 @@ def _threshold(
         )
     value = result.threshold if result.threshold is not None else 0.0
     rule = str(result.threshold_rule)
+    seen: dict[str, object] = {}
+    if len(gate.dev):
+        table = dev_table(gate, dev, settings.kind)
+        right = np.where(table.scores > value, table.rag, table.llm)
+        seen = {"scores": kept_scores(gate.dev), "accuracy": round(float(right.mean()), 6), **asked}
     return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=seen)

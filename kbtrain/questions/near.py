@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Question, Split
 
-NearRule = Literal["count", "refuse", "off"]
+NearRule = Literal["count", "refuse", "ignore"]
 ALIKE = 0.85  # cosine from which two questions count as nearly the same
 MOST = 20_000  # questions: more are not compared, since time grows with the product of the splits
 _BLOCK = 512
@@ -67,7 +67,7 @@ def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPai
 
     Raises :class:`UserError` if there are some and the rule is to refuse; the file is deleted then.
     """
-    if rule == "off" or splits.total() > MOST or len(+splits) < 2:
+    if rule == "ignore" or splits.total() > MOST or len(+splits) < 2:
         return None
     found = near_duplicates(list(jsonl.read(Question, path)))
     if found and rule == "refuse":

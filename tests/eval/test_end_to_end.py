@@ -264,6 +264,7 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
     (run_folder / "kbm" / "README.md").write_text("# A gate\n\n## Threshold\nNone.\n\n## Run\n| | |\n")
     document = evaluate(script, run_folder, threshold_rule="best_accuracy")
     noted = KBMCard.read(run_folder / "kbm").thresholds
+    assert all(one.dev_accuracy is not None and 0 < one.dev_accuracy <= 1 for one in noted.values())
     assert set(noted) == {"kbm_mastery", "kbm_benefit"}
     gates = {gate["gate"]: gate for gate in document["gates"]}
     assert noted["kbm_benefit"].threshold == gates["kbm_benefit"]["threshold"]

@@ -67,6 +67,17 @@ def test_the_key_that_was_most_accurate_on_dev_decides(folder, tmp_path):
     (folder / "gate.json").write_text(original)
 
 
+def test_an_evaluation_s_thresholds_say_which_key_is_best_too(folder, tmp_path):
+    copy = tmp_path / "kbm"
+    copy.symlink_to(folder)
+    original = (folder / "gate.json").read_text()
+    for key, accuracy in (("mastery", 0.2), ("certainty", 0.3), ("benefit", 0.4)):
+        chosen = Threshold(threshold=0.5, rule="ratio", dev_file_sha256="", n_dev=9, dev={"accuracy": accuracy})
+        set_threshold(copy, f"kbm_{key}", chosen)
+    assert kbtrain.load_gate(copy).name == "kbm_benefit"
+    (folder / "gate.json").write_text(original)
+
+
 def test_wrong_arguments_are_one_line(folder, tmp_path):
     gate = kbtrain.load_gate(folder)
     for wrong, says in (
@@ -134,6 +145,10 @@ def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, 
     given = ["decide", "--key", "benefit", "--threshold", "0.5", str(folder)]
     assert cli.main([*given, *TEXTS[:2]]) == 0
     by_arguments = capsys.readouterr().out
+    assert cli.main(["decide", str(folder), *given[1:-1], *TEXTS[:2]]) == 0
+    assert capsys.readouterr().out == by_arguments
+    assert cli.main([*given, "Who?", "--loud"]) == 2
+    assert "unrecognized arguments: --loud; see 'kbtrain --help'" in capsys.readouterr().err
     assert cli.main([*given, "--file", str(path)]) == 0
     assert capsys.readouterr().out == by_arguments
     with open(path, encoding="utf-8") as stream:
