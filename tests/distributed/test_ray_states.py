@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
 import numpy as np
@@ -49,9 +50,9 @@ def test_states_pass_through_text_with_the_16_bits_that_are_stored():
     assert packed(there) == packed(states)
 
 
-def test_a_worker_s_states_are_those_of_one_process(read, model_and_prompts, tmp_path):
+def test_a_worker_s_states_are_those_of_one_process(read, model_and_prompts):
     model, prompts = model_and_prompts
-    worker = StateWorker(json.dumps(asdict(read)), str(tmp_path))
+    worker = StateWorker(json.dumps(asdict(read)), os.getcwd())
     done = worker({"number": [0], "row": [json.dumps([list(ids) for ids in prompts])]})["done"][0]
     assert unpacked(done) == pytest.approx(unpacked(packed(prompt_states(model, prompts))), rel=0.01, abs=1e-4)
 
@@ -59,7 +60,7 @@ def test_a_worker_s_states_are_those_of_one_process(read, model_and_prompts, tmp
 def test_a_worker_with_other_weights_refuses(read, tmp_path):
     other = make_folder(tmp_path / "other", num_hidden_layers=3, initializer_range=0.1)
     with pytest.raises(UserError, match="other weights here than where the extraction was started"):
-        StateWorker(json.dumps(asdict(ReadModel(str(other), read.fingerprint, "fp32", "cpu"))), str(tmp_path))
+        StateWorker(json.dumps(asdict(ReadModel(str(other), read.fingerprint, "fp32", "cpu"))), os.getcwd())
 
 
 class Here(RayStates):
