@@ -29,7 +29,12 @@ class LabelCounts:
     counts: Counter[str] = field(default_factory=Counter)
     mastery: Counter[float] = field(default_factory=Counter)
     certainty: Counter[float] = field(default_factory=Counter)
-    most_answers: dict[Split, int] = field(default_factory=dict)  # of a question's ``llm`` answers, by split
+    answers: dict[Split, Counter[int]] = field(default_factory=dict)  # questions by number of answers, llm and rag
+
+    @property
+    def most_answers(self) -> dict[Split, int]:
+        """The most answers of a question, by split."""
+        return {split: max(sizes) for split, sizes in self.answers.items()}
 
     def as_dict(self) -> dict[str, int]:
         return dict(sorted(self.counts.items()))
@@ -74,7 +79,8 @@ def labels(
         counts["labels"] += 1
         if llm.mastery is None:
             counts["labels_without_gold"] += 1
-        tally.most_answers[question.split] = max(llm.n, tally.most_answers.get(question.split, 0))
+        sizes = tally.answers.setdefault(question.split, Counter())
+        sizes.update({found[condition].n for condition in ("llm", "rag") if condition in found})
         counts["labels_without_rag_samples"] += "rag" not in found
         counts["labels_with_unequal_n"] += "rag" in found and found["rag"].n != llm.n
         if question.split == "train":
@@ -152,13 +158,21 @@ def common_answers(store: SampleStore, run: str) -> int | None:
 
 
 def refuse_unequal(tally: LabelCounts) -> None:
-    """Raise :class:`UserError` if the splits' labels come from different numbers of answers."""
-    if len(set(tally.most_answers.values())) > 1:
-        counted = ", ".join(f"{split} {n}" for split, n in tally.most_answers.items())
+    """Raise :class:`UserError` if labels come from different numbers of answers, between the splits or inside one."""
+    if len({n for sizes in tally.answers.values() for n in sizes}) > 1:
+        counted = ", ".join(f"{split} {_span(sizes)}" for split, sizes in tally.answers.items())
         raise UserError(
-            f"key 'certainty': 'paper' depends on the number of answers, which differs between the splits ({counted}), "
-            "so no tau fits them all; use certainty: common, or sample all splits alike"
+            f"key 'certainty': 'paper' depends on the number of answers, which differs between the questions "
+            f"({counted}), so no tau fits them all; use certainty: common, or sample all alike (and cut: keep)"
         )
+
+
+def _span(sizes: Counter[int]) -> str:
+    """The fewest and the most answers, and how many questions have other than most have."""
+    if len(sizes) == 1:
+        return str(min(sizes))
+    others = sizes.total() - max(sizes.values())
+    return f"{min(sizes)} to {max(sizes)}, {others} of {sizes.total()} unlike the rest"
 
 
 def _lacks(made: SampleSet, by: LabelledBy) -> str | None:

@@ -28,7 +28,7 @@ class LLMConfig(Config):
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_k: int = Field(0, ge=0, description="keep the k most probable tokens; 0: all")
     top_p: float = Field(1.0, gt=0, le=1, description="keep the most probable tokens up to this mass")
-    max_new_tokens: int = Field(24, ge=1, description="longest answer, in tokens")
+    max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens; labels warn where 5 % are cut")
     max_prompt_tokens: int = Field(2048, ge=32, description="longer prompts lose evidence from their tail")
     stop: tuple[str, ...] = Field(("\n",), description="strings that end an answer")
     batch_rows: int = Field(248, ge=1, description="answers drawn at once")

@@ -58,7 +58,7 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    max_new_tokens: int = 24
+    max_new_tokens: int = 64
     stop: tuple[str, ...] = ("\n",)
     max_prompt_tokens: int = 2048
 

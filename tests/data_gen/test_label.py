@@ -181,8 +181,8 @@ def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
     assert read_meta(run / "labels.jsonl")["counts"]["llm_certainty_unknown_of_few_answers"] == 2
     done = script("label", "--run", str(run), "--sampling-run", "unequal", "--certainty", "paper")
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(
-        "error: key 'certainty': 'paper' depends on the number of answers, which differs between the splits (train 30, "
-        "dev 10), so no tau fits them all; use certainty: common"
+        "error: key 'certainty': 'paper' depends on the number of answers, which differs between the questions "
+        "(train 30, dev 10), so no tau fits them all; use certainty: common"
     )
 
 

@@ -13,7 +13,7 @@ from kbtrain.errors import UserError
 from kbtrain.labeling.label import LabelRule
 from kbtrain.labeling.label_stage import LabelCounts, common_answers, labels, refuse_unequal
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.records import Question, Sample, SampleSet
+from kbtrain.records import Condition, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
 Answered = Callable[..., SampleSet]
@@ -111,5 +111,23 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
     refuse_unequal(tally)  # one split: nothing to be unequal to
     list(labels(store, "main", [capital, dev], tally))
     assert tally.most_answers == {"train": 2, "dev": 3}
-    with pytest.raises(UserError, match=r"differs between the splits \(train 2, dev 3\)"):
+    with pytest.raises(UserError, match=r"differs between the questions \(train 2, dev 3\)"):
+        refuse_unequal(tally)
+
+
+@pytest.mark.parametrize("condition", ["llm", "rag"])
+def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
+    store: SampleStore, capital: Question, answered: Answered, condition: Condition
+) -> None:
+    """Before, the most answers of each split were compared, so that a split of its own unequal ones passed."""
+    store.put("main", [answered("Paris", "Rome", question=f"q{i}") for i in (1, 2, 3)])
+    store.put("main", [answered("Paris", "Rome", question=f"q{i}", condition="rag") for i in (1, 2, 3)])
+    more = answered("Paris", "Rome", "Oslo", question="q4", condition=condition)
+    store.put("main", [more, *([answered("Paris", "Rome", question="q4")] if condition == "rag" else [])])
+    asked = [dataclasses.replace(capital, id=f"q{i}") for i in (1, 2, 3, 4)]
+    tally = LabelCounts()
+    list(labels(store, "main", asked[:3], tally))
+    refuse_unequal(tally)
+    list(labels(store, "main", asked[3:], tally))
+    with pytest.raises(UserError, match=r"\(train 2 to 3, 1 of \d unlike the rest\), so no tau fits"):
         refuse_unequal(tally)

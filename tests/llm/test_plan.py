@@ -1,9 +1,14 @@
 """What a sampling run asks for, and what it refuses before a model is loaded."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.base import Sampling
 from kbtrain.llm.sample_stage import Plan, check_files
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
@@ -85,3 +90,11 @@ def test_a_repeated_question_is_refused(files):
         file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
     with pytest.raises(UserError, match="duplicate 'q0'"):
         check_files(*files)
+
+
+def test_answers_may_have_64_tokens_and_no_configuration_of_a_sampling_shortens_them():
+    """At 24, the default before, 18.5 % of SmolLM2's answers were cut; at 64 2.3 % (4.9 % with passages)."""
+    assert LLMConfig().max_new_tokens == Sampling().max_new_tokens == 64
+    files = sorted((Path(__file__).parents[2] / "data_gen" / "configs").glob("sample_*.yaml"))
+    assert len(files) >= 5
+    assert all(yaml.safe_load(file.read_text()).get("max_new_tokens", 64) >= 64 for file in files)
