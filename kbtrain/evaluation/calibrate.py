@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from kbtrain.metrics.thresholds import Dev, choose, control
 from kbtrain.records import Outcome
 
 Goal = Literal["ratio", "best_accuracy", "max_loss", "given"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
 DRAWS = 2000
 SEED = 20_242
 

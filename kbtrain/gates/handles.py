@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbtrain.gate_folder import Gate, GateCard, Reads, Stage
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
+from kbtrain.prompts.kbm import need_fingerprint
+from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample
 from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
@@ -107,10 +109,14 @@ def _depends(folder: Path, card: GateCard) -> str:
 
 @dataclass(frozen=True)
 class Prompted:
-    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name."""
+    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name.
+
+    ``wording``: a fingerprint of its prompt's text.
+    """
 
     open: Callable[[str, str, str], Gate]
     reads: frozenset[Reads]
+    wording: Callable[[], str]
 
 
 def _prompt(model: str, dtype: str, device: str) -> Gate:
@@ -119,7 +125,7 @@ def _prompt(model: str, dtype: str, device: str) -> Gate:
     return Prompt.load(model, dtype, device)
 
 
-def _ragate(shots: Any, know: bool) -> Callable[[str, str, str], Gate]:
+def _ragate(shots: Shots, know: bool) -> Callable[[str, str, str], Gate]:
     def opened(model: str, dtype: str, device: str) -> Gate:
         from kbtrain.gates.ragate.prompt import RagatePrompt
         from kbtrain.models.load import load_model
@@ -129,21 +135,25 @@ def _ragate(shots: Any, know: bool) -> Callable[[str, str, str], Gate]:
     return opened
 
 
+def _ragate_kind(shots: Shots, know: bool = False) -> Prompted:
+    return Prompted(_ragate(shots, know), TURN, lambda: ragate_fingerprint(shots))
+
+
 PROMPTED: dict[str, Prompted] = {
-    "prompt": Prompted(_prompt, QUESTION),
-    "ragate_prompt_zero_shot": Prompted(_ragate("zero_shot", False), TURN),
-    "ragate_prompt_in_context": Prompted(_ragate("in_context", False), TURN),
-    "ragate_prompt_zero_shot_know": Prompted(_ragate("zero_shot", True), TURN),
-    "ragate_prompt_in_context_know": Prompted(_ragate("in_context", True), TURN),
+    "prompt": Prompted(_prompt, QUESTION, need_fingerprint),
+    "ragate_prompt_zero_shot": _ragate_kind("zero_shot"),
+    "ragate_prompt_in_context": _ragate_kind("in_context"),
+    "ragate_prompt_zero_shot_know": _ragate_kind("zero_shot", know=True),
+    "ragate_prompt_in_context_know": _ragate_kind("in_context", know=True),
 }
 
 
 def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
-    """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name."""
+    """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name and the prompt."""
     kind = PROMPTED[name]
     return GateHandle(
         (name,),
-        model,
+        f"{model}:{kind.wording()}",
         lambda: kind.open(model, dtype, device),
         Opening(model, dtype, device, name),
         name,

@@ -21,25 +21,14 @@ _ROUGE = ("rouge1", "rouge2", "rougeL")
 @dataclass(frozen=True)
 class TextScores:
     """BLEU (corpus, 0 to 100) with sacrebleu's signature; ROUGE F-measures (mean over responses, 0 to 1), with
-    stemming. ``n_empty`` counts empty responses: they score 0 and are not left out."""
+    stemming. Empty responses score 0 and are not left out."""
 
     n: int
-    n_empty: int
     bleu: float
     bleu_signature: str
     rouge1: float
     rouge2: float
     rouge_l: float
-
-
-@dataclass(frozen=True)
-class BertScores:
-    """Means over the responses of BERTScore's precision, recall and F1; ``code`` names model, layer and versions."""
-
-    precision: float
-    recall: float
-    f1: float
-    code: str
 
 
 @dataclass(frozen=True)
@@ -53,12 +42,6 @@ class Confidence:
     n_without: int
     minimum_logit: float | None
     minimum_probability: float | None
-
-
-def text_scores(responses: Sequence[str], references: Sequence[str]) -> TextScores:
-    """Compare each response with its one reference. Raises :class:`UserError` if sacrebleu or rouge-score is missing,
-    ValueError if there is nothing to compare."""
-    return scores_of(text_parts(responses, references), sum(not response.strip() for response in responses))
 
 
 def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
@@ -80,7 +63,7 @@ def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
     return np.array(rows, dtype=np.float64)
 
 
-def scores_of(parts: Floats, n_empty: int = 0) -> TextScores:
+def scores_of(parts: Floats) -> TextScores:
     """Figures of the responses whose :func:`text_parts` these are: BLEU from summed counts, ROUGE as means."""
     try:
         from sacrebleu.metrics import BLEU
@@ -92,7 +75,7 @@ def scores_of(parts: Floats, n_empty: int = 0) -> TextScores:
         [int(n) for n in total[:_ORDERS]], [int(n) for n in total[_ORDERS : 2 * _ORDERS]], *lengths, smooth_method="exp"
     )
     rouge = (total[-3:] / len(parts)).tolist()
-    return TextScores(len(parts), n_empty, float(score.score), bleu_signature(), *rouge)
+    return TextScores(len(parts), float(score.score), bleu_signature(), *rouge)
 
 
 @functools.cache
@@ -105,24 +88,14 @@ def bleu_signature() -> str:
     return str(bleu.get_signature())
 
 
-def bert_scores(
-    responses: Sequence[str], references: Sequence[str], model: str, layers: int | None = None, device: str = "cpu"
-) -> BertScores:
-    """BERTScore (Zhang et al. 2020) by the package bert-score, without rescaling.
-
-    ``model`` is an embedded model's name, a folder or a hub id; ``layers`` (1 to the model's number of them) is needed
-    for one that bert-score does not know by name. Raises :class:`UserError` if bert-score is missing.
-    """
-    parts, code = bert_parts(responses, references, model, layers, device)
-    precision, recall, f1 = (float(mean) for mean in parts.mean(axis=0))
-    return BertScores(precision, recall, f1, code)
-
-
 def bert_parts(
     responses: Sequence[str], references: Sequence[str], model: str, layers: int | None = None, device: str = "cpu"
 ) -> tuple[Floats, str]:
-    """As :func:`bert_scores`, each response's precision, recall and F1, (n, 3), 0 for an empty one; and the code.
+    """BERTScore (Zhang et al. 2020) by the package bert-score, without rescaling, of each response: precision, recall
+    and F1, (n, 3), 0 for an empty one; and the code.
 
+    ``model`` is an embedded model's name, a folder or a hub id; ``layers`` (1 to the model's number of them) is needed
+    for one that bert-score does not know by name.
     The code of a folder has its name and the start of its weights' sha256. Raises :class:`UserError` also for a model
     that is not there, and for a layer that it does not have.
     """

@@ -134,7 +134,6 @@ def _cumulated(scores: Floats, weights: Floats) -> Floats:
 
 
 Promise = Literal["accuracy_lost", "retrieved"]
-PROMISES: tuple[Promise, ...] = get_args(Promise)
 _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 
 

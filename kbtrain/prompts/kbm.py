@@ -242,6 +242,11 @@ def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key]) -> 
     return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))
 
 
+def need_fingerprint() -> str:
+    """Fingerprint of the prompting baseline's prompts and answers, both languages, without a chat template."""
+    return fingerprint(None, *(need_prompt(_PROBE, lang) for lang in ("en", "zh")), need_answer(True))
+
+
 def judge_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Fingerprint of figure 13's prompts, both languages."""
     return fingerprint(tokenizer, _JUDGE["en"], _JUDGE["zh"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from kbtrain import jsonl
 from kbtrain.rag.seakr.lockstep import Begin
@@ -15,7 +15,6 @@ from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Question
 
 Method = Literal["single_hop", "multi_hop"]
-METHODS: tuple[Method, ...] = get_args(Method)
 FOLDER = "methods"  # of a run folder: one <name>.jsonl of traces for each pipeline that was run
 _BEGIN: dict[Method, Callable[[Question, SelfAwareSettings], QuestionCoroutine]] = {
     "single_hop": single_hop,

@@ -76,11 +76,6 @@ def sweep_table(rows: Sequence[SweptNetwork]) -> str:
     return aligned(head, cells)
 
 
-def _cells(row: SweptNetwork) -> list[str]:
-    figures = map(number, (row.f1, row.auroc, row.average_precision))
-    return [row.shape.name, *figures, f"{row.epoch:g}", f"{row.seconds:.0f}"]
-
-
 def sweep_figure(rows: Sequence[SweptNetwork]) -> str:
     """Dev F1 against the number of layers, one line for each size and number of heads, as an SVG file's text."""
     figure, axes = new_figure(5.4, 3.6)

@@ -18,7 +18,6 @@ from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
 from kbtrain.records import Hit, Snippet, Split, TurnExample, Utterance
-from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -112,22 +111,6 @@ class Ranker:
         scores = self.score([self.row(context, hit.title, hit.text) for hit in hits])
         ranked = [Hit(h.passage_id, h.title, h.text, round(s, 6)) for h, s in zip(hits, scores, strict=True)]
         return tuple(sorted(ranked, key=lambda hit: (-hit.score, hit.passage_id))[:k])
-
-
-class RankedSearch:
-    """A searcher whose first ``pool`` hits the ranker puts into a new order; a drop-in for BM25 or TF-IDF."""
-
-    def __init__(self, first: Searcher, ranker: Ranker, pool: int = 50) -> None:
-        self.first = first
-        self.ranker = ranker
-        self.pool = pool
-
-    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
-        """At most ``k`` hits for each query, best first."""
-        if k > self.pool:
-            raise UserError(f"k = {k}: the ranker orders {self.pool} hits; raise its pool")
-        found = self.first.search(queries, self.pool)
-        return [self.ranker.best(query, hits, k) for query, hits in zip(queries, found, strict=True)]
 
 
 Rank = Callable[[TurnExample, Sequence[Hit], int], Sequence[Hit]]

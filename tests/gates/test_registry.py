@@ -13,7 +13,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, set_threshold
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import handle, prompted
 from kbtrain.gates.registry import GATES, TABLE_ORDER, kinds, read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
@@ -136,7 +136,7 @@ def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_p
     code = f"""
 import kbtrain
 from pathlib import Path
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import handle, prompted
 from kbtrain.gates.registry import kinds
 gate = kbtrain.load_gate({str(tmp_path / "question_marks")!r})
 print(gate.score(["Who?", "Really??"]), gate.needs_retrieval("Who?", 1.0))
@@ -161,3 +161,15 @@ def test_a_broken_entry_point_is_one_line(monkeypatch):
         monkeypatch.setattr("kbtrain.gates.registry.entry_points", lambda group, point=point: [point])
         with pytest.raises(UserError, match=says):
             kinds()
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("prompt", "kbtrain.prompts.kbm._NEED"), ("ragate_prompt_in_context", "kbtrain.prompts.ragate._ASK")],
+)
+def test_scores_of_a_prompted_gate_are_made_again_when_its_prompt_has_other_words(name, where, monkeypatch):
+    before = prompted(name, "m").depends
+    assert prompted(name, "m").depends == before != prompted(name, "other").depends
+    new = {"en": "other {query}", "zh": "other {query}"} if name == "prompt" else "other {context}{knowledge}"
+    monkeypatch.setattr(where, new)
+    assert prompted(name, "m").depends != before

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.text_generation import bert_parts, bert_scores, confidence, text_scores
+from kbtrain.metrics.text_generation import TextScores, bert_parts, confidence, scores_of, text_parts
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
@@ -40,6 +40,10 @@ def matched(folder: str, response: str, reference: str, layer: int) -> list[floa
     alike = states[0] @ states[1].T
     precision, recall = (float(alike.amax(dim=1 - i)[counted[i]].mean()) for i in (0, 1))
     return [precision, recall, 2 * precision * recall / (precision + recall)]
+
+
+def text_scores(responses: list[str], references: list[str]) -> TextScores:
+    return scores_of(text_parts(responses, references))
 
 
 def longest_common(a: list[str], b: list[str]) -> int:
@@ -110,13 +114,12 @@ def test_random_texts_give_what_the_definitions_give() -> None:
         assert found.rouge_l == pytest.approx(sum(2 * longest_common(a, b) / (len(a) + len(b)) for a, b in pairs) / 40)
 
 
-def test_equal_texts_are_perfect_and_empty_ones_are_counted() -> None:
+def test_equal_texts_are_perfect_and_an_empty_one_scores_0() -> None:
     same = ["I found ten restaurants for you .", "Anything else I can do ?"]
     found = text_scores(same, same)
-    assert (found.bleu, found.rouge1, found.n_empty) == (pytest.approx(100), 1, 0)
+    assert (found.n, found.bleu, found.rouge1) == (2, pytest.approx(100), 1)
     found = text_scores(["", same[1]], same)
-    assert found.n_empty == 1
-    assert found.rouge1 == 0.5
+    assert (found.n, found.rouge1) == (2, 0.5)
 
 
 def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_model(tmp_path) -> None:
@@ -133,8 +136,6 @@ def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_
     assert parts[0] == pytest.approx([1, 1, 1], abs=1e-5) and parts[1].tolist() == [0, 0, 0]
     assert parts[2, 2] < 0.99 and code.startswith(f"bert@{weights_hash(model)}_L2")
     assert model not in code  # where the folder lies on this machine is nobody's business
-    whole = bert_scores(texts, ["tell me about the park", "done", "find me a bus"], model, layers=2)
-    assert whole.f1 == pytest.approx(parts[:, 2].mean())
     other = bert_parts(texts, ["tell me about the park", "done", "find me a bus"], model, layers=1)[0]
     for layer, found in ((1, other), (2, parts)):
         assert found[2] == pytest.approx(matched(model, texts[2], "find me a bus", layer), abs=1e-5)
@@ -169,4 +170,4 @@ def test_nothing_to_compare_is_an_error() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bert_score", None)
     with pytest.raises(UserError, match=r'bert-score is not installed; run: pip install "kbtrain\[bertscore\]"'):
-        bert_scores(["a"], ["a"], "no-model")
+        bert_parts(["a"], ["a"], "no-model")

@@ -10,7 +10,6 @@ from kbtrain.models.encoders import open_encoder
 from kbtrain.records import Hit, Snippet, Utterance
 from kbtrain.retrieval.ranker import (
     Candidates,
-    RankedSearch,
     Ranker,
     TfIdfRank,
     read_ranker_data,
@@ -91,19 +90,9 @@ def test_a_gold_snippet_that_is_not_there_is_told(tmp_path):
         read_ranker_data(tmp_path / "turns.jsonl", tmp_path / "snippets.jsonl")
 
 
-class Fixed:
-    """A first stage that always finds the same."""
-
-    def search(self, queries, k):
-        hits = tuple(Hit(s.id, s.title, s.text, 1.0) for s in snippets(0))
-        return [hits[:k] for _ in queries]
-
-
-def test_it_puts_another_searcher_s_hits_into_its_own_order(ranker):
-    search = RankedSearch(Fixed(), ranker, pool=4)
-    (found,) = search.search(["tell me about the park"], 2)
+def test_the_best_of_some_hits_stand_in_the_ranker_s_order(ranker):
+    hits = tuple(Hit(s.id, s.title, s.text, 1.0) for s in snippets(0))
+    found = ranker.best("tell me about the park", hits, 2)
     scores = {s.id: ranker.score([ranker.row("tell me about the park", s.title, s.text)])[0] for s in snippets(0)}
     assert [hit.passage_id for hit in found] == sorted(scores, key=scores.get, reverse=True)[:2]
     assert found[0].score == pytest.approx(max(scores.values()), abs=1e-5)
-    with pytest.raises(UserError, match="k = 9: the ranker orders 4 hits"):
-        search.search(["x"], 9)
