@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
@@ -64,16 +64,24 @@ def main(config: ScoreConfig) -> None:
     hashes = {name: file_sha256(file) for name, file in asked.files.items()}
     if config.dry_run:
         return look_ahead(config, asked, gates, hashes)
-    notes = []
+    done = []
     for gate in gates:
         with writing(score_path(config.run, gate.name)):  # other gates of the run may be scored meanwhile
-            notes.append(score(config, asked, gate, hashes))
-    total, names = sum(map(len, asked.examples.values())), [name for gate in gates for name in gate.names]
-    note = "; scores of other inputs were replaced" if any(notes) else ""
-    print(
-        f"scored {total} {asked.reads}s with {', '.join(names)} in {time.monotonic() - started:.0f} s "
-        f"-> {score_path(config.run, '*')}{note}"
-    )
+            done.append(score(config, asked, gate, hashes))
+    print(summary(config, asked, done, time.monotonic() - started))
+
+
+def summary(config: ScoreConfig, asked: Asked, done: Sequence[Scored], seconds: float) -> str:
+    """A sentence: how many examples were scored now by which gates, and whose scores were there."""
+    by_number: dict[int, list[str]] = {}
+    for one in done:
+        by_number.setdefault(one.n, []).extend(one.names)
+    there, total = by_number.pop(0, []), sum(map(len, asked.examples.values()))
+    now = ", ".join(f"{n} {asked.reads}s with {', '.join(names)}" for n, names in by_number.items())
+    parts = [f"scored {now} in {seconds:.0f} s"] if now else []
+    parts += [f"all {total} {asked.reads}s with {', '.join(there)} were scored before"] if there else []
+    note = "; scores of other inputs were replaced" if any(one.restarted for one in done) else ""
+    return f"{'; '.join(parts)} -> {score_path(config.run, '*')}{note}"
 
 
 def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:
@@ -91,8 +99,16 @@ def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) 
     return {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
 
 
-def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> bool:
-    """One gate's file; True if it takes the place of scores of other inputs."""
+class Scored(NamedTuple):
+    """A gate's scores by ``names``: ``n`` examples scored now; ``restarted``: in place of scores of other inputs."""
+
+    names: tuple[str, ...]
+    n: int
+    restarted: bool
+
+
+def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
+    """One gate's file."""
     begun, out, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
     if gate.stage == "search" and asked.reads == "question":
         asked, hashes = with_hits(config.run, asked, hashes)
@@ -121,7 +137,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     write_meta(out, stage="score", config=settings, inputs=files, extra=extra, started=begun)
     if asked.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
         note_best_f1(Path(gate.opening.model), gate, out, asked.examples["dev"], asked.files["turns.jsonl"])
-    return scores.restarted
+    return Scored(gate.names, total, scores.restarted)
 
 
 if __name__ == "__main__":

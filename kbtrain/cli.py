@@ -21,6 +21,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The parsed command line; texts may also stand behind options that follow the folder, as argparse allows not."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
-    if rest and getattr(args, "texts", None) == [] and not any(word.startswith("-") for word in rest):
+    if rest and getattr(args, "texts", None) == [] and not any(re.match("-.", word) for word in rest):
         args.texts, rest = rest, []
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -173,19 +174,30 @@ def _add_server(parsers: Parsers) -> None:
 
 
 def _seconds(text: str) -> float:
-    if not 0 < (seconds := float(text)) <= 86400:
+    if not 0 < (seconds := _finite(text)) <= 86400:
         raise argparse.ArgumentTypeError("expected seconds above 0, a day at most")
     return seconds
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"expected a finite number, found '{text}'")
+    return number
 
 
 def _add_decide(parsers: Parsers) -> None:
     decide = _command(parsers, "decide", "a gate's decisions about texts, one JSON line each")
     decide.add_argument("folder", metavar="FOLDER", help="the gate's folder, or USER/NAME on the hub")
     decide.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a gate on the hub")
-    decide.add_argument("texts", metavar="TEXT", nargs="*", help="questions; without any, lines of standard input")
+    decide.add_argument("texts", metavar="TEXT", nargs="*", help="questions; none, or -: lines of standard input")
     decide.add_argument("--file", metavar="FILE", help="a question a line, as text or JSON (field question or text)")
+    decide.add_argument("--field", metavar="NAME", help="the question's field in JSON lines of your own")
     decide.add_argument("--key", metavar="NAME", help=f"{_KEY} (default: the best on dev)")
-    decide.add_argument("--threshold", type=float, metavar="X", help="in place of the one in the folder")
+    decide.add_argument("--threshold", type=_finite, metavar="X", help="in place of the one in the folder")
     decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")
     decide.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="default: auto")
     decide.add_argument("--verify", action="store_true", help="hash the weights, even if no file looks changed")
@@ -206,7 +218,7 @@ def _add_serve(parsers: Parsers) -> None:
     calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
     calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
     calibrate.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
-    calibrate.add_argument("--ratio", type=float, metavar="SHARE", help="share of questions to search for")
+    calibrate.add_argument("--ratio", type=_finite, metavar="SHARE", help="share of questions to search for")
     calibrate.add_argument("--key", metavar="NAME", help=_KEY)
     calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
     calibrate.set_defaults(run=commands.calibrate)
@@ -238,10 +250,10 @@ def _add_plan(parsers: Parsers) -> None:
     plan = _command(parsers, "plan", "memory, steps and time of a training, before it starts")
     plan.add_argument("config", metavar="NAME|PATH", help="configuration of recipe train_kbm or train_ragate_peft")
     plan.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of all machines together (default: 1)")
-    plan.add_argument("--gpu-memory", type=float, default=80, metavar="GIB", help="of one GPU (default: 80)")
+    plan.add_argument("--gpu-memory", type=_finite, default=80, metavar="GIB", help="of one GPU (default: 80)")
     plan.add_argument("--train", metavar="FILE", help="training examples of the KBM: their number and lengths")
     plan.add_argument("--examples", type=int, metavar="N", help="number of examples, where there is no file yet")
-    plan.add_argument("--tokens", type=float, metavar="MEAN", help="their mean length (default: max_length)")
+    plan.add_argument("--tokens", type=_finite, metavar="MEAN", help="their mean length (default: max_length)")
     plan.add_argument("--rate", metavar="TFLOPS", help="what one GPU reaches in training, or: measure (this CPU)")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of the config")
     plan.set_defaults(run=commands.plan)

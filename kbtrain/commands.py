@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,21 +87,32 @@ def demo(args: argparse.Namespace) -> None:
 def decide(args: argparse.Namespace) -> None:
     import json
 
-    from kbtrain.files import read_text
-    from kbtrain.gates.decide import decisions, read_inputs
+    from kbtrain.gates.decide import decisions
     from kbtrain.gates.registry import load_gate
 
-    if args.texts and args.file:
-        raise UserError("command line: give texts or --file, not both")
-    inputs: Any = args.texts
-    if args.file:
-        inputs = read_inputs(read_text(args.file).splitlines(), args.file)
-    elif not args.texts:
-        inputs = read_inputs(sys.stdin, "standard input")
+    batches = _inputs(args)
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify, args.revision)
-    for decided in decisions(gate, inputs, args.threshold):
-        sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+    for inputs in batches:
+        for decided in decisions(gate, inputs, args.threshold):
+            sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+
+
+def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
+    """What ``kbtrain decide`` reads, in parts that are answered at once: arguments, a file, or lines as they come."""
+    from kbtrain.files import read_text
+    from kbtrain.gates.decide import STDIN, arriving, read_inputs
+
+    texts = [] if args.texts == ["-"] else args.texts
+    if texts and args.file:
+        raise UserError("command line: give texts or --file, not both")
+    if texts:
+        return iter([texts])
+    if args.file and args.file != "-":
+        return iter([read_inputs(read_text(args.file).splitlines(), args.file, args.field)])
+    if sys.stdin is None:
+        raise UserError(f"{STDIN}: closed; give texts or --file")
+    return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving(sys.stdin))
 
 
 def serve(args: argparse.Namespace) -> None:

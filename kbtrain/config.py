@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Config(BaseModel):
     """Base of all script configs: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""

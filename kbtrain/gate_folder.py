@@ -12,7 +12,8 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -267,11 +268,20 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
     """Any gate's ``gate.json``, of whatever kind. Raises :class:`UserError` if there is none or it is broken."""
     path = Path(folder) / CARD
     if not path.exists():
-        raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?")
+        raise UserError(_no_card(path))
     data = read_json(path)
     if not isinstance(data.get("kind"), str):
         raise UserError(f"{at(path)}: field 'kind': expected the kind of gate, found {data.get('kind')!r}")
     return data
+
+
+def _no_card(path: Path) -> str:
+    """The message for a folder without ``gate.json``: that of a run names the gates in it."""
+    folder = path.parent
+    gates = sorted(found.parent for pattern in ("*", "gates/*") for found in folder.glob(f"{pattern}/{CARD}"))
+    if gates:
+        return f"{folder}: holds several gates, not one; give one of them: {', '.join(map(str, gates))}"
+    return f"{at(path)}: no such file; is '{folder}' the folder of a finished training?"
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
@@ -365,6 +375,10 @@ class Gate(ABC):
         chosen = self.card.thresholds.get(self.name) if self.card else None
         return None if chosen is None else chosen.threshold
 
+    def gate(self, key: Target) -> Gate:
+        """The gate that decides by another label. Raises :class:`UserError`: this one has a single label."""
+        raise UserError(f"key {key!r:.60}: gate '{self.name}' has no keys; leave it out")
+
     def use_run(self, run: Path) -> None:  # noqa: B027 - most gates have nothing there
         """Take from a run folder what it holds and this gate would compute again, such as stored states."""
 
@@ -373,15 +387,22 @@ class Gate(ABC):
 
         Raises :class:`UserError` if there is none, and for gates that need samples or retrieved text.
         """
-        chosen = self.threshold if threshold is None else threshold
+        chosen, given = self.threshold_or(threshold), self._listed(inputs)
+        if self.needs_samples or (self.needs_evidence and any(isinstance(value, str) for value in given)):
+            raise UserError(f"gate '{self.name}': needs samples or retrieved text; a bare question is not enough")
+        return [Decision(score, self.probability(score), chosen, score > chosen) for score in self.score(given)]
+
+    def threshold_or(self, given: float | None) -> float:
+        """The threshold that is given, else the gate's own. Raises :class:`UserError` for none, and for no number."""
+        chosen: Any = self.threshold if given is None else given  # of callers without types: anything
         if chosen is None:
             raise UserError(
                 f"gate '{self.name}': no threshold in its {CARD}; choose one on dev questions (eval/calibrate.py), or "
                 "give one: threshold=..."
             )
-        if self.needs_samples or (self.needs_evidence and any(isinstance(value, str) for value in inputs)):
-            raise UserError(f"gate '{self.name}': needs samples or retrieved text; a bare question is not enough")
-        return [Decision(score, self.probability(score), float(chosen), score > chosen) for score in self.score(inputs)]
+        if isinstance(chosen, bool) or not isinstance(chosen, Real) or not math.isfinite(chosen):
+            raise UserError(f"gate '{self.name}': threshold: expected a finite number, found {chosen!r:.60}")
+        return float(chosen)
 
     def needs_retrieval(self, text: str | Example, threshold: float | None = None) -> bool:
         """True if the score of one text (or example) is above the threshold."""
@@ -395,9 +416,14 @@ class Gate(ABC):
 
     def examples(self, inputs: Sequence[str | Example]) -> list[Example]:
         """Texts as examples; examples as they are. Raises :class:`UserError` for anything that the gate cannot read."""
-        if isinstance(inputs, str | GateExample | TurnExample) or not isinstance(inputs, Iterable):
+        return [self._example(value, place) for place, value in enumerate(self._listed(inputs))]
+
+    def _listed(self, inputs: object) -> list[Any]:
+        """The inputs as a list: in an order, and to be read more than once."""
+        wrong = isinstance(inputs, str | bytes | GateExample | TurnExample | Mapping | Set)
+        if wrong or not isinstance(inputs, Iterable):
             raise UserError(f"gate '{self.name}': expected a list of questions, found {inputs!r:.60}; put it in a list")
-        return [self._example(value, place) for place, value in enumerate(inputs)]
+        return list(inputs)
 
     def _example(self, value: object, place: int) -> Example:
         if isinstance(value, str) and "question" in self.reads:
@@ -430,7 +456,7 @@ class KeyedGate(Gate):
     def gate(self, key: Target) -> Self:
         """The same gate, deciding by another key. Raises :class:`UserError` for a key that it lacks."""
         if key not in self.keys:
-            raise UserError(f"this gate has no key '{key}'; {did_you_mean(key, self.keys)}")
+            raise UserError(f"this gate has no key {key!r:.60}; {did_you_mean(str(key), self.keys)}")
         other = copy.copy(self)
         other.key = key
         return other

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
@@ -14,35 +15,80 @@ from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
 from kbtrain.records import Example, GateExample, TurnExample
 
-BATCH = 64  # inputs decided before anything is printed
+BATCH = 64  # inputs decided before anything is printed, at most
+STDIN = "standard input"
+_AT_ONCE = 1 << 16  # bytes
 
 
-def read_inputs(lines: Iterable[str], where: Path | str) -> Iterator[str | Example]:
-    """One input a line: plain text, or a JSON object with a field ``question`` or ``text``, or a whole example.
+def read_inputs(
+    lines: Iterable[str], where: Path | str, field: str | None = None, first: int = 1
+) -> Iterator[str | Example]:
+    """One input a line: plain text, a JSON text, a JSON object with a field ``question`` or ``text`` (or ``field``), or
+    a whole example.
 
-    Blank lines are skipped. Raises :class:`UserError` naming file and line.
+    Blank lines are skipped; ``first`` is the number of the first line. Raises :class:`UserError` naming file and line.
     """
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text.startswith("{"):
-            if text:
-                yield text
-            continue
-        try:
-            data: Any = loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{at(where, number)}: broken JSON ({error.msg} at column {error.colno})") from None
-        except ValueError as error:
-            raise UserError(f"{at(where, number)}: broken JSON ({str(error)[:80]})") from None
-        if "dialogue_id" in data:
-            yield jsonl.parse(TurnExample, text, where, number)
-        elif "question_id" in data:
-            yield jsonl.parse(GateExample, text, where, number)
-        else:
-            found = data.get("question", data.get("text"))
-            if not isinstance(found, str):
-                raise UserError(f"{at(where, number)}: no field 'question' or 'text' with a text in it")
-            yield found
+    for number, line in enumerate(lines, first):
+        text = line.strip("\ufeff \t\r\n")
+        if text.startswith("{"):
+            yield _of_object(text, where, number, field)
+        elif text:
+            yield _of_text(text)
+
+
+def _of_text(text: str) -> str:
+    """What a line says: the text in its quotation marks where the whole line is a JSON text."""
+    try:
+        found = loads(text) if text.startswith('"') else text
+    except ValueError:  # a question that begins with a quotation
+        return text
+    return found if isinstance(found, str) else text
+
+
+def _of_object(text: str, where: Path | str, number: int, field: str | None) -> str | Example:
+    try:
+        data: Any = loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{at(where, number)}: broken JSON ({error.msg} at column {error.colno})") from None
+    except ValueError as error:
+        raise UserError(f"{at(where, number)}: broken JSON ({str(error)[:80]})") from None
+    if field is None and "dialogue_id" in data:
+        return jsonl.parse(TurnExample, text, where, number)
+    if field is None and "question_id" in data:
+        return jsonl.parse(GateExample, text, where, number)
+    names = (field,) if field is not None else ("question", "text")
+    found = next((data[name] for name in names if name in data), None)
+    if isinstance(found, str):
+        return found
+    there, wanted = ", ".join(list(data)[:20]) or "nothing", " or ".join(f"'{name}'" for name in names)
+    raise UserError(f"{at(where, number)}: no field {wanted} with a text in it; there is {there}: name it by --field")
+
+
+def arriving(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a stream as they come: the number of the first and all that one reading finds.
+
+    Whoever writes into a pipe and waits for the decision gets it at once; a long file still comes in large parts.
+    """
+    try:
+        source = stream.fileno()
+    except (OSError, ValueError):  # a text in memory
+        yield 1, list(stream)
+        return
+    number, rest = 1, b""
+    while found := os.read(source, _AT_ONCE):
+        *whole, rest = (rest + found).split(b"\n")
+        if whole:
+            yield number, [_decoded(line, number + place) for place, line in enumerate(whole)]
+            number += len(whole)
+    if rest:
+        yield number, [_decoded(rest, number)]
+
+
+def _decoded(line: bytes, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{at(STDIN, number)}: not UTF-8 text (byte {error.start})") from None
 
 
 def decisions(

@@ -77,7 +77,8 @@ class Noted:
         """A sentence on what was replaced or kept; empty if nothing was."""
         if self.old is None or (self.old.threshold, self.old.rule) == (self.chosen.threshold, self.chosen.rule):
             return ""
-        old, new = (f"{one.threshold:.4f} ({one.rule})" for one in (self.old, self.chosen))
+        digits = ".4f" if f"{self.old.threshold:.4f}" != f"{self.chosen.threshold:.4f}" else ".9g"
+        old, new = (f"{one.threshold:{digits}} ({one.rule})" for one in (self.old, self.chosen))
         if self.kept:
             return (
                 f"{gate}: {folder} keeps its calibrated threshold {old}, not {new}; --replace-thresholds notes this one"
@@ -94,10 +95,12 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> N
     """Note a threshold under the gate's own name, unless the one that is there stays.
 
     With ``replace`` none stays. Else a calibrated one stays unless the new one is calibrated too, and one with a
-    guarantee unless the new one has one.
+    guarantee unless the new one has one. One that is given again (rule ``given``) stays with what is known of it.
     """
     found = read_gate_json(folder).get("thresholds", {}).get(name)
     old = None if found is None else Threshold.model_validate(found)
+    if old is not None and chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold:
+        return Noted(old, True, old)
     calibrated = old is not None and bool(old.evidence) and not chosen.evidence
     kept = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))
     if not kept:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, read_gate_json
@@ -29,6 +29,7 @@ from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateG
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.hub import local_folder
+from kbtrain.records import DtypeName
 
 GROUP = "kbtrain.gates"
 QUESTION: frozenset[Reads] = frozenset({"question"})
@@ -193,6 +194,7 @@ def load_gate(
     of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that
     was most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
     """
+    _check_arguments(folder, key, dtype, device, revision)
     folder = folder_of(folder, revision)
     name, kind = kind_of(folder)
     if key is not None and not issubclass(kind.card, KeyedCard):
@@ -205,6 +207,17 @@ def load_gate(
     except UserError as error:  # of a model, a server or a tokenizer that does not know whose gate it is
         raise error if str(folder) in str(error) else UserError(f"{at(folder)}: {error}") from None
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
+
+
+def _check_arguments(folder: object, key: object, dtype: object, device: object, revision: object) -> None:
+    """Raise :class:`UserError` for what :func:`load_gate` cannot take, whatever kind of gate it would open."""
+    if not isinstance(folder, str | Path) or not str(folder).strip():
+        raise UserError(f"folder: expected a gate's folder, or USER/NAME on the hub, found {folder!r:.60}")
+    for name, value in (("key", key), ("revision", revision), ("device", device)):
+        if not isinstance(value, str) and (value is not None or name == "device"):
+            raise UserError(f"{name}: expected a text, found {value!r:.60}")
+    if dtype not in get_args(DtypeName):
+        raise UserError(f"key 'dtype': unknown {dtype!r:.60}; valid: {', '.join(get_args(DtypeName))}")
 
 
 def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> None:

@@ -1,16 +1,16 @@
 """Answers by a gate with plain functions, or the project's parts, as model and search: for use in an application.
 
 The prompts are those of sampling (own templates, where the gate was trained with such), so that a gate's labels are
-about what is asked here: a question that is not searched
-for, or for which nothing is found, is asked as under condition ``llm``; else as under ``rag``.
+about what is asked here: a question that is not searched for, or for which nothing is found, is asked as under
+condition ``llm``; else as under ``rag``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from kbtrain.answers.mask import is_chinese
 from kbtrain.errors import UserError
@@ -40,23 +40,31 @@ def answer(
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; ``threshold`` None: the gate's own. ``gate``: one, or its folder.
 
-    ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question (and k), or
-    a :class:`~kbtrain.retrieval.base.Searcher`. Raises :class:`UserError` for a gate without a threshold, a text that
-    is no question, and functions that give something else.
+    ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question, or a
+    :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
+    parameter of this name, or a second one that it cannot be called without. Raises :class:`UserError` for a gate
+    without a threshold, a text that is no question, and functions that take or give something else.
     """
-    if isinstance(texts, str):
-        raise UserError(f"rag.answer: expected a list of questions, found the text {texts!r:.60}; put it in a list")
-    opened = load_gate(gate) if isinstance(gate, str | Path) else gate
-    chosen = opened.threshold if threshold is None else threshold
-    if chosen is None:
-        raise UserError(
-            f"gate '{opened.name}': no threshold noted; choose one on dev questions (eval/calibrate.py), or give one: "
-            "threshold=..."
-        )
-    asked = [_question(text, place) for place, text in enumerate(texts)]
-    model = cast(LLM, llm) if hasattr(llm, "answer") else _FunctionLLM(llm)
+    asked = [_question(text, place) for place, text in enumerate(_listed(texts))]
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise UserError(f"k: expected a number of passages from 1, found {k!r:.60}")
+    if titles not in get_args(Titles):
+        raise UserError(f"titles: expected {', '.join(get_args(Titles))}, found {titles!r:.60}")
+    if second is not None and not isinstance(second, SecondJudgement):
+        raise UserError(f"second: expected a SecondJudgement (kbtrain.rag.three_steps), found {second!r:.60}")
+    model = cast(LLM, llm) if hasattr(llm, "answer") and hasattr(llm, "facts") else _FunctionLLM(llm)
     finder = cast(Searcher, search) if hasattr(search, "search") else _FunctionSearch(search)
-    return answer_questions(asked, opened, chosen, model, finder, k, titles, second)
+    opened = load_gate(gate) if isinstance(gate, str | Path) else gate
+    if not isinstance(opened, Gate):
+        raise UserError(f"gate: expected a gate (kbtrain.load_gate) or its folder, found {gate!r:.60}")
+    return answer_questions(asked, opened, opened.threshold_or(threshold), model, finder, k, titles, second)
+
+
+def _listed(texts: object) -> list[object]:
+    wrong = isinstance(texts, str | bytes | Mapping | Set)
+    if wrong or not isinstance(texts, Iterable):
+        raise UserError(f"rag.answer: expected a list of questions, found {texts!r:.60}; put it in a list")
+    return list(texts)
 
 
 def _question(text: object, place: int) -> Question:
@@ -69,6 +77,7 @@ class _FunctionLLM:
     """A function of a prompt as :class:`~kbtrain.llm.base.LLM`."""
 
     def __init__(self, ask: Ask) -> None:
+        _check_call("llm", ask, "a function of a prompt, or a model of kbtrain.llm", "ask(prompt)")
         self.name = getattr(ask, "__name__", type(ask).__name__)
         self._ask = ask
 
@@ -91,28 +100,54 @@ class _FunctionSearch:
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._takes_k = _positional(find) != 1
+        parameters = _parameters(find)
+        named = parameters.get("k")
+        self._by_name = named is not None and named.kind is not named.POSITIONAL_ONLY
+        needed = [p for p in parameters.values() if p.kind in _BY_PLACE and p.default is p.empty]
+        self._by_place = not self._by_name and len(needed) == 2
+        by_place, by_name = (0,) if self._by_place else (), {"k": 0} if self._by_name else {}
+        wanted = "a function of a question, or a search of kbtrain.retrieval"
+        _check_call("search", find, wanted, "find(question) or find(question, k)", *by_place, **by_name)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         return [self._hits(query, k) for query in queries]
 
     def _hits(self, query: str, k: int) -> tuple[Hit, ...]:
-        found = self._find(query, k) if self._takes_k else self._find(query)
+        if self._by_name:
+            found = self._find(query, k=k)
+        else:
+            found = self._find(query, k) if self._by_place else self._find(query)
         if isinstance(found, str) or not isinstance(found, Sequence):
             raise UserError(f"search: the function gave {type(found).__name__}, expected a list of passages")
         hits = [hit_of(value, rank) for rank, value in enumerate(found[:k], 1)]
         wrong = next((place for place, hit in enumerate(hits) if hit is None), None)
         if wrong is not None:
-            raise UserError(f"search: passage {wrong} is neither a text nor a mapping with 'text'")
+            raise UserError(
+                f"search: passage {wrong} is neither a text nor a mapping with 'text': {found[wrong]!r:.60}"
+            )
         return tuple(hit for hit in hits if hit is not None)
 
 
-def _positional(function: Callable[..., Any]) -> int | None:
-    """Number of arguments a function must be called with at most; None where it does not tell."""
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _parameters(function: object) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; none where it does not tell them, as some compiled ones."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return inspect.signature(function).parameters if callable(function) else {}
     except (TypeError, ValueError):
-        return None
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return None
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        return {}
+
+
+def _check_call(name: str, function: object, wanted: str, how: str, *more: object, **named: object) -> None:
+    """Raise :class:`UserError` for what is no function, or one that cannot be called with a text and ``more``."""
+    if not callable(function):
+        raise UserError(f"{name}: expected {wanted}, found {function!r:.60}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a compiled one that does not tell: the call will
+        return
+    try:
+        signature.bind("", *more, **named)
+    except TypeError as error:
+        raise UserError(f"{name}: the function takes other arguments ({error}); expected {how}") from None

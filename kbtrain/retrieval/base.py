@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -27,7 +28,8 @@ def hit_of(value: Any, rank: int) -> Hit | None:
         return Hit(str(rank), "", value, 1 / rank)
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
         name, title = str(value.get("id") or rank), str(value.get("title") or "")
-        return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
+        with contextlib.suppress(TypeError, ValueError):  # a score that is no number
+            return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
     return None
 
 

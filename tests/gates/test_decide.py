@@ -1,5 +1,6 @@
 """A gate decides: texts or examples in, decisions out; a wrong argument is one line."""
 
+import io
 import json
 import os
 
@@ -13,7 +14,7 @@ from kbtrain import cli
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Threshold, set_threshold
 from kbtrain.gates.average import AverageGate
-from kbtrain.gates.decide import read_inputs
+from kbtrain.gates.decide import arriving, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 from kbtrain.prompts.kbm import kbm_fingerprint
@@ -86,9 +87,21 @@ def test_wrong_arguments_are_one_line(folder, tmp_path):
         ([3], "found int at place 0"),
         (["  "], "text 0 is empty"),
         (None, "expected a list of questions, found None"),
+        (b"Who wrote it?", "expected a list of questions, found b'Who"),
+        ({"Who wrote it?": 1}, "expected a list of questions, found {'Who"),
+        ({"Who wrote it?"}, "expected a list of questions, found {'Who"),
     ):
         with pytest.raises(UserError, match=says):
             gate.score(wrong)
+    for threshold in (float("nan"), float("inf"), "x", True, [0.5]):
+        with pytest.raises(UserError, match=r"gate 'kbm_mastery': threshold: expected a finite number, found"):
+            gate.decide(["Who wrote it?"], threshold)
+    assert gate.decide((text for text in TEXTS), np.float32(0.5)) == gate.decide(TEXTS, 0.5)
+    for key in (None, 3, "x"):
+        with pytest.raises(UserError, match=rf"this gate has no key {key!r}; valid: benefit, certainty, mastery"):
+            gate.gate(key)
+    with pytest.raises(UserError, match="key 'mastery': gate 'all' has no keys; leave it out"):
+        AllKnowing().gate("mastery")
     with pytest.raises(UserError, match=r"gate 'kbm_mastery': no threshold in its gate.json; choose one on dev"):
         gate.needs_retrieval("Who wrote it?")
     with pytest.raises(UserError, match="this gate has no key 'masteri'; did you mean 'mastery'"):
@@ -101,6 +114,32 @@ def test_wrong_arguments_are_one_line(folder, tmp_path):
         state.score(["Who wrote it?"])
     with pytest.raises(UserError, match=r"gate 'all'.* needs samples or retrieved text"):
         AllKnowing().decide(["Who wrote it?"], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"folder": None}, "folder: expected a gate's folder, or USER/NAME on the hub, found None"),
+        ({"folder": 3}, "folder: expected a gate's folder, .* found 3"),
+        ({"folder": b"kbm"}, "folder: expected a gate's folder, .* found b'kbm'"),
+        ({"folder": " "}, "folder: expected a gate's folder, .* found ' '"),
+        ({"key": 3}, "key: expected a text, found 3"),
+        ({"device": None}, "device: expected a text, found None"),
+        ({"revision": 3}, "revision: expected a text, found 3"),
+        ({"dtype": "fp99"}, "key 'dtype': unknown 'fp99'; valid: auto, bf16, fp32"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(folder, given, says):
+    with pytest.raises(UserError, match=says):
+        kbtrain.load_gate(**{"folder": folder, **given})
+
+
+def test_a_run_folder_names_the_gates_in_it(folder, capsys):
+    says = rf"{folder.parent}: holds several gates, not one; give one of them: {folder}$"
+    with pytest.raises(UserError, match=says):
+        kbtrain.load_gate(folder.parent)
+    assert cli.main(["decide", str(folder.parent), "Who?"]) == 2
+    assert f"give one of them: {folder}\n" in capsys.readouterr().err
 
 
 class AllKnowing(Gate):
@@ -167,6 +206,49 @@ def test_a_bad_line_is_named():
         list(read_inputs(["Who?", '{"answer": "me"}'], "in"))
     with pytest.raises(UserError, match="in:1: broken JSON"):
         list(read_inputs(['{"question": '], "in"))
+
+
+def test_a_line_may_be_a_json_text_and_a_quotation_stays_one():
+    lines = ['\ufeff"Who wrote it?"', '"Hamlet" was written by whom?', '{"prompt": "Why?", "text": 3}']
+    assert list(read_inputs(lines[:2], "in")) == ["Who wrote it?", '"Hamlet" was written by whom?']
+    assert list(read_inputs(lines[2:], "in", field="prompt")) == ["Why?"]
+    with pytest.raises(UserError, match="in:7: no field 'question' or 'text' with a text in it; there is prompt, text"):
+        list(read_inputs(lines[2:], "in", first=7))
+
+
+def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, monkeypatch, capsys):
+    given = ["decide", str(folder), "--threshold", "0.5"]
+    for more in (["-"], ["--file", "-"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO('"Who?"\nWhen?'))
+        assert cli.main([*given, *more]) == 0
+        assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["Who?", "When?"]
+    monkeypatch.setattr("sys.stdin", None)
+    assert cli.main(given) == 2
+    assert "standard input: closed; give texts or --file" in capsys.readouterr().err
+    for number in ("nan", "inf", "much"):
+        assert cli.main(["decide", str(folder), "--threshold", number, "Who?"]) == 2
+        assert f"argument --threshold: expected a finite number, found '{number}'" in capsys.readouterr().err
+
+
+def test_lines_are_answered_as_they_come():
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as stream, open(writing, "wb", buffering=0) as pipe:
+        came = arriving(stream)
+        pipe.write(b"Who?\n")
+        assert next(came) == (1, ["Who?"])  # nothing else is there, and nothing else is waited for
+        pipe.write(b"When?\nWhe")
+        assert next(came) == (2, ["When?"])
+        pipe.write("re?\n中".encode()[:6])
+        assert next(came) == (3, ["Where?"])
+        pipe.write("中".encode()[2:])
+        pipe.close()
+        assert list(came) == [(4, ["中"])]
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as stream, open(writing, "wb") as pipe:
+        pipe.write(b"Who?\n\xff\n")
+        pipe.close()
+        with pytest.raises(UserError, match="standard input:2: not UTF-8 text"):
+            list(arriving(stream))
 
 
 def test_a_pipe_is_no_file_and_is_never_waited_for(folder, tmp_path, capsys):

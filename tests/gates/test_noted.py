@@ -60,6 +60,17 @@ def test_a_weaker_threshold_replaces_a_stronger_one_only_if_asked(folder, old, n
     assert not note(folder, "kbm_mastery", new, replace=True).kept and noted(folder) == new
 
 
+def test_a_threshold_that_is_given_again_stays_with_what_is_known_of_it(folder):
+    given = Threshold(threshold=BY_RULE.threshold, rule="given", dev_file_sha256="1", n_dev=9)
+    for old in (BY_RULE, CALIBRATED, PROMISED):
+        set_threshold(folder, "kbm_mastery", old)
+        done = note(folder, "kbm_mastery", given.model_copy(update={"threshold": old.threshold}))
+        assert noted(folder) == old and done.line("kbm_mastery", folder) == ""
+    near = given.model_copy(update={"threshold": PROMISED.threshold + 1e-6})
+    said = note(folder, "kbm_mastery", near).line("kbm_mastery", folder)
+    assert "keeps its calibrated threshold 0.6 (max_loss 0.05), not 0.600001 (given)" in said
+
+
 def test_a_guarantee_is_not_lost_to_a_calibration_without_one(folder):
     set_threshold(folder, "kbm_mastery", PROMISED)
     with pytest.raises(UserError, match=r"has threshold 0\.6000 with a guarantee \(max_loss 0\.05\); give --replace"):

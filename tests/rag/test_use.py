@@ -67,7 +67,30 @@ def test_the_projects_parts_do_as_well() -> None:
     [
         ({"texts": "number 7"}, "put it in a list"),
         ({"texts": ["number 7", " "]}, "text 1 is no question"),
-        ({"threshold": None}, "no threshold noted"),
+        ({"texts": None}, "expected a list of questions, found None"),
+        ({"texts": 3}, "expected a list of questions, found 3"),
+        ({"texts": {"number 7": 1}}, "expected a list of questions, found {'number 7'"),
+        ({"gate": None}, r"gate: expected a gate \(kbtrain.load_gate\) or its folder, found None"),
+        ({"gate": "nowhere"}, "nowhere/gate.json: no such file"),
+        ({"threshold": "a"}, "gate 'digits': threshold: expected a finite number, found 'a'"),
+        ({"threshold": float("nan")}, "threshold: expected a finite number, found nan"),
+        ({"k": 0}, "k: expected a number of passages from 1, found 0"),
+        ({"k": -1}, "k: expected a number of passages from 1, found -1"),
+        ({"k": "3"}, "k: expected a number of passages from 1, found '3'"),
+        ({"titles": "some"}, "titles: expected missing, always, never, found 'some'"),
+        ({"second": 0.5}, "second: expected a SecondJudgement .* found 0.5"),
+        ({"llm": "gpt"}, "llm: expected a function of a prompt, or a model of kbtrain.llm, found 'gpt'"),
+        ({"llm": None}, "llm: expected a function of a prompt, .* found None"),
+        ({"llm": lambda: "x"}, r"llm: the function takes other arguments \(too many .*\); expected ask\(prompt\)"),
+        ({"llm": lambda a, b: "x"}, r"llm: the function takes other arguments \(missing .* 'b'\)"),
+        ({"search": 3}, "search: expected a function of a question, or a search of kbtrain.retrieval, found 3"),
+        ({"search": lambda: []}, r"search: the function takes other arguments \(.*\); expected find\(question\) or"),
+        ({"search": lambda a, b, c: []}, r"search: the function takes other arguments \(missing .* 'b'\)"),
+        (
+            {"search": lambda text: [{"text": "a", "score": "high"}]},
+            "passage 0 is neither a text nor .* 'score': 'high'",
+        ),
+        ({"threshold": None}, "no threshold in its gate.json"),
         ({"llm": lambda prompt: None}, "gave NoneType, expected the answer's text"),
         ({"search": lambda text, k: "a text"}, "gave str, expected a list of passages"),
         ({"search": lambda text, k: [3]}, "passage 0 is neither a text"),
@@ -77,7 +100,30 @@ def test_a_wrong_argument_is_one_line(change: dict[str, Any], said: str) -> None
     given: dict[str, Any] = {"texts": ["number 7"], "llm": echo, "search": lambda text, k: ["a"], "threshold": 0.5}
     given |= change
     with pytest.raises(UserError, match=said):
-        rag.answer(given.pop("texts"), Digits(), **given)
+        rag.answer(given.pop("texts"), given.pop("gate", Digits()), **given)
+
+
+def test_a_search_gets_k_only_where_it_is_meant() -> None:
+    def by_name(text: str, lang: str = "en", k: int = 9) -> list[str]:
+        return [f"{lang} {k}"]
+
+    def other_default(text: str, lang: str = "en") -> list[str]:
+        return [lang]
+
+    def by_place(text: str, many: int) -> list[str]:
+        return [str(many)]
+
+    def keyword(text: str, *, k: int) -> list[str]:
+        return [str(k)]
+
+    def anything(*texts: str) -> list[str]:
+        return [str(len(texts))]
+
+    found = {
+        find: rag.answer(["number 9"], Digits(), llm=echo, search=find, k=2, threshold=0.5)[0].hits[0].text
+        for find in (by_name, other_default, by_place, keyword, anything)
+    }
+    assert list(found.values()) == ["en 2", "en", "2", "2", "1"]
 
 
 def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:
