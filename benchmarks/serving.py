@@ -1,9 +1,11 @@
 """kbtrain serve under load, beside LiteLLM's proxy and RouteLLM's server: the same stub upstream, one run.
 
-Rows: the stub alone, the proxy without its gate, with it, and the peers whose Python is given. For each the time to
-the first byte at a rate, what was added to the stub's own and the server's processor time a request; then requests a
-second with many clients at once, errors, answers that hold another request's words, and memory. Then the gate alone:
-questions a second, in batches and one by one. With --requests the memory after each tenth of so many requests.
+Rows: the stub alone, the proxy without its gate, with it, and the peers whose Python is given. For each, at a rate, the
+time to the first byte and what the server adds to it: each request is sent twice, through the server and, half an
+interval later, straight to the stub, by the same client; added is the difference within such a pair, for the first
+byte and for the whole answer. Beside it the server's processor time a request; then requests a second with many
+clients at once, errors, answers that hold another request's words, and memory. Then the gate alone: questions a
+second, in batches and one by one. With --requests the memory after each tenth of so many requests.
 
 Examples:
   python benchmarks/serving.py                              all but the peers, about four minutes
@@ -35,7 +37,7 @@ from kbtrain.errors import UserError
 from kbtrain.text_table import aligned
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peers.http_load import Clients, Load, at_once, at_rate, in_all
+from peers.http_load import Clients, Load, added, at_once, at_rate, in_all, in_turn
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(__file__).parent / "peers"
@@ -76,18 +78,17 @@ def main(config: ServingBenchmarkConfig) -> None:
         stub = free_port()
         rows = []
         with running([sys.executable, str(PEERS / "serving_stub.py"), stub, config.tokens, config.pause], stub):
-            base = measured(config, stub, {}, "stub", None)
-            rows.append(row("stub alone", *base, None))
+            rows.append(row("stub alone", *measured(config, stub, stub, {}, "stub", None)))
             with kbtrain(gate, stub) as (port, process):
                 never = {"x-kbtrain-retrieve": "never"}
-                rows.append(row("kbtrain, gate off", *measured(config, port, never, "stub", process), base[0]))
-                rows.append(row("kbtrain, gate on", *measured(config, port, {}, "stub", process), base[0]))
+                rows.append(row("kbtrain, gate off", *measured(config, stub, port, never, "stub", process)))
+                rows.append(row("kbtrain, gate on", *measured(config, stub, port, {}, "stub", process)))
                 steady = watched(config, port, process)
             for name, peer in peers(config, Path(folder), stub):
                 key = {"authorization": "Bearer sk-1234"}
                 try:
                     with peer as (port, process, model):
-                        rows.append(row(name, *measured(config, port, key, model, process), base[0]))
+                        rows.append(row(name, *measured(config, stub, port, key, model, process)))
                 except UserError as error:
                     sys.stderr.write(f"{name}: left out ({error})\n")
         print(f"{config.tokens} tokens an answer; {config.rate:g} requests a second, then {config.clients} clients")
@@ -97,6 +98,7 @@ def main(config: ServingBenchmarkConfig) -> None:
             "p99 ms",
             "added p50",
             "added p99",
+            "whole added p50",
             "CPU ms",
             "requests/s",
             "errors",
@@ -132,17 +134,19 @@ def probe(folder: Path) -> Path:
 
 
 def measured(
-    config: ServingBenchmarkConfig, port: int, headers: dict[str, str], model: str, process: psutil.Process | None
-) -> tuple[Load, Load, float, float]:
-    """At a rate, then with all clients at once; the server's processor time for a request at that rate, in ms; its
-    memory afterwards, in MB."""
+    config: ServingBenchmarkConfig, stub: int, port: int, headers: dict[str, str], model: str,
+    process: psutil.Process | None,
+) -> tuple[Load, Load, Load, float, float]:  # fmt: skip
+    """Straight to the stub and through the server in pairs; then with all clients at once; the server's processor time
+    for a request at that rate, in ms; its memory afterwards, in MB."""
     path = "/v1/chat/completions"
     asyncio.run(at_rate(Clients(port, path, headers, model), QUESTIONS, config.rate, 2))  # warm
     before = processor(process)
-    even = asyncio.run(at_rate(Clients(port, path, headers, model), QUESTIONS, config.rate, config.seconds))
+    both = [Clients(port, path, headers, model), Clients(stub, path, {}, "stub")]
+    even, straight = asyncio.run(in_turn(both, QUESTIONS, config.rate, config.seconds))
     spent = 1000 * (processor(process) - before) / max(1, len(even.whole))
     full = asyncio.run(at_once(Clients(port, path, headers, model), QUESTIONS, config.clients, config.seconds))
-    return even, full, spent, memory(process)
+    return straight, even, full, spent, memory(process)
 
 
 def watched(config: ServingBenchmarkConfig, port: int, process: psutil.Process) -> str:
@@ -156,12 +160,13 @@ def watched(config: ServingBenchmarkConfig, port: int, process: psutil.Process) 
     return f"{' '.join(found)}; {errors} errors" if found else ""
 
 
-def row(name: str, even: Load, full: Load, spent: float, megabytes: float, base: Load | None) -> list[str]:
+def row(name: str, straight: Load, even: Load, full: Load, spent: float, megabytes: float) -> list[str]:
     """One line of the table."""
-    p50, p99 = even.quantile(0.5), even.quantile(0.99)
-    added = ["", ""] if base is None else [f"{p50 - base.quantile(0.5):.2f}", f"{p99 - base.quantile(0.99):.2f}"]
+    times = [even.quantile(0.5), even.quantile(0.99)]
+    times += [added(even.first, straight.first, share) for share in (0.5, 0.99)]
+    times += [added(even.whole, straight.whole, 0.5), spent]
     rate, faults = len(full.whole) / full.seconds, [str(even.errors + full.errors), str(even.mixed + full.mixed)]
-    return [name, f"{p50:.2f}", f"{p99:.2f}", *added, f"{spent:.2f}", f"{rate:.0f}", *faults, f"{megabytes:.0f}"]
+    return [name, *(f"{one:.2f}" for one in times), f"{rate:.0f}", *faults, f"{megabytes:.0f}"]
 
 
 def batching(config: ServingBenchmarkConfig, gate: Path) -> str:

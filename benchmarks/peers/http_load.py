@@ -15,18 +15,29 @@ WORD = re.compile(rb'"content": ?"(u\d+) ')
 
 @dataclass
 class Load:
-    """Seconds until the first byte of each answer, and whole; errors; answers with another request's words."""
+    """By request's number, seconds until the first byte of its answer and until its last; errors; answers with another
+    request's words."""
 
-    first: list[float] = field(default_factory=list)
-    whole: list[float] = field(default_factory=list)
+    first: dict[int, float] = field(default_factory=dict)
+    whole: dict[int, float] = field(default_factory=dict)
     errors: int = 0
     mixed: int = 0
     seconds: float = 0.0
 
     def quantile(self, share: float) -> float:
         """Milliseconds until the first byte below which this share of the answers lies."""
-        ordered = sorted(self.first)
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+        return quantile(list(self.first.values()), share)
+
+
+def quantile(seconds: list[float], share: float) -> float:
+    """Milliseconds below which this share of the times lies; nan for none."""
+    ordered = sorted(seconds)
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def added(through: dict[int, float], straight: dict[int, float], share: float) -> float:
+    """The same of the differences between the two answers of each pair."""
+    return quantile([through[number] - straight[number] for number in through.keys() & straight.keys()], share)
 
 
 class Clients:
@@ -55,8 +66,7 @@ class Clients:
         if b" 200 " not in answer[:15]:
             load.errors += 1
         else:
-            load.first.append(first)
-            load.whole.append(time.perf_counter() - began)
+            load.first[number], load.whole[number] = first, time.perf_counter() - began
             load.mixed += self.stream and set(WORD.findall(text)) != {b"u%d" % number}
         self.free.append(pair)
 
@@ -80,14 +90,24 @@ class Clients:
 
 async def at_rate(clients: Clients, questions: list[str], rate: float, seconds: float) -> Load:
     """Requests at even distances, whatever becomes of them."""
-    load, tasks, began = Load(), [], time.perf_counter()
-    for number in range(int(rate * seconds)):
-        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
-        tasks.append(asyncio.create_task(clients.ask(number, questions[number % len(questions)], load)))
-    await asyncio.gather(*tasks)
-    load.seconds = time.perf_counter() - began
-    clients.close()
+    (load,) = await in_turn([clients], questions, rate, seconds)
     return load
+
+
+async def in_turn(several: list[Clients], questions: list[str], rate: float, seconds: float) -> list[Load]:
+    """The same requests to each address, at that rate to each, one address after the other: what the machine does
+    meanwhile meets all alike."""
+    loads, tasks, began = [Load() for _ in several], [], time.perf_counter()
+    for turn in range(int(rate * seconds) * len(several)):
+        await asyncio.sleep(max(0.0, began + turn / rate / len(several) - time.perf_counter()))
+        number, which = divmod(turn, len(several))
+        asked = several[which].ask(number, questions[number % len(questions)], loads[which])
+        tasks.append(asyncio.create_task(asked))
+    await asyncio.gather(*tasks)
+    for clients, load in zip(several, loads, strict=True):
+        load.seconds = time.perf_counter() - began
+        clients.close()
+    return loads
 
 
 async def at_once(clients: Clients, questions: list[str], n: int, seconds: float) -> Load:

@@ -166,8 +166,9 @@ async def _forward(
         await exchange.start(reply.status, [*reply.headers, *ours])
         first = True
         async for chunk in reply.chunks:
+            await exchange.chunk(chunk)
             if first:
                 service.metrics.first_token.observe(time.perf_counter() - began)
                 exchange.moment, first = "stream", False
-            await exchange.chunk(chunk)
+                await asyncio.sleep(0)  # what is written leaves now, not behind all tokens that came with the first
         await exchange.chunk(b"", more=False)

@@ -1,5 +1,7 @@
 """The adaptive proxy: the branch that is taken, its headers, and bytes that are nobody's but the client's."""
 
+import asyncio
+import contextlib
 import json
 
 import pytest
@@ -7,6 +9,7 @@ from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
+from kbtrain.serve.upstream import UpstreamReply
 
 CORPUS = [
     {"id": "m1", "title": "Museum", "text": "The museum opens at nine."},
@@ -84,6 +87,36 @@ def test_a_stream_is_passed_on_byte_for_byte_with_the_headers_before_it(proxy, s
     assert kb(reply)["retrieved"] == "1"  # not the upstream's 7
     assert reply.headers["content-type"] == "text/event-stream"
     assert "server" not in reply.headers
+
+
+class InOneRead:
+    """An upstream whose two tokens come together; ``turns``: turns of the event loop begun when the second is taken."""
+
+    name = "upstream"
+
+    def __init__(self):
+        self.turns = []
+
+    @contextlib.asynccontextmanager
+    async def send(self, path, data, headers, query=b""):
+        yield UpstreamReply(200, [], self.chunks())
+
+    async def chunks(self):
+        begun = []
+        asyncio.get_running_loop().call_soon(begun.append, 1)
+        yield b"first"
+        self.turns.append(len(begun))
+        yield b"second"
+
+    async def close(self):
+        pass
+
+
+def test_the_first_token_leaves_before_those_that_came_with_it_are_handled(gate):
+    with serving(gate, upstream="http://127.0.0.1:9/v1") as server:
+        server.service.upstream = together = InOneRead()
+        assert server.post("/v1/chat/completions", chat(KNOWN)).body == b"firstsecond"
+    assert together.turns == [1]
 
 
 @pytest.mark.parametrize(
