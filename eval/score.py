@@ -36,10 +36,10 @@ from kbtrain.gates.score_stage import (
     chunks_left,
     examples_left,
     note_best_f1,
+    price_of_scores,
     score_chunks,
     score_path,
     take_over,
-    time_and_price,
     with_run,
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, told
@@ -85,13 +85,23 @@ def summary(config: ScoreConfig, asked: Asked, done: Sequence[Scored], seconds: 
 
 
 def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:
-    """Print what is left to score for each gate, and with ``measure`` its time and the price of its machine."""
-    price = price_of(config.prices)
+    """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
+    price, total = price_of(config.prices), sum(map(len, asked.examples.values()))
     for gate in gates:
-        rows = examples_left(config.run, gate, inputs_of(config, gate, hashes), asked.examples)
-        total = sum(map(len, asked.examples.values()))
-        line = f"{gate.name}: {len(rows)} of {total} {asked.reads}s to score, a forward pass each unless it samples"
-        print(line + time_and_price(gate, rows, config.measure, price))
+        whole, files = with_evidence(config, gate, asked, hashes)
+        rows = examples_left(config.run, gate, inputs_of(config, gate, files), whole.examples)
+        print(f"{gate.name}: {len(rows)} of {total} {asked.reads}s to score")
+        for line in price_of_scores(gate, rows, config.run, config.measure, price) if rows else ():
+            print(f"  {line}")
+
+
+def with_evidence(
+    config: ScoreConfig, gate: GateHandle, asked: Asked, hashes: Mapping[str, str]
+) -> tuple[Asked, Mapping[str, str]]:
+    """Examples and hashes as the gate needs them: with what was found, where it is asked after the search."""
+    if gate.stage == "search" and asked.reads == "question":
+        return with_hits(config.run, asked, hashes)
+    return asked, hashes
 
 
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
@@ -110,8 +120,7 @@ class Scored(NamedTuple):
 def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
     """One gate's file."""
     begun, out, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
-    if gate.stage == "search" and asked.reads == "question":
-        asked, hashes = with_hits(config.run, asked, hashes)
+    asked, hashes = with_evidence(config, gate, asked, hashes)
     trained = seen_in_training(gate, asked.examples, asked.reads, config.allowed())
     for line in told(gate.name, trained, asked.reads):
         print(line)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -48,6 +48,13 @@ Stage = Literal["question", "prefill", "draft", "search"]
 STAGES: tuple[Stage, ...] = ("question", "prefill", "draft", "search")
 Unit = Literal["probability", "log odds"]
 _CHINESE = re.compile(rf"[{CJK}]")
+
+
+class Pass(NamedTuple):
+    """A prompt that a gate's model reads for an example, and the most tokens that it generates then."""
+
+    prompt: str
+    tokens: int = 0
 
 
 class Threshold(BaseModel):
@@ -182,6 +189,13 @@ class GateCard(BaseModel):
         """Folders of the gates that this one is made of, relative to its own."""
         return ()
 
+    def passes(self, example: Any) -> list[Pass]:
+        """What scoring an example asks of a model, for a price before the work; without parts, which say it themselves.
+
+        Of most kinds one pass over the example's own text; none for a gate without a model.
+        """
+        return [Pass(text_of(example))]
+
     @property
     def stage(self) -> Stage:
         """The earliest moment at which the gate can be asked."""
@@ -199,6 +213,13 @@ class GateCard(BaseModel):
             raise UserError(
                 f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {found}: {instead}"
             )
+
+
+def text_of(example: Example) -> str:
+    """An example's own text: the question, or all that was said before the turn."""
+    if isinstance(example, TurnExample):
+        return "\n".join(utterance.text for utterance in example.context)
+    return example.question
 
 
 class KeyedCard(GateCard):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kbtrain.gate_folder import Gate, GateCard, Reads, Stage
+from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, text_of
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
-from kbtrain.prompts.kbm import need_fingerprint
+from kbtrain.prompts.kbm import need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample
@@ -51,6 +51,8 @@ class GateHandle:
     stored: Mapping[str, str] = field(default_factory=dict)
     stage: Stage = "question"
     held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    passes: Callable[[Any], list[Pass]] = lambda example: [Pass(text_of(example))]  # of the score of an example
+    server: bool = False  # a model elsewhere: requests are paid by their tokens
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`."""
@@ -88,7 +90,16 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
         stored,
         card.stage,
         {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
+        lambda example: passes_of(folder, card, example),
+        card.kind == "server",
     )
+
+
+def passes_of(folder: Path, card: GateCard, example: Example) -> list[Pass]:
+    """What scoring an example asks of the models of a folder's gate and of those that it is made of."""
+    if not card.parts():
+        return card.passes(example)
+    return [one for part in card.parts() for one in passes_of(folder / part, read_card(folder / part), example)]
 
 
 def _renamed(name: str, kind: str, folder: str) -> str:
@@ -159,7 +170,13 @@ def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -
         name,
         kind.reads,
         {name.removesuffix("_know"): name},
+        passes=need_passes if name == "prompt" else lambda example: [Pass(text_of(example))],
     )
+
+
+def need_passes(example: GateExample) -> list[Pass]:
+    """One over the prompt that asks if more information is needed; its answers are read, not generated."""
+    return [Pass(need_prompt(example.question, example.language))]
 
 
 def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
@@ -171,7 +188,17 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
 
         return SampledPrompt(open_llm(of_replies(config)), n)
 
-    return GateHandle(("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION)
+    def passes(example: GateExample) -> list[Pass]:
+        (one,) = need_passes(example)
+        together = config.server_n or config.backend != "openai"  # all replies to one prompt
+        return (
+            [Pass(one.prompt, config.max_new_tokens * n)] if together else [Pass(one.prompt, config.max_new_tokens)] * n
+        )
+
+    return GateHandle(
+        ("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION, passes=passes,
+        server=config.backend == "openai",
+    )  # fmt: skip
 
 
 def reopened(opening: Opening) -> GateHandle:

@@ -22,7 +22,7 @@ from kbtrain.files import append, check_regular, cut_torn_line, loads, read_text
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
-from kbtrain.llm.forecast import duration
+from kbtrain.llm.forecast import Forecast, Measured, tokens_of
 from kbtrain.llm.prices import Price
 from kbtrain.provenance import device
 from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
@@ -236,21 +236,24 @@ def examples_left(
     return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
 
 
-def time_and_price(gate: GateHandle, rows: Sequence[Example], measured: int, price: Price) -> str:
-    """The end of a forecast's line: time and price of scoring the rows, by so many of them; 0: not measured."""
-    if not rows:
-        return ""
-    if not measured:
-        return "; time not measured: --measure 8"
-    some = rows[:: max(1, len(rows) // measured)][:measured]
-    opened = gate.open()
-    begun = time.perf_counter()
-    gate.scores(opened, some)
-    seconds = (time.perf_counter() - begun) * len(rows) / len(some)
-    return (
-        f"; about {duration(seconds)} by {len(some)} of them, {price.currency} "
-        f"{seconds / 3600 * price.hour:,.2f} of machine time by {price.source}"
+def price_of_scores(gate: GateHandle, rows: Sequence[Example], run: Path, measured: int, price: Price) -> list[str]:
+    """Requests, tokens, money and time of scoring the rows, a line each; time by so many of them (0: not measured)."""
+    passes = [one for row in rows for one in gate.passes(row)]
+    taken = (
+        measured_scores(with_run(gate, run), rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
     )
+    tokens_in = round(sum(tokens_of(one.prompt) for one in passes))
+    most = sum(one.tokens for one in passes)
+    found = Forecast(len(rows), len(passes), len(rows), tokens_in, most, gate.server, taken)
+    return found.lines(price, "examples", "scores")
+
+
+def measured_scores(gate: GateHandle, some: Sequence[Example]) -> Measured:
+    """Score a few examples and throw the scores away; opening the gate is not counted."""
+    opened = gate.open()
+    begun, before = time.perf_counter(), opened.spent["tokens"]
+    gate.scores(opened, some)
+    return Measured(len(some), len(some), time.perf_counter() - begun, opened.spent["tokens"] - before)
 
 
 def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:

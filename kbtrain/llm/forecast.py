@@ -60,13 +60,15 @@ class Forecast:
             return (self.tokens_in * price.tokens_in + out * price.tokens_out) / 1e6
         return None if self.seconds is None else self.seconds / _SECONDS_AN_HOUR * price.hour
 
-    def lines(self, price: Price, unit: str = "question-conditions") -> list[str]:
-        """Requests, tokens, money and time, a line each."""
+    def lines(self, price: Price, unit: str = "question-conditions", made: str = "answers") -> list[str]:
+        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``made``: what comes out."""
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
+        out = out if self.tokens_most else "none"
         what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"
-        found = [f"requests  {what}, {self.answers:,} answers",
+        found = [f"requests  {what}, {self.answers:,} {made}",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
+        found = found if self.requests or not self.answers else ["requests  none, and no tokens: there is no model"]
         money = self.money(price)
         if money is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "

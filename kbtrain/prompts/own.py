@@ -88,6 +88,12 @@ def asked_text(example: GateExample, reference: str | None, own: OwnPrompts | No
     return answer_prompt(question, "llm" if reference is None else "rag", reference)
 
 
+def asked_whole(example: GateExample, reference: str | None, own: OwnPrompts | None) -> str:
+    """As :func:`asked_text`, with the system message before it: the words of which the model reads the tokens."""
+    text = asked_text(example, reference, own)
+    return text if own is None or own.system is None else f"{own.system}\n{text}"
+
+
 def asked_ids(
     tokenizer: PreTrainedTokenizerBase, example: GateExample, reference: str | None, own: OwnPrompts | None
 ) -> list[int]:

@@ -18,11 +18,12 @@ from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
 from kbtrain.gate_folder import Gate, Threshold, set_threshold
-from kbtrain.gates.handles import GateHandle, Opening
+from kbtrain.gates.handles import GateHandle, Opening, prompted_by_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.noted import card_hash, source_of
 from kbtrain.labeling.examples import example
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta, write_meta
 from kbtrain.records import GateExample, GateScore, Question
@@ -86,6 +87,21 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
     idle = Scripted()
     run(script, run_folder, idle, monkeypatch)
     assert (idle.opened, scores.read_bytes()) == (0, undisturbed)
+
+
+def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
+    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "scores.jsonl").unlink(missing_ok=True)
+    for server_n, requests in ((True, 280), (False, 2800)):
+        config = LLMConfig(model="m", backend="openai", server_n=server_n, max_new_tokens=20)
+        gate = prompted_by_replies(config, 10)
+        module = script("score")
+        monkeypatch.setattr(module, "chosen", lambda config, asked, gate=gate: [gate])
+        module.main(build(module.ScoreConfig, None, {"run": run_folder, "dry_run": True}))
+        said = capsys.readouterr().out
+        assert f"requests  {requests:,} HTTP requests, 280 scores" in said and "out at most 56,000" in said
+        assert "money     at most USD " in said
 
 
 def test_the_last_line_says_which_gates_were_scored_now_and_which_before(
@@ -408,7 +424,9 @@ def test_a_dry_run_says_what_is_left_and_writes_nothing(
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
     assert "kbm: 280 of 280 questions to score" in capsys.readouterr().out and not (run_folder / "scores").exists()
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True, measure=5)
-    assert " by 5 of them, USD 0.00 of machine time by prices.yaml" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "requests  280 prompts, 280 scores" in said and "tokens    in about " in said and "out none" in said
+    assert "money     about USD 0.00 by prices.yaml" in said and ": 5 of them took 0.0 s" in said
     run(script, run_folder, Scripted(), monkeypatch, splits=("dev",))
     capsys.readouterr()
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from kbtrain.gate_folder import KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gate_folder import KeyedCard, KeyedGate, Pass, Stage, logistic
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
@@ -34,6 +34,10 @@ class FeaturesCard(KeyedCard):
     def stage(self) -> Stage:
         """Before anything, or after a search."""
         return "search" if self.after_search else "question"
+
+    def passes(self, example: Any) -> list[Pass]:
+        """None: there is no model."""
+        return []
 
 
 class Features(KeyedGate):

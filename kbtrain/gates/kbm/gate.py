@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from kbtrain.gate_folder import ADAPTER, CARD, KeyedCard, KeyedGate
+from kbtrain.gate_folder import ADAPTER, CARD, KeyedCard, KeyedGate, Pass
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter
-from kbtrain.prompts.kbm import Key, kbm_fingerprint
+from kbtrain.prompts.kbm import Key, kbm_fingerprint, kbm_prompt
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class KBMCard(KeyedCard):
     labels: Literal["hard", "soft"]
     merged: bool = True
     base_fingerprint: str | None = None
+
+    def passes(self, example: Any) -> list[Pass]:
+        """One over figure 14's prompt; its answers are read, not generated."""
+        return [Pass(kbm_prompt(example.question, example.reference, example.language, self.keys))]
 
 
 class KBM(KeyedGate):

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular
-from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
@@ -77,6 +77,17 @@ class ProbeCard(KeyedCard):
             return "search"
         return "prefill" if self.answered_by is None else "question"
 
+    def passes(self, example: Any) -> list[Pass]:
+        """One over the prompt that asks for the answer."""
+        return [Pass(asked_whole(example, read_reference(example, self.condition), self.own_prompts()))]
+
+
+def read_reference(example: GateExample, condition: Asked) -> str | None:
+    """The retrieved text that stands in the prompt."""
+    if condition == "llm":
+        return None
+    return evidence_text(example.hits) if example.reference is None and example.hits else example.reference
+
 
 class Reader:
     """The answering model as a reader: prompts of examples, and their states at some layers.
@@ -99,10 +110,12 @@ class Reader:
 
     def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
         """Token ids. Raises :class:`UserError` for an example without the reference that the prompt needs."""
-        bare = next((e.id for e in examples if self.condition == "rag" and self._reference(e) is None), None)
+        references = [read_reference(example, self.condition) for example in examples]
+        pairs = list(zip(examples, references, strict=True))
+        bare = next((e.id for e, reference in pairs if self.condition == "rag" and reference is None), None)
         if bare is not None:
             raise UserError(f"example '{bare}': this probe judges retrieved text; the example has no reference")
-        return [asked_ids(self.tokenizer, e, self._reference(e), self.own) for e in examples]
+        return [asked_ids(self.tokenizer, e, reference, self.own) for e, reference in pairs]
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> NDArray[np.float32]:
         """(examples, layers, d), from one pass over the prompts that are not stored."""
@@ -118,11 +131,6 @@ class Reader:
         if fresh:
             found[fresh] = prompt_states(self.model, [prompts[place] for place in fresh])[:, list(layers)]
         return found
-
-    def _reference(self, example: GateExample) -> str | None:
-        if self.condition == "llm":
-            return None
-        return evidence_text(example.hits) if example.reference is None and example.hits else example.reference
 
 
 class Probe(KeyedGate):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, Stage, read_gate_json
+from kbtrain.gate_folder import Gate, GateCard, Pass, Stage, read_gate_json
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale
-from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import Example, GateExample
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ class SeakrCard(GateCard):
     def stage(self) -> Stage:
         """After answers, its samples."""
         return "draft"
+
+    def passes(self, example: Any) -> list[Pass]:
+        """One prompt, to which the greedy answer and all samples are generated."""
+        prompt = asked_whole(example, example.reference, self.own_prompts())
+        return [Pass(prompt, (self.settings.k + 1) * self.settings.max_new_tokens)]
 
     @property
     def scale(self) -> Scale | None:

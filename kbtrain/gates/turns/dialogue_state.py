@@ -10,10 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, Reads, logistic
+from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, logistic
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.records import TurnExample
 
@@ -60,6 +60,10 @@ class DialogueStateCard(GateCard):
     kind: Literal["dialogue_state"] = "dialogue_state"
     intercept: float
     weights: dict[str, float]
+
+    def passes(self, example: Any) -> list[Pass]:
+        """None: there is no model."""
+        return []
 
 
 class DialogueStateGate(Gate):

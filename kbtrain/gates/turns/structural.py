@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from kbtrain.gate_folder import Gate, GateCard, Reads, logistic
+from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, logistic
 from kbtrain.gates.turns.dialogue_state import labelled
 from kbtrain.records import TurnExample
 
@@ -57,6 +57,10 @@ class StructuralCard(GateCard):
     scale: list[float]
     coefficients: list[float]
     intercept: float
+
+    def passes(self, example: Any) -> list[Pass]:
+        """None: there is no model."""
+        return []
 
 
 class StructuralGate(Gate):

@@ -12,16 +12,16 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Stage
+from kbtrain.gate_folder import Pass, Stage
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import BatchLimits, batches
-from kbtrain.prompts.own import asked_fingerprint, asked_ids
+from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class DraftCard(UntrainedCard):
     def stage(self) -> Stage:
         """After the draft; for the first token's entropy alone after the prefill."""
         return "prefill" if self.signal == "first_token_entropy" else "draft"
+
+    def passes(self, example: Any) -> list[Pass]:
+        """A draft of the answer."""
+        return [Pass(asked_whole(example, example.reference, self.own_prompts()), self.tokens)]
 
 
 class Draft(UntrainedGate):

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Unit
+from kbtrain.gate_folder import Pass, Unit
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import like_length
@@ -37,6 +37,10 @@ class PYesCard(UntrainedCard):
     """The content of ``gate.json``."""
 
     kind: Literal["p_yes"] = "p_yes"
+
+    def passes(self, example: Any) -> list[Pass]:
+        """One over the question whether the model can answer."""
+        return [Pass(can_you_answer(example.question, example.language))]
 
 
 class PYes(UntrainedGate):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
-from kbtrain.gate_folder import Stage
+from kbtrain.gate_folder import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.prompts.kbm import encode
-from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text, asked_whole
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
 from kbtrain.servers import LONGEST_ASKED
@@ -63,6 +63,11 @@ class ServerCard(UntrainedCard):
     def stage(self) -> Stage:
         """After the draft, after its first token, or, for the question put to the model, before anything."""
         return {SAID: "question", DRAFTED[2]: "prefill"}.get(self.signal, "draft")  # type: ignore[return-value]
+
+    def passes(self, example: Any) -> list[Pass]:
+        """Two requests: the question whether the model can answer, and a draft."""
+        draft = asked_whole(example, example.reference, self.own_prompts())
+        return [Pass(can_you_answer(example.question, example.language), 1), Pass(draft, self.tokens)]
 
 
 class ServerGate(UntrainedGate):
