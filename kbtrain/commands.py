@@ -99,7 +99,7 @@ def decide(args: argparse.Namespace) -> None:
 
 
 def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
-    """What ``kbtrain decide`` reads, in parts that are answered at once: arguments, a file, or lines as they come."""
+    """Inputs of ``kbtrain decide``, in parts that are answered at once: arguments, a file, or lines as they come."""
     from kbtrain.files import read_text
     from kbtrain.gates.decide import STDIN, arriving, read_inputs
 

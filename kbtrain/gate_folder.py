@@ -190,7 +190,7 @@ class GateCard(BaseModel):
         return ()
 
     def passes(self, example: Any) -> list[Pass]:
-        """What scoring an example asks of a model, for a price before the work; without parts, which say it themselves.
+        """Prompts of a score of one example, for a price before the work; without those of parts.
 
         Of most kinds one pass over the example's own text; none for a gate without a model.
         """

@@ -37,7 +37,7 @@ def read_inputs(
 
 
 def _of_text(text: str) -> str:
-    """What a line says: the text in its quotation marks where the whole line is a JSON text."""
+    """The text of a line: that in its quotation marks where the whole line is a JSON text."""
     try:
         found = loads(text) if text.startswith('"') else text
     except ValueError:  # a question that begins with a quotation

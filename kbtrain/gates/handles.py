@@ -96,7 +96,7 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
 
 
 def passes_of(folder: Path, card: GateCard, example: Example) -> list[Pass]:
-    """What scoring an example asks of the models of a folder's gate and of those that it is made of."""
+    """Prompts of a score of one example by a folder's gate and by those that it is made of."""
     if not card.parts():
         return card.passes(example)
     return [one for part in card.parts() for one in passes_of(folder / part, read_card(folder / part), example)]
