@@ -42,6 +42,7 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
+_MAY_HOLD_KEYS = re.compile(r"(_extra|_env|_url|^web|^upstream|^store)$")  # what a user gives there is not repeated
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets
 
 
@@ -204,7 +205,8 @@ def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], 
     key = str(error["loc"][0]) if error["loc"] else ""
     where = "command line" if key in changes or path is None or key not in lines else at(path, lines[key])
     message = error["msg"].removeprefix("Value error, ")
-    value = "" if error["type"] in {"missing", "value_error"} else f", found {error['input']!r:.60}"
+    shown = error["type"] not in {"missing", "value_error"} and not _MAY_HOLD_KEYS.search(key)
+    value = f", found {error['input']!r:.60}" if shown else ""
     subject = f"key '{key}': " if key else ""
     return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
 

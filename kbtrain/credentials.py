@@ -22,8 +22,14 @@ PLAIN = (
     "8 or more characters with a letter and a digit or a sign, or 16 or more; a word or a number would have to be "
     "struck out of results too"
 )
+_BETWEEN = re.compile(r"[?&;#]")  # an address and its parameters, in whatever place a server takes them
+_SCHEME = re.compile(r"https?://", re.I)
+_HOST = re.compile(r"^([a-z]+:)?//", re.I)  # what stands before a host, whether it is a scheme of ours or not
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_NAME = re.compile(r"(^|[-_])(api[-_]?key|secret|password|passwd|authorization)$|^(key|token|auth)$", re.I)
-_SECRET_NAME = re.compile(r"(^|[-_])(api[-_]?key|key|token|secret|password|passwd|auth|authorization|sig)$", re.I)
+_SECRET_NAME = re.compile(
+    r"(^|[-_])(api[-_]?key|key|token|secret|password|passwd|auth|authorization|bearer|credentials?|cookie|sig)$", re.I
+)
 
 
 def key_from_environment(variable: str) -> str | None:
@@ -31,8 +37,10 @@ def key_from_environment(variable: str) -> str | None:
 
     Raises :class:`UserError`, without the key's text, for one that no header can carry (a line end from
     ``$(cat file)``, a space) and for a plain one, unless it is what servers without keys are customarily given
-    (:data:`PLACEHOLDERS`).
+    (:data:`PLACEHOLDERS`); and for a text that no variable can be called by, which may be the key itself.
     """
+    if not _VARIABLE.fullmatch(variable):
+        raise UserError("a key: expected the name of the environment variable that holds it, not its text")
     key = os.environ.get(variable)
     if not key:
         return None
@@ -53,16 +61,22 @@ def key_from_environment(variable: str) -> str | None:
 def check_url(url: str, key: str) -> None:
     """Refuse a name or password in an address, and never show the values of parameters such as ``api_key``.
 
-    ``key`` is the configuration's key that errors name. Raises :class:`UserError`, also for a plain value of those.
+    ``key`` is the configuration's key that errors name. Raises :class:`UserError`, also for a plain value of those, and
+    for what is no address: a key may stand anywhere in it.
     """
+    host, *parameters = _BETWEEN.split(url.strip())
+    if "@" in urllib.parse.unquote(_HOST.sub("", host).partition("/")[0]):
+        raise UserError(f"key '{key}': the address holds a name or a password; give keys by environment variables")
     try:
         parts = urllib.parse.urlsplit(url)
-        user, password = parts.username, parts.password
-    except ValueError:
-        raise UserError(f"key '{key}': no valid address") from None
-    if user or password:
-        raise UserError(f"key '{key}': the address holds a name or a password; give keys by environment variables")
-    for part in parts.query.split("&"):
+        valid = bool(parts.hostname) and "%" not in parts.netloc and (parts.port is None or parts.port > 0)
+    except ValueError:  # brackets that are open, a port that is none
+        valid = False
+    if not _SCHEME.match(url.strip()):
+        raise UserError(f"key '{key}': an address begins with http:// or https://")
+    if not valid:
+        raise UserError(f"key '{key}': no valid address")
+    for part in parameters:
         name, _, spelt = part.partition("=")
         name = urllib.parse.unquote_plus(name)
         if not spelt.startswith("{"):
@@ -75,12 +89,19 @@ def hide_values(fields: Mapping[str, Any], key: str) -> None:
 
     ``key`` is the configuration's key that errors name. Raises :class:`UserError` for a plain value of those.
     """
-    for name, value in fields.items():
-        for inner in value if isinstance(value, list) else (value,):
-            if isinstance(inner, Mapping):
-                hide_values(inner, key)
-        if isinstance(value, str):
-            _hide(name, value, f"key '{key}': field '{name}'")
+    _hide_within("", fields, f"key '{key}': field")
+
+
+def _hide_within(name: str, value: Any, place: str) -> None:
+    """``name``: of the field, or of the secret one that holds it, as ``{api_key: {value: ...}}``."""
+    if isinstance(value, Mapping):
+        for inner, held in value.items():
+            _hide_within(name if _SECRET_NAME.search(name) else str(inner), held, place)
+    elif isinstance(value, list):
+        for held in value:
+            _hide_within(name, held, place)
+    elif isinstance(value, str):
+        _hide(name, value, f"{place} '{name}'")
 
 
 def _hide(name: str, value: str, place: str) -> None:

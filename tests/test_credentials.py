@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from kbtrain import errors
@@ -16,7 +17,9 @@ from kbtrain.config import parse_args
 from kbtrain.credentials import check_url, hide_values, key_from_environment
 from kbtrain.errors import UserError, never_show, strike, strike_all
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.server_requests import message
 from kbtrain.provenance import write_atomically
+from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.store import SampleStore
 
 
@@ -106,11 +109,76 @@ def test_a_key_is_struck_however_a_file_spells_it(key: str, monkeypatch: pytest.
     assert strike_all(json.loads(escaped)) == {"said": ["[secret]"]}
 
 
-@pytest.mark.parametrize("url", ["http://me:sk-planted@host/v1", "http://sk-planted@host/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:sk-planted@host/v1",
+        "http://sk-planted@host/v1",
+        "me:sk-planted@host/v1",
+        "//me:sk-planted@host",
+        "http://me%3Ask-planted%40host/v1",
+    ],
+)
 def test_an_address_with_a_name_or_password_is_refused(url: str) -> None:
     with pytest.raises(UserError, match="key 'server_url': the address holds a name or a password") as caught:
         parse_args(LLMConfig, ["--server-url", url])
     assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://host:sk-planted/v1", "no valid address"),
+        ("http:/me:sk-planted@host", "begins with http:// or https://"),
+        ("sk-planted", "begins with http:// or https://"),
+        ("http://[sk-planted/v1", "no valid address"),
+        ("http:///sk-planted", "no valid address"),
+    ],
+)
+def test_what_is_no_address_is_said_to_be_so_without_its_text(url: str, problem: str) -> None:
+    with pytest.raises(UserError, match=f"key 'server_url': .*{problem}") as caught:
+        parse_args(LLMConfig, ["--server-url", url])
+    assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", "?&;#")
+def test_a_parameter_is_one_wherever_it_stands_in_an_address(mark: str) -> None:
+    check_url(f"http://host/v1{mark}token=sk-planted-key", "server_url")
+    assert strike("is sk-planted-key") == "is [secret]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{api_key: sk-planted-key", "api_key=sk-planted-key", "[api_key, sk-planted-key]", "Bearer sk-planted-key"],
+)
+def test_a_field_that_may_hold_a_key_is_not_repeated_by_an_error(text: str) -> None:
+    with pytest.raises(UserError, match="key 'server_extra': input should be a valid dictionary") as caught:
+        parse_args(LLMConfig, ["--server-extra", text])
+    assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("held", [["sk-planted-key"], {"value": "sk-planted-key"}, [{"of": ["sk-planted-key"]}]])
+def test_what_a_secret_field_holds_is_secret_at_any_depth(held: Any) -> None:
+    hide_values({"extra": {"api_key": held}}, "server_extra")
+    assert strike("is sk-planted-key") == "is [secret]"
+
+
+@pytest.mark.parametrize("name", ["sk-planted-key", "$MY_KEY", "MY_KEY=sk-planted-key", "Bearer sk-planted-key", ""])
+def test_a_key_in_the_place_of_its_variable_s_name_is_not_repeated(name: str) -> None:
+    with pytest.raises(UserError, match="expected the name of the environment variable") as caught:
+        key_from_environment(name)
+    assert "planted" not in str(caught.value)
+    with pytest.raises(UserError, match="header 'X-Key': the environment variable that it names is not set") as caught:
+        WebSearch(WebService(url="http://host/?q={query}", headers={"X-Key": "sk-planted-key"}))
+    assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("before", range(30, 220, 7))
+def test_a_key_that_is_cut_off_in_a_server_s_message_is_struck_all_the_same(before: int) -> None:
+    never_show("sk-planted-key")
+    said = "." * before + "sk-planted-key" * 3
+    for text in (said, json.dumps({"error": {"message": said}}), json.dumps({"error": [said]})):
+        assert "sk-p" not in message(httpx2.Response(400), text)
 
 
 @pytest.mark.parametrize("name", ["api_key", "key", "access_token", "X-Api-Key", "Authorization", "password"])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from kbtrain.credentials import check_url, key_from_environment
-from kbtrain.errors import UserError, did_you_mean, strike
+from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.llm.openai_llm import protocol, token_logprobs
 from kbtrain.llm.server_requests import NoReply, ask_once, message
 
@@ -119,7 +119,7 @@ class _Probe:
         if reply.status_code != 200:
             raise _Refused(reply.status_code, message(reply, text))
         try:
-            found = json.loads(strike(text))
+            found = strike_all(json.loads(text))
         except (ValueError, RecursionError):
             raise UserError(f"{where}: does not speak OpenAI's protocol; does the address end in /v1?") from None
         return found if isinstance(found, dict) else {"data": found}

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx2
 
-from kbtrain.errors import UserError, strike_all
+from kbtrain.errors import UserError, strike, strike_all
 from kbtrain.servers import LARGEST, LONGEST_ASKED, retry_after
 
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
@@ -91,7 +91,7 @@ async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], 
     try:
         reply = strike_all(json.loads(text))  # a server may echo its caller's headers
     except (ValueError, RecursionError):
-        raise NoReply(f"a reply that is not JSON ({text[:60]!r})") from None
+        raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
     if not isinstance(reply, dict) or not reply.get(holds):
         raise NoReply(f"a reply without {holds} ({message(response, text)})")
     return reply
@@ -114,7 +114,7 @@ async def exchange(
     except httpx2.TimeoutException as error:
         raise NoReply(f"no answer in time ({type(error).__name__})") from None
     except (httpx2.RequestError, ValueError) as error:  # a ValueError: headers or a compression that cannot be read
-        raise NoReply(f"connection failed ({type(error).__name__}: {str(error)[:100]})") from None
+        raise NoReply(f"connection failed ({type(error).__name__}: {strike(str(error))[:100]})") from None
 
 
 def ask_once(
@@ -153,9 +153,9 @@ async def _text_of(response: httpx2.Response) -> str:
 
 def message(response: httpx2.Response, text: str) -> str:
     """A server's error message in one short line, from its reply and that one's text."""
-    said: Any = text
+    said: Any = strike(text)
     with contextlib.suppress(ValueError, RecursionError):
-        said = json.loads(text)
+        said = strike_all(json.loads(text))  # before it is cut: a part of a key is no text that could be struck
     for key in ("error", "message"):
         if isinstance(said, dict):
             said = said.get(key) or said

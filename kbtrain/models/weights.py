@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ _CONFIGS = (
     _ADAPTER_CONFIG,
 )
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_WHOLE = re.compile(r"[IU]\d|BOOL")  # safetensors' names of numbers that weights are only made of when packed
 _NAMED = 3  # tensors that an error names
 
 
@@ -52,8 +55,20 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
     for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
         if names:
             raise UserError(f"model '{model}': {problem} {_listed(names)}; is the file whole, and of this model?")
+    if getattr(loaded.config, "quantization_config", None) is None:
+        _check_numbers(weight_files(Path(where)).values(), model)
     opened: PreTrainedModel = loaded
     return opened
+
+
+def _check_numbers(files: Iterable[Path], model: str) -> None:
+    """Raise :class:`UserError` for weights of whole numbers, which would be taken as they are."""
+    for path in sorted(set(files)):
+        for name, entry in header_of(path)[1].items():
+            if name.endswith((".weight", ".bias")) and _WHOLE.match(str(entry.get("dtype"))):
+                raise UserError(
+                    f"model '{model}': {path.name}: tensor '{name}' holds {entry['dtype']}; copy the whole folder again"
+                )
 
 
 def _of_body(name: str, model: PreTrainedModel) -> bool:
@@ -78,7 +93,9 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     if (problem := _problem(folder / _ADAPTER_CONFIG)) is not None:
         raise UserError(f"{folder / _ADAPTER_CONFIG}: {problem}; copy the whole folder again")
     try:
-        model = PeftModel.from_pretrained(base, str(folder), **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: told below
+            model = PeftModel.from_pretrained(base, str(folder), **options)
         expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
     except (ImportError, MemoryError):
         raise
@@ -88,6 +105,7 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
         if names:
             raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
+    _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
     return model
 
 

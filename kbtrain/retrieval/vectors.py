@@ -24,7 +24,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
-from kbtrain.errors import UserError, at, require
+from kbtrain.errors import UserError, at, require, strike
 from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
@@ -139,7 +139,7 @@ class Store:
         try:
             client = QdrantClient(url=card.store, api_key=key, timeout=30, check_compatibility=False)
         except ValueError as error:
-            raise UserError(f"key 'store': no valid address ({str(error)[:100]})") from None
+            raise UserError(f"key 'store': no valid address ({strike(str(error))[:100]})") from None
         return cls(client, card.collection, card.store)
 
     def count(self) -> int | None:
@@ -186,7 +186,7 @@ class Store:
         try:
             return ask()
         except (ApiException, ValueError) as error:
-            why = " ".join(str(error).split())[:150] or type(error).__name__
+            why = " ".join(strike(str(error)).split())[:150] or type(error).__name__
             raise UserError(f"vector store {self._where}: {why}") from None
 
 

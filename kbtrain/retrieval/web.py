@@ -55,9 +55,9 @@ class WebSearch:
         if urllib.parse.urlsplit(service.url).scheme not in ("http", "https") or "{query}" not in service.url:
             raise UserError("key 'web': url must begin with http:// or https:// and hold {query}")
         check_url(service.url, "web")
-        missing = [name for name in service.headers.values() if name not in os.environ]
-        if missing:
-            raise UserError(f"key 'web': environment variable {missing[0]} is not set")
+        missing = [header for header, name in service.headers.items() if name not in os.environ]
+        if missing:  # the name is not shown: it may be the key itself
+            raise UserError(f"key 'web': header '{missing[0]}': the environment variable that it names is not set")
         self.headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:

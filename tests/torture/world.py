@@ -221,7 +221,7 @@ COMMANDS: dict[str, Sound] = {
     ),
     "eval/pipelines.py": _sound("--run", "talked"),
     "eval/run_seakr.py": _sound(*SEAKR, after=("recipes/make_seakr.py",)),
-    "eval/score.py": _sound("--run", "qa2", "--only", "[prompt, relation_only]", "--model", "model", *TINY),
+    "eval/score.py": _sound("--run", "qa2", "--only", "[prompt]", "--model", "model", *TINY),
     "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
     "eval/seeds.py": _sound("--runs", "[qa, qa3]", "--out", "seeds.json", after=("eval/end_to_end.py", "second")),
     "eval/tables.py": _sound("--layout", "table1", "--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "out"),

@@ -67,6 +67,7 @@ class Frequencies:
     @classmethod
     def load(cls, folder: Path) -> Frequencies:
         """Raises :class:`UserError` for a folder without them."""
+        import numpy as np
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
@@ -81,6 +82,10 @@ class Frequencies:
             raise UserError(f"{at(path)}: broken ({error}); train the gate again") from None
         if hashes.ndim != 1 or hashes.shape != logs.shape or not len(hashes) or hashes.dtype.kind != "u":
             raise UserError(f"{at(path)}: broken ({hashes.shape} words, {logs.shape} counts); train the gate again")
+        if len(found) != 2 or logs.dtype.kind != "f" or not np.isfinite(logs).all():
+            raise UserError(f"{at(path)}: broken (counts that are no numbers, or more tensors); train the gate again")
+        if not (hashes[1:] > hashes[:-1]).all():  # they are searched by halves
+            raise UserError(f"{at(path)}: broken (words are out of order); train the gate again")
         return cls(Tokens.load(folder / TOKENS), hashes, logs)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WEIGHTS = "probe.safetensors"
+_PARTS = ("weight", "layers", "intercept")  # tensors of a head
 STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
 Asked = Literal["llm", "rag"]
 
@@ -260,7 +261,15 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
         raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{at(path)}: lacks or has a broken tensor ({error}); copy the whole folder") from None
+    foreign = sorted(tensors.keys() - {f"{key}.{part}" for key in keys for part in _PARTS})
+    if foreign:
+        raise UserError(f"{at(path)}: has no place for tensor '{foreign[0]}'; copy the whole folder")
     for key, head in heads.items():
+        kinds = "".join(tensors[f"{key}.{part}"].dtype.kind for part in _PARTS)
+        if kinds != "fif":
+            raise UserError(
+                f"{at(path)}: head '{key}': weights that are no fractions, or layers that are; copy it again"
+            )
         if head.weight.ndim != 2 or len(head.weight) != len(head.layers) or not len(head.layers):
             raise UserError(f"{at(path)}: tensor '{key}.weight': {head.weight.shape} for {len(head.layers)} layers")
         if not (np.isfinite(head.weight).all() and np.isfinite(head.intercept)):
