@@ -1,5 +1,5 @@
-"""Write the report of a run from what is stored: report.html (one self-contained page), report.md, and a page for each
-gate in gates/ with its worst errors side by side. Everything works offline, without a server.
+"""Write the report of a run from what is stored: report.html (one self-contained page), report.md, its first figure as
+savings.svg, and a page for each gate in gates/ with its worst errors side by side. Everything works offline.
 
 Examples:
   python eval/write_report.py --run runs/demo
@@ -27,10 +27,11 @@ from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
 from kbtrain.provenance import check_unchanged, write_atomically, write_meta
 from kbtrain.records import Outcome
+from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
-from kbtrain.report.figures import POSITIVE, curve_band, gate_figures, read_calibration
-from kbtrain.report.first_screen import closing_block, first_screen
-from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
+from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
+from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
+from kbtrain.report.page import Decided, Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
 from kbtrain.report.summary import read_bills
 
@@ -70,23 +71,32 @@ def main(config: ReportConfig) -> None:
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
     counted = statistics(read_labels(files[2])[1])
-    kinds = collect(config.run, config.sampling_run, outcomes, gate, scores[gate.gate] if gate else {})
+    saving = {one.gate: one for one in found}
+    cuts = {g.gate: saving[g.gate].threshold if g.gate in saving else g.threshold or 0.0 for g in own}
+    main = gate.gate if gate else None
+    kinds = collect(config.run, config.sampling_run, outcomes, main, cuts.get(main or ""), scores[main] if main else {})
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
-    chosen = select(questions, outcomes, results.gates, scores)
+    chosen = select(questions, outcomes, cuts, scores)
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
         if (config.run / name).exists():
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
     shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
-    svgs = draw(results, counted, found, gate.gate if gate else None, shaded)
+    svgs = draw(results, counted, found, main, shaded)
     report = Report(config.title, results, counted, kinds, gate, svgs, chosen, pages, bills, first)
-    texts = {"report.html": render_html(report), "report.md": render_markdown(report)}
+    texts = {
+        "report.html": render_html(report),
+        "report.md": render_markdown(report),
+        "savings.svg": savings_file(results, found, main, shaded),
+    }
     made = read_calibration(config.run / "classify.json")
     for g in own:
-        of = scores[g.gate]
-        errors = worst_errors(config.run, config.sampling_run, g, questions, outcomes, of, chosen.dimensions)
-        counts = four_fold(outcomes, of, g.threshold or 0.0)
-        texts[pages[g.gate]] = render_gate(report, g, errors, gate_figures(g, outcomes, of, made), POSITIVE, counts)
+        of, cut = scores[g.gate], cuts[g.gate]
+        errors = worst_errors(config.run, config.sampling_run, questions, outcomes, of, cut, chosen.dimensions)
+        said = sentences(results, saving[g.gate], 1) if g.gate in saving else []
+        decided = Decided(cut, rule_of(saving.get(g.gate), g), four_fold(outcomes, of, cut), said)
+        drawn = gate_figures(outcomes, of, cut, made.get(g.gate))
+        texts[pages[g.gate]] = render_gate(report, g, errors, drawn, POSITIVE, decided)
     for name, text in texts.items():
         write_atomically(config.run / name, text)
     for name in ("report.html", "report.md"):

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from kbtrain.arrays import Bools, Floats
 
@@ -18,7 +19,8 @@ _EDGE = 1e-6  # probabilities this close to 0 or 1 have no finite logit worth fi
 
 @dataclass(frozen=True)
 class Bin:
-    """Questions whose probability is in [low, high): mean probability, and the share of positives."""
+    """Questions whose probability is in [low, high), or from ``low`` to ``high`` in bins of equal count: their mean
+    probability, and the share of positives."""
 
     low: float
     high: float
@@ -30,13 +32,15 @@ class Bin:
 @dataclass(frozen=True)
 class Calibration:
     """``ece``: mean distance of probability and observed share over the bins, weighted by their size (Naeini et al.
-    2015); ``brier``: mean squared error of the probabilities; ``bins``: the reliability diagram, empty bins left out.
+    2015), which are of equal width, empty ones left out; ``brier``: mean squared error of the probabilities; ``even``:
+    the reliability diagram, in bins of about equally many questions.
     """
 
     n: int
     ece: float
     brier: float
     bins: list[Bin]
+    even: list[Bin] = field(default_factory=list)
 
 
 def calibration(truth: Bools, probabilities: Floats, bins: int = BINS) -> Calibration:
@@ -51,7 +55,19 @@ def calibration(truth: Bools, probabilities: Floats, bins: int = BINS) -> Calibr
             predicted, observed = float(probabilities[inside].mean()), float(truth[inside].mean())
             found.append(Bin(i / bins, (i + 1) / bins, int(inside.sum()), predicted, observed))
     ece = sum(b.n * abs(b.predicted - b.observed) for b in found) / len(truth)
-    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), found)
+    even = []
+    for inside in equal_count_bins(probabilities, bins):
+        of = probabilities[inside]
+        even.append(Bin(float(of.min()), float(of.max()), len(of), float(of.mean()), float(truth[inside].mean())))
+    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), found, even)
+
+
+def equal_count_bins(values: Floats, bins: int) -> list[NDArray[np.intp]]:
+    """Places of the values in at most ``bins`` groups of about equal size, by rising value; equal values together."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    edges = sorted({int(np.searchsorted(ordered, ordered[len(values) * i // bins])) for i in range(bins)} | {0})
+    return [order[start:stop] for start, stop in pairwise([*edges, len(values)]) if stop > start]
 
 
 @dataclass(frozen=True)

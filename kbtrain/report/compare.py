@@ -13,9 +13,10 @@ from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
 from kbtrain.evaluation.run_folder import first_ids, stored_scores
 from kbtrain.records import Outcome
-from kbtrain.report import figures, summary
+from kbtrain.report import curves, summary
 from kbtrain.report.page import page
-from kbtrain.text_table import aligned, number, signed
+from kbtrain.report.words import gate_name, percent, points, points_interval
+from kbtrain.text_table import aligned, number
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
         "95 % interval")  # fmt: skip
@@ -48,20 +49,20 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
 
 
 def row(found: Difference) -> list[str]:
-    """The cells under :data:`HEAD`."""
+    """The cells under :data:`HEAD`: shares in percent, differences in points."""
     p = None if found.mcnemar is None else found.mcnemar.p_holm
     return [
         found.gate,
         str(found.n),
-        number(found.first),
-        number(found.second),
-        signed(found.accuracy.mean),
-        summary.interval(found.accuracy),
+        percent(found.first),
+        percent(found.second),
+        points(found.accuracy.mean),
+        points_interval(found.accuracy),
         number(p),
-        f"{100 * found.first_ratio:.1f}%",
-        f"{100 * found.second_ratio:.1f}%",
-        signed(found.ratio.mean),
-        summary.interval(found.ratio),
+        percent(found.first_ratio),
+        percent(found.second_ratio),
+        points(found.ratio.mean),
+        points_interval(found.ratio),
     ]
 
 
@@ -72,6 +73,7 @@ def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"
     if n < max(sizes):
         text += f" (of {sizes[0]} and {sizes[1]})"
+    text += ", in percent"
     names = [[g.gate for g in run.results.gates] for run in (first, second)]
     only = [name for name in names[0] + names[1] if (name in names[0]) != (name in names[1])]
     marks = [f"{run.name}: {g.gate}{g.seen.mark}" for run in (first, second) for g in run.results.gates if g.seen.mark]
@@ -93,19 +95,25 @@ def text_comparison(first: FinishedRun, second: FinishedRun) -> str:
     )
 
 
+def _in_words(cells: list[str]) -> list[str]:
+    """A row whose first cell, the gate, is named as a reader says it."""
+    return [gate_name(cells[0]), *cells[1:]]
+
+
 def render_comparison(runs: Sequence[FinishedRun], title: str) -> str:
     """One page: every run's gates in one table, their curves, and each run against the first."""
     first = runs[0]
     pairs = [(run, compare_runs(first.decided, run.decided)) for run in runs[1:]]
-    svgs = {f"curve-{i}": figures.accuracy_curve(run.results.gates, f"curve-{i}") for i, run in enumerate(runs)}
+    among = [gate.gate for run in runs for gate in run.results.gates]
+    svgs = {f"curve-{i}": curves.accuracy_curve(run.results.gates, f"curve-{i}", among) for i, run in enumerate(runs)}
     return page(
         "compare.html.j2",
         svgs=svgs,
         title=title,
         runs=runs,
         head=("run", *summary.HEAD),
-        rows=[[run.name, *summary.row(gate)] for run in runs for gate in run.results.gates],
+        rows=[[run.name, *_in_words(summary.row(gate))] for run in runs for gate in run.results.gates],
         captions={run.name: summary.caption(run.results) for run in runs},
         pair_head=HEAD,
-        pairs=[(run, caption(first, run, found), [row(d) for d in found]) for run, found in pairs],
+        pairs=[(run, caption(first, run, found), [_in_words(row(d)) for d in found]) for run, found in pairs],
     )

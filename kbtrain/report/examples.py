@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.evaluation.results import GateResult
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Condition, Evidence, Hit, Outcome, Question
 from kbtrain.report.selection import Dimension
+from kbtrain.report.words import gate_name
 from kbtrain.store import SampleStore
 
 PER_KIND = 10
@@ -52,34 +52,39 @@ def pick(outcomes: Sequence[Outcome], belongs: Callable[[Outcome], bool]) -> tup
     return len(found), found[:PER_KIND]
 
 
-def kinds(gate: GateResult | None, scores: Mapping[str, float]) -> dict[str, tuple[str, Callable[[Outcome], bool]]]:
+def kinds(
+    gate: str | None, cut: float | None, scores: Mapping[str, float]
+) -> dict[str, tuple[str, Callable[[Outcome], bool]]]:
     """Name -> (meaning, test): the effects of retrieval on the greedy answer, and the gate's two kinds of error."""
     found: dict[str, tuple[str, Callable[[Outcome], bool]]] = {
         "beneficial": ("wrong without retrieval, right with it", lambda o: o.rag_correct and not o.llm_correct),
         "neutral": ("retrieval makes no difference to the grade", lambda o: o.rag_correct == o.llm_correct),
         "harmful": ("right without retrieval, wrong with it", lambda o: o.llm_correct and not o.rag_correct),
     }
-    if gate is not None and gate.threshold is not None:
-        cut = gate.threshold
+    if gate is not None and cut is not None:
         found["false positives"] = (
-            f"{gate.gate} retrieved, but it was not needed",
+            f"{gate_name(gate)} retrieved, but it was not needed",
             lambda o: scores[o.question_id] > cut and not (o.rag_correct and not o.llm_correct),
         )
         found["false negatives"] = (
-            f"{gate.gate} did not retrieve, but it was needed",
+            f"{gate_name(gate)} did not retrieve, but it was needed",
             lambda o: scores[o.question_id] <= cut and o.rag_correct and not o.llm_correct,
         )
     return found
 
 
 def collect(
-    run: Path, sampling_run: str, outcomes: Sequence[Outcome], gate: GateResult | None, scores: Mapping[str, float]
+    run: Path,
+    sampling_run: str,
+    outcomes: Sequence[Outcome],
+    gate: str | None,
+    cut: float | None,
+    scores: Mapping[str, float],
 ) -> list[Kind]:
-    """Examples of every kind, with their texts from the run folder."""
-    picked = {name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in kinds(gate, scores).items()}
+    """Examples of every kind, with their texts from the run folder; ``cut``: the gate's threshold."""
+    picked = {name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in kinds(gate, cut, scores).items()}
     wanted = {o.question_id for _, _, chosen in picked.values() for o in chosen}
     questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in wanted}
-    cut = None if gate is None else gate.threshold
     with SampleStore(run / "samples.db", read_only=True) as store:
         return [
             Kind(
@@ -144,11 +149,10 @@ class Errors:
 
 
 def ranked(
-    gate: GateResult, outcomes: Sequence[Outcome], scores: Mapping[str, float]
+    outcomes: Sequence[Outcome], scores: Mapping[str, float], cut: float
 ) -> dict[str, tuple[str, list[Outcome]]]:
     """Name -> (meaning, all errors of the kind, worst first). Harm first: a retrieval that breaks a right answer is
     worse than one that changes nothing."""
-    cut = gate.threshold if gate.threshold is not None else 0.0
     needed = {o.question_id: o.rag_correct and not o.llm_correct for o in outcomes}
     vain = [o for o in outcomes if scores[o.question_id] > cut and not needed[o.question_id]]
     spared = [o for o in outcomes if scores[o.question_id] <= cut and needed[o.question_id]]
@@ -163,14 +167,14 @@ def ranked(
 def worst_errors(
     run: Path,
     sampling_run: str,
-    gate: GateResult,
     questions: Sequence[Question],
     outcomes: Sequence[Outcome],
     scores: Mapping[str, float],
+    cut: float,
     dimensions: Sequence[Dimension],
 ) -> list[Errors]:
     """The errors with their texts from the run folder; ``questions`` and ``outcomes`` in the same order."""
-    found = ranked(gate, outcomes, scores)
+    found = ranked(outcomes, scores, cut)
     place = {question.id: i for i, question in enumerate(questions)}
     wanted = {o.question_id for _, errors in found.values() for o in errors[:SHOWN]}
     hits = {e.question_id: e.hits for e in _evidence(run / "evidence.jsonl") if e.question_id in wanted}

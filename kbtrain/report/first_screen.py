@@ -83,6 +83,14 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     ]
 
 
+def rule_of(saving: Saving | None, gate: GateResult) -> str:
+    """Origin of the threshold of a gate's decisions."""
+    if saving is None:
+        return f"chosen on {gate.n_dev} dev questions by rule '{gate.threshold_rule}'"
+    limit = percent(saving.limit, 0)
+    return f"the one that saves most on {saving.n_dev} dev questions at a loss of at most {limit} points there"
+
+
 def _certainty(saving: Saving) -> str:
     """The difference to leaving out as many searches at random, and the loss that was allowed on dev."""
     gain = f"{points(saving.over_random.mean)} points, {points_interval(saving.over_random)}"

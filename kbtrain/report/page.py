@@ -24,9 +24,9 @@ from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import FourFold, Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.records import CONDITIONS
-from kbtrain.report import figures, first_screen, summary, words
+from kbtrain.report import curves, figures, first_screen, summary, words
+from kbtrain.report.curves import Band
 from kbtrain.report.examples import TEXT, Errors, Kind
-from kbtrain.report.figures import Band
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
@@ -132,12 +132,12 @@ def draw(
     main: str | None = None,
     shaded: Band | None = None,
 ) -> dict[str, str]:
-    """All figures by name; those without data are left out. The first figure is drawn wide, and narrow for a phone."""
+    """All figures by name; those without data are left out. Curves are drawn wide, and narrow for a phone."""
     found: dict[str, str | None] = {
-        f"savings-{size}": figures.savings_figure(results, found_savings, main, shaded, f"savings-{size}")
+        f"{name}-{size}": curves.savings_figure(results, found_savings, main, shaded, f"{name}-{size}", whole)
+        for name, whole in (("savings", False), ("curves", True))
         for size in ("wide", "narrow")
     }
-    found["curve"] = figures.accuracy_curve(results.gates)
     for indicator in INDICATORS:
         found[f"histogram-{indicator}"] = figures.histogram(statistics, indicator) if statistics.n else None
         for condition in CONDITIONS:
@@ -196,12 +196,11 @@ def _values(report: Report) -> dict[str, Any]:
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
-        "verdicts": summary.verdicts(results),
+        "verdicts": summary.verdicts(results, words.gate_name),
         "headline": headline(results, report.main_gate),
         "first": report.first,
         "first_head": first_screen.HEAD,
         "interval": words.points_interval,
-        "share_interval": summary.interval,
         "kind": summary.KIND,
         "conditions": [c for c in CONDITIONS if c in results.conditions],
         "condition_names": figures.NAMES,
@@ -214,24 +213,35 @@ def _values(report: Report) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Decided:
+    """A gate's decisions: the threshold and where it is from, what came of it, and sentences on what is saved."""
+
+    threshold: float
+    rule: str
+    counts: FourFold
+    said: Sequence[str] = ()
+
+
 def render_gate(
     report: Report,
     gate: GateResult,
     errors: Sequence[Errors],
     svgs: dict[str, str],
     positive: str,
-    fourfold: FourFold | None = None,
+    decided: Decided,
 ) -> str:
-    """A gate's own page: its scores, its calibration, and its worst errors side by side."""
+    """A gate's own page: its decisions, its scores, its calibration, and its worst errors side by side."""
     return page(
         "gate.html.j2",
         svgs=svgs,
         naming=names(report.results.gates),
         title=report.title,
         gate=gate,
-        caption=summary.caption(report.results),
-        headline=headline(report.results, gate),
-        fourfold=fourfold,
+        subtitle=report.first.subtitle if report.first else summary.caption(report.results),
+        said=decided.said or [headline(report.results, gate)],
+        decided=decided,
+        fourfold=decided.counts,
         errors=errors,
         dimensions=report.selection.dimensions if report.selection else [],
         pages={name: PurePosixPath(target).name for name, target in report.pages.items()},

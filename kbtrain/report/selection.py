@@ -11,7 +11,6 @@ from typing import Any
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.groups import quantile_groups, ranked_within
-from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.records import Outcome, Question
 from kbtrain.report.words import gate_name
@@ -62,14 +61,12 @@ def questions_of(path: Path, outcomes: Sequence[Outcome]) -> list[Question]:
 def select(
     questions: Sequence[Question],
     outcomes: Sequence[Outcome],
-    gates: Sequence[GateResult],
+    thresholds: Mapping[str, float],
     scores: Mapping[str, Mapping[str, float]],
 ) -> Selection:
-    """``questions`` and ``outcomes`` in the same order; gates without stored scores or threshold are left out."""
+    """``questions`` and ``outcomes`` in the same order; decisions of the gates in ``thresholds``."""
     decisions = {
-        gate.gate: _bits(scores[gate.gate][o.question_id] > gate.threshold for o in outcomes)
-        for gate in gates
-        if gate.gate in scores and gate.threshold is not None
+        gate: _bits(scores[gate][o.question_id] > threshold for o in outcomes) for gate, threshold in thresholds.items()
     }
     llm, rag = (_bits(getattr(o, name) for o in outcomes) for name in ("llm_correct", "rag_correct"))
     return Selection(dimensions(questions), llm, rag, decisions)

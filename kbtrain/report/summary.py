@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ KIND = {
 
 
 def row(gate: GateResult) -> list[str]:
-    """The cells under :data:`HEAD`: shares in percent, differences in points, AUC, AP, area and p as they are."""
+    """The cells under :data:`HEAD`: shares, AUC, AP and area in percent, differences in points, p as it is."""
     area = gate.oracle_normalised_area
     return [
         gate.gate + gate.seen.mark,
@@ -35,11 +35,11 @@ def row(gate: GateResult) -> list[str]:
         percent(gate.random_accuracy),
         points(gate.delta_vs_random.mean),
         points_interval(gate.delta_vs_random),
-        number(gate.auroc),
-        number(gate.average_precision),
+        percent(gate.auroc),
+        percent(gate.average_precision),
         percent(gate.f1),
         percent(gate.fdr),
-        number(area),
+        percent(area),
         number(gate.p_vs_random_holm),
     ]
 
@@ -57,25 +57,28 @@ def caption(results: Results) -> str:
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
         f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
-        + (f" {meta['target_ratio']}" if meta["threshold_rule"] == "ratio" else "")
-        + (f" {meta['max_loss']}" if meta["threshold_rule"] == "max_loss" else "")
+        + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
+        + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + ("; intervals draw entities with all their questions" if meta.get("resample") == "entities" else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
         + (f"; {shared} dev questions share an entity with test" if shared else "")
     )
 
 
-def verdicts(results: Results) -> list[str]:
-    """Sentences on the scored gates that beat random and the relation alone, and on those that do not."""
+def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:
+    """Sentences on the scored gates that beat random and the relation alone, and on those that do not.
+
+    ``naming``: a gate's name as it is shown.
+    """
     scored = [gate for gate in results.gates if gate.threshold_rule is not None]
-    lines = _sorted({gate.gate: gate.beats_random for gate in scored}, "random at their own retrieval ratio")
-    over_relation = {c.gate: c.gain.above_zero for c in results.comparisons if c.other == "relation_only"}
-    return lines + _sorted(over_relation, "relation_only (by what each gains over random)")
+    lines = _sorted({naming(gate.gate): gate.beats_random for gate in scored}, "random at their own retrieval ratio")
+    over_relation = {naming(c.gate): c.gain.above_zero for c in results.comparisons if c.other == "relation_only"}
+    return lines + _sorted(over_relation, f"{naming('relation_only')} (by what each gains over random)")
 
 
 def _sorted(beats: dict[str, bool], what: str) -> list[str]:
-    better = ", ".join(name for name, yes in beats.items() if yes)
-    others = ", ".join(name for name, yes in beats.items() if not yes)
+    better = "; ".join(name for name, yes in beats.items() if yes)
+    others = "; ".join(name for name, yes in beats.items() if not yes)
     lines = [f"Better than {what}, 95 % interval above 0: {better}."] if better else []
     return lines + ([f"NOT better than {what}: {others}."] if others else [])
 

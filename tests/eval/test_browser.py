@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from kbtrain.config import build
@@ -104,7 +105,10 @@ def test_sorting_and_filters_do_what_they_say(report: Path) -> None:
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert title is not None and title[1].startswith("{"), (len(done.stdout), done.stdout[-300:], done.stderr[-2000:])
     said = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    gates = {gate["gate"]: gate for gate in json.loads((report / "results.json").read_text())["gates"]}
+    data = json.loads(re.findall(r'id="selection-data">(.*?)</script>', html, re.DOTALL)[0])
+    llm, rag = (np.array(list(data[name]), dtype=int) for name in ("llm", "rag"))
+    decisions = {"llm_only": 0 * llm, "all_rag": 0 * llm + 1, "oracle": rag & ~llm & 1}
+    decisions |= {name: np.array(list(bits), dtype=int) for name, bits in data["decisions"].items()}
     assert [float(x) for x in said["down"]] == sorted((float(x) for x in said["down"]), reverse=True)
     assert said["up"] == said["down"][::-1] or [float(x) for x in said["up"]] == sorted(float(x) for x in said["up"])
     assert said["aria"] == "descending" and said["focus"] == "right answers, %"
@@ -114,18 +118,55 @@ def test_sorting_and_filters_do_what_they_say(report: Path) -> None:
     assert list(found) == [gate_name(name) for name in names]
     for name in names:
         accuracy, ratio, random, gain, error = found[gate_name(name)]
-        point = gates[name]
-        assert float(accuracy) == pytest.approx(100 * point["accuracy"], abs=0.06)
-        assert float(ratio) == pytest.approx(100 * point["retrieval_ratio"], abs=0.06)
-        assert float(random) == pytest.approx(100 * point["random_accuracy"], abs=0.06)
-        assert float(gain) == pytest.approx(100 * point["delta_vs_random"]["mean"], abs=0.06)
-        width = point["delta_vs_random"]["high"] - point["delta_vs_random"]["low"]
-        assert float(error) == pytest.approx(50 * width, abs=1.2)  # normal against bootstrap of 100 draws
+        searched = decisions[name]
+        drawn = np.random.default_rng(0).integers(0, len(llm), (400, len(llm)))
+        shares = [searched[drawn].mean(1), llm[drawn].mean(1), rag[drawn].mean(1)]
+        gains = np.where(searched, rag, llm)[drawn].mean(1) - (1 - shares[0]) * shares[1] - shares[0] * shares[2]
+        right, share = np.where(searched, rag, llm).mean(), searched.mean()
+        chance = (1 - share) * llm.mean() + share * rag.mean()
+        assert float(accuracy) == pytest.approx(100 * right, abs=0.06)
+        assert float(ratio) == pytest.approx(100 * share, abs=0.06)
+        assert float(random) == pytest.approx(100 * chance, abs=0.06)
+        assert float(gain) == pytest.approx(100 * (right - chance), abs=0.06)
+        assert float(error) == pytest.approx(196 * gains.std(), abs=1.2)  # against a bootstrap
     assert said["some"] != said["all"]
     assert said["requests"] == 0
     assert said["is_short"] and said["short"][0] <= said["short"][1]  # no table cut off
     assert said["first"] == "block"  # the figure for phones
     assert said["width"][0] <= said["width"][1]  # nothing sticks out of a phone's screen
+
+
+def test_nothing_sticks_out_of_a_phone_a_tablet_or_a_desk(report: Path) -> None:
+    """In frames: a headless window is never narrower than 500 pixels."""
+    pages = [re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", (report / name).read_text())
+             .replace("<details>", "<details open>") for name in ("report.html", "gates/kbm_mastery.html")]  # fmt: skip
+    page = report / "framed.html"
+    source = json.dumps(pages).replace("</", "<\\/")
+    page.write_text(f"""<body><script>
+const found = [], pages = {source}, sizes = [390, 800, 1280];
+for (const [i, text] of pages.entries()) for (const size of sizes) {{
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `border:0;width:${{size}}px;height:900px`;
+  frame.srcdoc = text;
+  frame.onload = () => {{
+    const inner = frame.contentDocument, all = [...inner.querySelectorAll("main *")];
+    const out = (one) => one.getBoundingClientRect().right > size + 1 && !one.closest(".scroll") && !one.closest("svg");
+    const sticky = [...inner.querySelectorAll("td:first-child")].filter((one) => one.closest(".sortable"));
+    found.push([i, inner.documentElement.scrollWidth - size, all.filter(out).length,
+      sticky.every((one) => frame.contentWindow.getComputedStyle(one).position === "sticky"),
+      Math.max(0, ...sticky.map((one) => one.getBoundingClientRect().width / size))]);
+    if (found.length === pages.length * sizes.length) document.title = JSON.stringify(found);
+  }};
+  document.body.append(frame);
+}}</script></body>""")
+    done = browse(page, "--dump-dom", "--virtual-time-budget=10000")
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
+    assert title is not None, done.stderr[-2000:]
+    measured = json.loads(title[1])
+    assert len(measured) == 6
+    assert all(wider <= 0 and out == 0 and sticky and first < 0.4 for _, wider, out, sticky, first in measured), (
+        measured
+    )
 
 
 def test_an_injected_script_is_refused_by_the_page_itself(report: Path) -> None:

@@ -1,18 +1,26 @@
-"""The label at the headline's dot: inside the figure, beside its dot, and never on an axis beyond 100 %."""
+"""Curves of a report: labels that never overlap, colours told apart, and few gates on the first screen."""
 
 from __future__ import annotations
 
+import re
+from itertools import combinations, pairwise
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from kbtrain.evaluation.savings import Saving
+from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
-from kbtrain.report.figures import _told
+from kbtrain.report.curves import KINDS, Label, accuracy_curve, leading, looks, name_ends, spread, tell
+from kbtrain.report.figures import reliability
+from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
 from kbtrain.svg import new_figure
 
 
-def saving(saved: float, accuracy: float) -> Saving:
+def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
     return Saving(
-        "probe_benefit", 0.02, 0.5, 100, 200, saved, None, accuracy=accuracy, saved=Delta(saved, 0.0, 1.0),
+        gate, 0.02, 0.5, 100, 200, saved, None, accuracy=accuracy, saved=Delta(saved, 0.0, 1.0),
         change=Delta(0.029, -0.02, 0.08), over_random=Delta(0.1, 0.05, 0.15), as_all_rag=0.2, within=0.1,
     )  # fmt: skip
 
@@ -25,9 +33,81 @@ def test_the_label_stands_inside_the_figure_beside_its_dot(
     _, axes = new_figure(11.2, 4.9)
     axes.set_xlim(0, 100)
     axes.set_ylim(low, low + 4 if low > 90 else 100 if accuracy > 0.9 else 55)
-    _told(axes, saving(saved, accuracy), "#0072b2", narrow=False)
+    tell(axes, saving_of := saving(saved, accuracy), "#0072b2", narrow=False)
     (label,) = axes.texts
-    assert label.get_text() == f"probe benefit\nsaves {100 * saved:.1f} % of the searches\n+2.9 points"
+    assert label.get_text() == f"probe benefit\nsaves {100 * saving_of.saved.mean:.1f} % of the searches\n+2.9 points"
     (x, y), (bottom, top) = label.get_position(), axes.get_ylim()
     assert 20 < x < 80 and bottom < y < top <= 101
     assert bool(y > 100 * accuracy) is above
+
+
+@pytest.mark.parametrize("wrap", [None, 13])
+@pytest.mark.parametrize("n", [2, 9, 30])
+def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(n: int, wrap: int | None) -> None:
+    size = 8.5
+    figure, axes = new_figure(5 if wrap else 11, 1.0 + n * (2 if wrap else 1) * 1.3 * size / 72 + 1)
+    axes.set_ylim(30, 60)
+    heights = np.random.default_rng(n).uniform(43.5, 44.5, n)  # all curves end near one point
+    labels = [Label(f"gate with a name {i}", 94, float(y), "#0072b2") for i, y in enumerate(heights)]
+    name_ends(axes, labels, size, wrap)
+    figure.draw_without_rendering()
+    boxes = {text.get_text().replace("\n", " "): text.get_window_extent() for text in axes.texts}
+    ordered = sorted(boxes.values(), key=lambda box: box.y0)
+    assert len(ordered) == n and all(low.y1 <= high.y0 for low, high in pairwise(ordered))
+    names = sorted(boxes, key=lambda name: boxes[name].y0)
+    assert names == [label.text for label in sorted(labels, key=lambda label: label.y)]
+    frame = axes.get_window_extent()
+    assert ordered[0].y0 >= frame.y0 - 6 and ordered[-1].y1 <= frame.y1 + 6
+    assert min(box.x0 for box in ordered) > frame.x1  # beside the curves, not over them
+
+
+def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:
+    assert spread(np.array([1.0, 5.0]), np.array([2.0, 2.0]), 0, 10).tolist() == [1, 5]
+    assert spread(np.array([4.0, 4.0]), np.array([2.0, 2.0]), 0, 10).tolist() == [3, 5]
+    assert spread(np.array([0.0, 9.9]), np.array([2.0, 2.0]), 0, 10).tolist() == [1, 9]
+
+
+@pytest.mark.parametrize("n", [13, 40])
+def test_any_number_of_gates_has_colours_that_are_told_apart_on_white_and_on_dark(n: int) -> None:
+    colours = [colour for colour, style in looks([f"g{i}" for i in range(n)]).values() if style == "-"]
+    assert len(colours) == n and tuple(colours) == distinct(n)
+    points = [oklab(np.array([int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)])) for c in colours]
+    apart = min(float(distance(a, b)) for a, b in combinations(points, 2))
+    assert apart > 0.09  # about five times what an eye can just tell apart
+    assert all(contrast(c, ground) >= CONTRAST for c in colours if c not in FIRST for ground in GROUNDS)
+
+
+def test_oklab_of_white_and_of_a_pure_red() -> None:
+    assert oklab(np.ones(3)) == pytest.approx([1, 0, 0], abs=1e-4)
+    assert oklab(np.array([1.0, 0, 0])) == pytest.approx([0.628, 0.225, 0.126], abs=1e-3)  # Ottosson's own table
+
+
+def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind() -> None:
+    found = [saving(0.5, 0.4, gate) for gate in ("kbm_benefit", "kbm_mastery", "probe_benefit", "stack_benefit",
+                                                 "features_benefit", "prompt")]  # fmt: skip
+    assert leading(found, "probe_mastery") == ["probe_mastery", "kbm_benefit", "stack_benefit", "features_benefit"]
+    assert len(leading(found, None)) == KINDS and leading([], None) == []
+
+
+def test_two_runs_of_one_page_draw_a_gate_in_one_colour() -> None:
+    def gate(name: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            gate=name, retrieval_ratio=0.5, accuracy=0.4,
+            curve=SimpleNamespace(ratio=[0, 0.5, 1], accuracy=[0.3, 0.4, 0.35]),
+        )  # fmt: skip
+
+    svg = accuracy_curve([gate("b")], among=["a", "b"])  # type: ignore[list-item]
+    assert "var(--red)" in svg and "var(--blue)" not in svg  # the second colour, though it is alone here
+
+
+def test_a_reliability_diagram_has_bins_of_equal_count_with_their_n_in_percent() -> None:
+    scores = np.concatenate([np.linspace(0.5, 0.59, 90), np.linspace(0.6, 1.0, 10)])
+    truth = np.arange(100) % 2 == 0
+    found = calibration(truth, scores)
+    assert [b.n for b in found.even] == [10] * 10 and len(found.bins) == 5
+    assert sum(b.n * b.observed for b in found.even) == pytest.approx(truth.sum())
+    assert found.even[0].low == 0.5 and found.even[-1].high == 1
+    svg = reliability([("as scored", found)])
+    assert "10 bins of 10 questions" in svg and re.search(r"ECE \d+\.\d %", svg)
+    equal = calibration(truth, np.full(100, 0.5)).even
+    assert [(b.n, b.observed) for b in equal] == [(100, 0.5)]  # equal values stay together

@@ -1,0 +1,230 @@
+"""Accuracy against searches: each gate's curve, named at its end.
+
+The first figure of a report shows few curves (the gate best on dev with its band, the best of the other kinds, random
+and the oracle), the folded one all of them.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kbtrain.arrays import Floats
+from kbtrain.evaluation.outcomes import AccuracyKind, answers
+from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.evaluation.savings import Saving, band
+from kbtrain.records import Outcome
+from kbtrain.report.palette import distinct
+from kbtrain.report.words import gate_name, percent, points
+from kbtrain.svg import COLOURS, new_figure, page, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS = 4  # curves of gates in the first figure, each of another kind
+_ENDS = ("llm_only", "all_rag")  # the two points that all curves share
+_REFERENCES = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
+_NEAR_THE_END = 94  # percent of the questions, where a curve is named: at 100 all of them meet
+_LINE = 1.3  # height of a line of text, in its size
+_NARROW_WORDS = 13  # characters of a line of a name on a phone
+
+
+@dataclass(frozen=True)
+class Band:
+    """95 % interval of the first gate's accuracy (shares) at each of ``ratio``."""
+
+    ratio: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A name at the right: the point it belongs to (percent) and the colour of the line that leads there."""
+
+    text: str
+    x: float
+    y: float
+    colour: str
+    bold: bool = False
+
+
+def curve_band(
+    gate: GateResult,
+    outcomes: Sequence[Outcome],
+    scores: Mapping[str, float],
+    kind: AccuracyKind,
+    clusters: tuple[str, ...] | None = None,
+) -> Band:
+    """The band of a gate's curve, from the graded questions, or from whole ``clusters`` of them."""
+    values = np.array([scores[o.question_id] for o in outcomes])
+    low, high = band(values, replace(answers(outcomes, kind), clusters=clusters), np.asarray(gate.curve.ratio))
+    return Band(gate.curve.ratio, low.tolist(), high.tolist())
+
+
+def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and dash of each curve by name: no two gates have the same colour, however many there are."""
+    gates = [name for name in dict.fromkeys(names) if name not in _REFERENCES and name not in _ENDS]
+    return {name: (colour, "-") for name, colour in zip(gates, distinct(len(gates)), strict=True)} | _REFERENCES
+
+
+def leading(found: Sequence[Saving], first: str | None) -> list[str]:
+    """``first``, and the best on dev of each other kind of gate (probe, KBM, ...), :data:`KINDS` at most."""
+    kinds = {} if first is None else {first.split("_")[0]: first}
+    for one in found:
+        kinds.setdefault(one.gate.split("_")[0], one.gate)
+    return list(kinds.values())[:KINDS]
+
+
+def accuracy_curve(gates: Sequence[GateResult], name: str = "curve", among: Sequence[str] = ()) -> str:
+    """Every gate's curve; a dot marks the threshold in use. ``among``: names that share out the colours, as another
+    figure's gates do."""
+    shown = [gate for gate in gates if gate.gate not in _ENDS]
+    figure, axes = new_figure(7.0, _height(4.2, len(shown), 8.5))
+    look = looks(among or [gate.gate for gate in shown])
+    for gate in shown:
+        _draw(axes, gate, look, linewidth=1.6)
+        if gate.gate != "random":
+            dot = [100 * gate.retrieval_ratio], [100 * gate.accuracy]
+            axes.plot(*dot, "o", color=look[gate.gate][0], markersize=5)
+    _axes(axes)
+    name_ends(axes, [_end(gate, look) for gate in shown], 8.5)
+    return render(figure, name)
+
+
+def savings_figure(
+    results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None, name: str, whole: bool = False
+) -> str:
+    """Accuracy against searches over the page's width, ``name`` ending in ``narrow`` for a phone.
+
+    ``first`` is drawn with its band, the dot of its threshold from dev with what it saves there, and a ring where it
+    meets All-RAG minus the limit; ``whole``: all gates, else :func:`leading`.
+    """
+    return render(_savings(results, found, first, shaded, name.endswith("narrow"), whole), name)
+
+
+def savings_file(results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None) -> str:
+    """The report's first figure as a file of its own."""
+    return page(_savings(results, found, first, shaded, narrow=False, whole=False))
+
+
+def _savings(
+    results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None, narrow: bool, whole: bool
+) -> Figure:
+    savings = {one.gate: one for one in found}
+    named = {gate.gate: gate for gate in results.gates}
+    gates = [one.gate for one in found] if whole else leading(found, first)
+    shown = [named[gate] for gate in (*gates, "random", "oracle") if gate in named]
+    look = looks([*([first] if first else []), *leading(found, first), *savings])
+    size, n = (8 if narrow else 9.5), len(shown) + 3
+    width, height = (4.6, _height(5.0, n * (1 + narrow * 0.6), size)) if narrow else (11.2, _height(4.9, n, size))
+    figure, axes = new_figure(width, height)
+    if shaded is not None and first in look:
+        x, low, high = ([100 * v for v in values] for values in (shaded.ratio, shaded.low, shaded.high))
+        axes.fill_between(x, low, high, color=look[first][0], alpha=0.18, linewidth=0)
+    for gate in shown:
+        strength = {"linewidth": 2.8, "zorder": 3} if gate.gate == first else {"linewidth": 1.5}
+        _draw(axes, gate, look, **strength)
+    _axes(axes)
+    if first in savings:
+        one = savings[first]
+        meets = 100 * (named["all_rag"].accuracy - one.limit)
+        axes.plot([100 * one.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
+        tell(axes, one, look[one.gate][0], narrow)
+    ends = [_end(gate, look, bold=gate.gate == first) for gate in shown]
+    levels = _levels(axes, named, savings[first].limit if first in savings else None, narrow)
+    name_ends(axes, [*ends, *levels], size, _NARROW_WORDS if narrow else None)
+    return figure
+
+
+def _height(least: float, labels: float, size: float) -> float:
+    """Height of a figure (inches) in which so many lines of text stand one above the other beside the curves."""
+    return max(least, 1.0 + labels * _LINE * size / 72)
+
+
+def _draw(axes: Axes, gate: GateResult, look: Mapping[str, tuple[str, str]], **more: Any) -> None:
+    colour, style = look[gate.gate]
+    x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
+    axes.plot(x, y, linestyle=style, color=colour, **more)
+
+
+def _axes(axes: Axes) -> None:
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("questions searched for (%)")
+    axes.set_ylabel("questions answered right (%)")
+
+
+def _end(gate: GateResult, look: Mapping[str, tuple[str, str]], bold: bool = False) -> Label:
+    height = float(np.interp(_NEAR_THE_END / 100, gate.curve.ratio, gate.curve.accuracy))
+    name = "oracle" if gate.gate == "oracle" else gate_name(gate.gate)
+    return Label(name, _NEAR_THE_END, 100 * height, look[gate.gate][0], bold)
+
+
+def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
+    """The dot of a gate's threshold, and in words what is saved there: above, or below where 100 % leaves no room."""
+    x, y = 100 * (1 - one.saved.mean), 100 * one.accuracy
+    axes.plot([x], [y], "o", color=colour, markersize=8, zorder=4)
+    low, high = axes.get_ylim()
+    room = 0.27 * (high - low)
+    place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
+    axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
+    aside = min(max(x if place > y else x + 18.0, 22.0), 78.0)  # below a rising curve there is room at its right
+    text = f"{gate_name(one.gate)}\nsaves {percent(one.saved.mean)} % of the searches\n{points(one.change.mean)} points"
+    axes.annotate(
+        text, (x, y), (aside, place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5, linespacing=1.35,
+        horizontalalignment="center", verticalalignment="center",
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkB": 5},
+        bbox={"facecolor": COLOURS["paper"], "edgecolor": colour, "linewidth": 0.8, "boxstyle": "round,pad=0.5"},
+    )  # fmt: skip
+
+
+def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None, narrow: bool) -> list[Label]:
+    """Level lines of never, always, and always minus the limit, with their names."""
+    always, never = 100 * named["all_rag"].accuracy, 100 * named["llm_only"].accuracy
+    lines = [("never", never, "-"), ("always", always, "-")]
+    lines += [] if limit is None else [(f"\N{MINUS SIGN}{100 * limit:.0f} points", always - 100 * limit, ":")]
+    labels = []
+    for text, level, style in lines:
+        axes.axhline(level, color=COLOURS["grey"], linewidth=0.9, linestyle=style)
+        shown = text if narrow or style == ":" else f"{text} {level:.1f} %"
+        labels.append(Label(shown, 100, level, COLOURS["grey"]))
+    return labels
+
+
+def name_ends(axes: Axes, labels: Sequence[Label], size: float, wrap: int | None = None) -> None:
+    """Each name at the right of the axes, a thin line leading to its curve; none overlaps another one.
+
+    They stand in the order of the curves, as near to them as their heights allow. ``wrap``: characters of a line.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    low, high = axes.get_ylim()
+    line = _LINE * size / 72 / (figure.get_size_inches()[1] - 1.0) * (high - low)  # the axis's own labels take an inch
+    ordered = sorted(labels, key=lambda label: label.y)
+    texts = ["\n".join(textwrap.wrap(label.text, wrap)) if wrap else label.text for label in ordered]
+    heights = line * np.array([1 + text.count("\n") for text in texts], dtype=np.float64)
+    places = spread(np.array([label.y for label in ordered], dtype=np.float64), heights, low, high)
+    for label, text, place in zip(ordered, texts, places, strict=True):
+        axes.plot([label.x, 101.5, 103], [label.y, place, place], color=label.colour, linewidth=0.9, clip_on=False)
+        axes.text(104, place, text, fontsize=size, color=COLOURS["ink"], verticalalignment="center", linespacing=1.1,
+                  fontweight="bold" if label.bold else "normal")  # fmt: skip
+    axes.set_ylim(low, high)
+    axes.set_xlim(0, 100)
+
+
+def spread(wanted: Floats, heights: Floats, low: float, high: float) -> Floats:
+    """Middles of boxes of such heights that do not overlap, as near as can be (least squares) to rising ``wanted``.
+
+    They lie within ``low`` and ``high`` where these leave room for all of them.
+    """
+    from scipy.optimize import isotonic_regression
+
+    offsets = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
+    first: Floats = isotonic_regression(wanted - offsets).x
+    lowest, highest = low + heights[0] / 2, high - heights[-1] / 2 - offsets[-1]
+    return np.asarray(np.clip(first, lowest, max(lowest, highest)) + offsets)
