@@ -43,7 +43,7 @@ class EvidenceConfig(Config):
 def main(config: EvidenceConfig) -> None:
     """Read, fit, choose, measure, write, say."""
     started = time.monotonic()
-    sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out)
+    sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out, config.model)
     document = {
         "main": main_table(sheet, config.model),
         "models": between_models(sheet),

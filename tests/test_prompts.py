@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from kbtrain.errors import UserError
 from kbtrain.prompts import kbm as prompts
 from kbtrain.prompts.kbm import ALL_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt, query_text
 from kbtrain.records import Hit, Question
@@ -199,6 +200,15 @@ def test_a_chat_template_writes_its_special_tokens_once() -> None:
     assert prompts.render_chat(chat, "hi") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"
     ids = prompts.encode(chat, "hi")
     assert ids[0] == chat.bos_token_id and ids.count(1) == 1 and ids[-3:] == [3, 5, 4]
+
+
+@pytest.mark.parametrize("template", ["[]", "{{ messages[0]['role'] }}"])
+def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str) -> None:
+    """Every question would get the same score."""
+    with pytest.raises(UserError, match="its chat template leaves out what the user says"):
+        prompts.render_chat(tokenizer(template), "hi\n")
+    trimmed = tokenizer(TEMPLATE.replace("m['content']", "m['content'] | trim"))
+    assert prompts.render_chat(trimmed, "hi\n") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"
 
 
 def test_without_a_template_the_prompt_stays_as_it_is() -> None:

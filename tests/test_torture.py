@@ -21,7 +21,7 @@ QUICK = (  # their commands need no model: a second each
 
 def test_every_script_is_in_the_walk() -> None:
     """A new script without a sound command in ``torture/world.py`` fails here."""
-    assert set(world.COMMANDS) == set(world.all_scripts())
+    assert {name for name in world.COMMANDS if name.endswith(".py")} == set(world.all_scripts())
     assert set(QUICK) <= set(world.COMMANDS)
 
 

@@ -20,9 +20,9 @@ from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.prompts.ragate import context_text
 from kbtrain.provenance import file_sha256, made_before, write_meta
-from kbtrain.records import Entity, Evidence, Hit, Snippet, TurnExample
+from kbtrain.records import Entity, Evidence, Hit, TurnExample
 from kbtrain.retrieval.base import Searcher
-from kbtrain.retrieval.ranker import Candidates, Rank, TfIdfRank
+from kbtrain.retrieval.ranker import Candidates, Rank, TfIdfRank, read_snippets
 
 Finder = Literal["sgd", "spacy", "gliner"]
 Find = Callable[[Sequence[str]], list[tuple[Entity, ...]]]
@@ -161,7 +161,7 @@ def find_knowledge(
         from kbtrain.retrieval.retrieve_stage import open_index
 
         return by_index(open_index("bm25", source, run / "bm25_turns"), examples, k)
-    snippets = list(read(Snippet, run / "snippets.jsonl"))
+    snippets = read_snippets(run / "snippets.jsonl")
     if know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)
     from kbtrain.retrieval.ranker import Ranker

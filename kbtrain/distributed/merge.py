@@ -106,4 +106,5 @@ def _unfinished(parts: Sequence[Part]) -> list[str]:
 
 def _missing(parts: Sequence[Part]) -> list[str]:
     count, there = parts[0].shard.count, {part.shard.index for part in parts}
-    return [f"shard {i} of {count} is missing" for i in range(1, count + 1) if i not in there]
+    folder = at(parts[0].path.parent)
+    return [f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in there]

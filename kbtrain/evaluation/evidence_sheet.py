@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.labeling.examples import example
@@ -49,11 +50,16 @@ class Sheet:
         return np.array([row.scores.get(name, np.nan) for row in self.rows])
 
 
-def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path) -> Sheet:
+def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path, model: str) -> Sheet:
     """Everything that is computed once. ``reader``, ``encoder``: models that see the question alone; ``folder``: where
-    index, embeddings and states are kept. Raises :class:`~kbtrain.errors.UserError`.
+    index, embeddings and states are kept. Raises :class:`~kbtrain.errors.UserError`, also where the answering ``model``
+    has no verdict on a question.
     """
     rows = list(read_judged(path))
+    for row in rows:
+        if (model, "published") not in row.right:
+            there = did_you_mean(model, sorted({name for name, _ in row.right}))
+            raise UserError(f"key 'model': {at(path)}: question '{row.question.id}' has no verdicts on it; {there}")
     asked = [example(row.question, None) for row in rows]
     sets = [row.question.dataset for row in rows]
     fits = {"data_set": ev.of_set(sets), "features": ev.of_features(corpus_features(corpus, folder, asked))}

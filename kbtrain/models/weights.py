@@ -30,6 +30,7 @@ _CONFIGS = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
     _ADAPTER_CONFIG,
 )
+_READ = (".json", ".jinja", ".safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _WHOLE = re.compile(r"[IU]\d|BOOL")  # safetensors' names of numbers that weights are only made of when packed
 _NAMED = 3  # tensors that an error names
@@ -97,8 +98,11 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
             warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: told below
             model = PeftModel.from_pretrained(base, str(folder), **options)
         expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
-    except (ImportError, MemoryError):
+    except MemoryError:
         raise
+    except ImportError as error:
+        missing = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{folder / _ADAPTER_CONFIG}: asks for a package that is not installed ({missing})") from None
     except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
         last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise UserError(f"{folder}: {last[:200]}") from None
@@ -171,8 +175,8 @@ def _check_files(folder: Path) -> None:
         if os.path.lexists(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.exists() and not path.is_dir():
-            check_regular(path)  # a pipe would be waited for
+        if path.suffix in _READ or (path.exists() and not path.is_dir()):
+            check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
     for path in sorted(set(weight_files(folder).values())):
         header_of(path)
     if os.path.lexists(folder / _ADAPTER_CONFIG) and not os.path.lexists(folder / "config.json"):

@@ -48,7 +48,7 @@ def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
         staged = stage(wanted.folder, target, wanted.model, wanted.hashes)
         say("opening what would be sent ...")
         # the same files, but for the answering model's name: it lies here, and need not be fetched to be tried
-        shown = tried(load_gate(stage(wanted.folder, Path(place) / "tried", here=True).folder))
+        shown = tried_here(wanted.folder, Path(place) / "tried")
         card = read_card(target)
         text = card_text(wanted.name, wanted.folder, staged, card, shown, wanted.licence, wanted.private)
         (target / README).write_text(text, encoding="utf-8")
@@ -60,6 +60,14 @@ def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
         commit = send(wanted, staged, given)
     use = f'kbtrain.load_gate("{wanted.name}", revision="{commit}")'
     return [*lines, f"sent to {wanted.name}; that very commit: {use}"]
+
+
+def tried_here(folder: Path, copy: Path) -> str:
+    """As :func:`tried`, of the folder's copy; errors name the folder."""
+    try:
+        return tried(load_gate(stage(folder, copy, here=True).folder))
+    except UserError as error:
+        raise UserError(str(error).replace(str(copy), str(folder))) from None
 
 
 def tried(gate: Gate) -> str:

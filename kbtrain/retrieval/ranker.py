@@ -185,6 +185,14 @@ def recall(
     return {name: total / max(1, len(examples)) for name, total in totals.items()}
 
 
+def read_snippets(path: Path) -> list[Snippet]:
+    """Snippets of a file. Raises :class:`UserError` where none of them has a word: nothing could be ranked."""
+    found = list(read(Snippet, path))
+    if not any(Tokens().words(f"{snippet.title} {snippet.text}") for snippet in found):
+        raise UserError(f"{at(path)}: no snippet with words in it; data_gen/collect_turns.py writes the file")
+    return found
+
+
 class TfIdfRank:
     """TF-IDF with cosine similarity among a turn's candidates; the query is the whole context, and no response."""
 

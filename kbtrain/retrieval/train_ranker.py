@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.jsonl import read
 from kbtrain.provenance import file_sha256, package_versions, write_atomically
-from kbtrain.records import Snippet, Split, TurnExample
-from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, recall
+from kbtrain.records import Split, TurnExample
+from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.finish import Ending, finish, largest_difference, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
@@ -75,7 +74,7 @@ def measured(
     ranker: Ranker, turns: Mapping[Split, Sequence[TurnExample]], candidates: Candidates, snippets: Path
 ) -> dict[str, Any]:
     """Recall of the ranker and of TF-IDF on dev and test."""
-    tfidf = TfIdfRank(list(read(Snippet, snippets)))
+    tfidf = TfIdfRank(read_snippets(snippets))
     found: dict[str, Any] = {}
     splits: tuple[Split, ...] = ("dev", "test")
     for split in splits:

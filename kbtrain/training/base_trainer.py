@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
 from kbtrain.files import errors_of
-from kbtrain.kernels.memory import FreedMemory, keep_freed_memory
+from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
 from kbtrain.training.recipe import OnLog
 from kbtrain.training.run import mark_complete, rotate
 
@@ -121,6 +121,25 @@ class BaseTrainer(Trainer):
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own; the optimizer's state goes at the end, twice the weights that no one needs then."""
+        output = super().train(*args, **kwargs)
+        self._let_state_go()
+        return output
+
+    def _load_best_model(self) -> None:
+        """The checkpoint is read whole beside the model: what training alone needs goes before."""
+        self._let_state_go()
+        super()._load_best_model()
+
+    def _let_state_go(self) -> None:
+        if self.optimizer is None or self.is_deepspeed_enabled:  # its engine keeps a state of its own, split or not
+            return
+        self.optimizer.state.clear()
+        self.optimizer.zero_grad()
+        if not torch.cuda.is_available():
+            give_back()
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Complete first, then the older ones go: whenever the process dies, one good checkpoint is there."""

@@ -12,6 +12,7 @@ from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder
 
+from kbtrain.errors import UserError
 from kbtrain.evaluation import evidence as ev
 
 NONE = np.array([1.0, 0.0, 0.0, 1.0])
@@ -117,6 +118,8 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
     kept = {p.name for p in out.glob("*-*")}
     with corpus.open("a") as file:
         file.write(json.dumps({"id": "p", "title": "T", "text": "another passage"}) + "\n")
-    module.sheet_of(path, corpus, config.reader, config.encoder, out)
+    module.sheet_of(path, corpus, config.reader, config.encoder, out, config.model)
+    with pytest.raises(UserError, match=r"'model': .*outcomes\.jsonl: question '.*' has no verdicts on it; .*'big'"):
+        module.sheet_of(path, corpus, config.reader, config.encoder, out, "bigg")
     more = {p.name for p in out.glob("*-*")} - kept
     assert len(kept) == 2 and [name.partition("-")[0] for name in more] == ["bm25"]  # embeddings are those of before

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from support import scripts
+from support.gate_folders import FOLDERS
 from support.recipes import Recipe
 from tiny_kbm import make_folder
 
@@ -136,6 +137,14 @@ def test_a_folder_opens_its_members_wherever_all_of_them_lie(run, tmp_path):
     again = kbtrain.load_gate(tmp_path / "moved" / "stack")
     assert again.score_all(asked) == together
     assert [member.folder for member in again.card.members] == ["../features", "../draft"]
+
+
+def test_a_folder_without_members_is_one_line(tmp_path):
+    FOLDERS["stack"](tmp_path / "stack")
+    path = tmp_path / "stack" / "gate.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "members": []}))
+    with pytest.raises(UserError, match=r"gate\.json: field 'members'"):
+        kbtrain.load_gate(tmp_path / "stack")
 
 
 def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformers import (
 )
 
 from kbtrain.errors import UserError
-from kbtrain.models.weights import open_adapter, open_weights
+from kbtrain.models.weights import open_adapter, open_weights, opening
 
 FIRST = "model.layers.0.mlp.down_proj.weight"
 
@@ -118,6 +119,25 @@ def test_an_adapter_of_another_rank_is_refused(folder: Path, adapter: Path) -> N
     changed(adapter, other_rank, "adapter_model.safetensors")
     with pytest.raises(UserError, match="size mismatch"):
         open_adapter(opened(folder), adapter)
+
+
+def test_an_adapter_that_asks_for_another_package_is_one_line(folder: Path, adapter: Path) -> None:
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "megatron_config": {"a": 1}}))
+    with pytest.raises(UserError, match=r"adapter_config\.json: asks for a package that is not installed \(.*megatron"):
+        open_adapter(opened(folder), adapter)
+
+
+def test_a_template_that_cannot_be_read_is_not_passed_over(folder: Path) -> None:
+    """Without it a model of chats would be asked in plain text."""
+    path = folder / "chat_template.jinja"
+    path.mkdir()
+    with pytest.raises(UserError, match=r"chat_template\.jinja: is a folder, expected a file"), opening(folder, "tiny"):
+        pass
+    path.rmdir()
+    path.symlink_to(path.name)
+    with pytest.raises(UserError, match=r"chat_template\.jinja: "), opening(folder, "tiny"):
+        pass
 
 
 def test_a_pickled_adapter_is_refused(folder: Path, adapter: Path) -> None:

@@ -318,6 +318,17 @@ def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_
         kbtrain.load_gate(NAME)
 
 
+def test_what_fails_when_it_is_tried_names_the_folder_not_its_copy(hub, tmp_path):
+    from torture.world import write_kbm
+
+    gate = tmp_path / "gate"
+    write_kbm(gate)
+    (gate / "chat_template.jinja").write_text("no place for a question")
+    with pytest.raises(UserError) as error:
+        lines(gate, dry_run=True)
+    assert str(gate) in str(error.value) and "kbtrain-push-" not in str(error.value)
+
+
 def test_files_of_another_package_s_kind_go_with_it(hub, tmp_path, monkeypatch):
     def opened(folder, dtype, device):
         slope = float((folder / "slope.txt").read_text())

@@ -121,6 +121,15 @@ def test_problems_carry_the_columns_own_names() -> None:
         question({"ask": "b", "gold": "a"}, text="askk", answers="gold")
 
 
+def test_half_of_a_surrogate_pair_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "a?", "answers": ["b"]}\n{"question": "c?", "answers": "\\ud800"}\n')
+    with pytest.raises(UserError, match=r"mine\.jsonl:2: field 'answers': half of a surrogate pair"):
+        list(load("jsonl", path))
+    path.write_text('{"question": "\\ud83d\\ude00?", "answers": "é"}\n')
+    assert [(one.question.text, one.question.answers) for one in load("jsonl", path)] == [("😀?", ("é",))]
+
+
 def test_a_column_may_hold_the_split(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("question,answer,split\na?,b,validation\nc?,d,train\n")

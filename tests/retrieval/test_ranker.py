@@ -13,6 +13,7 @@ from kbtrain.retrieval.ranker import (
     Ranker,
     TfIdfRank,
     read_ranker_data,
+    read_snippets,
     recall,
     training_pairs,
 )
@@ -81,6 +82,13 @@ def test_tfidf_finds_the_words_of_the_context_and_breaks_ties_by_id():
     assert found[0].passage_id == "train4/1" and found[0].score > 0
     assert [hit.passage_id for hit in found[1:]] == ["train4/0", "train4/2", "train4/3"]
     assert recall([gold(4, 1)], pool, rank)["recall@1"] == 1
+
+
+@pytest.mark.parametrize("found", [[], [Snippet("a", None, "", "?!")]])
+def test_a_file_of_snippets_without_a_word_is_one_line(tmp_path, found):
+    write(tmp_path / "snippets.jsonl", found)
+    with pytest.raises(UserError, match=r"snippets\.jsonl: no snippet with words in it"):
+        read_snippets(tmp_path / "snippets.jsonl")
 
 
 def test_a_gold_snippet_that_is_not_there_is_told(tmp_path):

@@ -27,7 +27,8 @@ import yaml
 from support import scripts
 
 from kbtrain.config import Config, key_rows
-from torture import servers, world
+from kbtrain.serve.config import ServeConfig
+from torture import servers, serving, world
 from torture.damage import ANY, WRONG, damages
 
 HANGS = 400.0  # seconds, far beyond what any command takes on a busy machine
@@ -35,6 +36,9 @@ CATEGORIES = ("files", "stores", "values", "configurations", "servers", "gate fo
 OF_SCRIPTS = CATEGORIES[:4]  # the others have their own lists of what is damaged
 CLIENT = {"OPENAI_API_KEY": servers.KEY, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 NEVER = {name for name in ANY if name not in ("missing", "cut at 0", "is b'{}'")}  # no right content of any file
+NAMING = (  # of an error in a configuration; paths that are drawn, or of the default, name themselves
+    "config.yaml", "command line", "key '", "gate '", "no such file", "/etc", "../..", "runs/"
+)  # fmt: skip
 VALUES = (
     *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", "/etc", "x\ny"),
     *("9" * 400, "\u202e", "true", "a: b: c", "*a", "!!python/object:os.system", "[[[[1]]]]", "/dev/zero"),
@@ -52,10 +56,12 @@ class Tried:
 
 
 def command(script: str, here: Path, argv: Sequence[str] | None = None) -> scripts.Done[str]:
-    """Run the sound command of a script, or another one, in a world."""
+    """Run the sound command of a script or of ``kbtrain``, or another one, in a world."""
     given = [word.replace(world.SERVER, liar().url) for word in argv or world.COMMANDS[script].argv]
     start = [script] if script.endswith(".py") else ["-m", "kbtrain.cli"]
     try:
+        if script == "serve":
+            return serving.served(given, here, CLIENT, liar().recovers, HANGS)
         return scripts.run(*start, *given, cwd=here, timeout=HANGS, env=CLIENT)
     except AssertionError:
         return scripts.Done([script, *given], -1, "", "hangs")
@@ -84,12 +90,28 @@ def prepared(script: str, base: Path, folder: Path, sound: world.Sound | None = 
             done = command(name, made, argv)
             assert done.returncode == 0, f"{step}: {done.stderr}"
         readdressed(made, liar().url, world.SERVER)
+        done = undamaged(made, folder.parent / "tries", script, sound.argv if sound else None)[0]
+        assert done.returncode == 0, f"undamaged, it ends with {done.returncode}: {done.stderr[-300:]}"
         made.rename(here)
     return here
 
 
+def undamaged(
+    sound: Path, folder: Path, script: str, argv: Sequence[str] | None
+) -> tuple[scripts.Done[str], dict[str, str]]:
+    """How the command ends in a copy of its undamaged world, and what it makes there."""
+    again = shutil.copytree(sound, folder / f"{os.getpid()}-{sound.name}")
+    try:
+        readdressed(again, world.SERVER, liar().url)
+        return command(script, again, argv), results(again)
+    finally:
+        shutil.rmtree(again)
+
+
 def config_of(script: str) -> type[Config]:
-    """The configuration of a script."""
+    """The configuration of a script, or of ``kbtrain serve``."""
+    if script == "serve":
+        return ServeConfig
     module = scripts.load(script)
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Config)]
     (found,) = (kind for kind in kinds if kind.__module__ == module.__name__)
@@ -104,9 +126,22 @@ def inputs(script: str, here: Path) -> list[Path]:
     return sorted(file for file in found if not file.name.endswith((".lock", "-wal", "-shm")))
 
 
+def _start(script: str) -> tuple[str, ...]:
+    """The words of a command that stand before its keys: a command of ``kbtrain`` and its folder."""
+    return () if script.endswith(".py") else world.COMMANDS[script].argv[:2]
+
+
+def possible(script: str, category: str, here: Path) -> str:
+    """The category, or another one where the command reads no such file or has no keys."""
+    if category in ("values", "configurations"):
+        return category if script.endswith(".py") or script == "serve" else "files"
+    there = {"stores" if file.suffix == ".db" else "files" for file in inputs(script, here)}
+    return category if category in there else min(there, default="values")
+
+
 def settings(script: str) -> dict[str, Any]:
     """The sound command as a configuration's keys; without ``--config``."""
-    argv = world.COMMANDS[script].argv
+    argv = world.COMMANDS[script].argv[len(_start(script)) :]
     pairs = dict(zip(argv[::2], argv[1::2], strict=True))
     return {key.removeprefix("--").replace("-", "_"): yaml.safe_load(value) for key, value in pairs.items()
             if key != "--config"}  # fmt: skip
@@ -148,16 +183,17 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
         sound = prepared(script, base, folder / "worlds")
     except AssertionError as error:
         return Tried(category, script, "nothing is damaged", str(error)[:500])
+    category = possible(script, category, sound)
     here = folder / "tries" / f"{os.getpid()}-{rng.random()}"
     shutil.copytree(sound, here)
     readdressed(here, world.SERVER, liar().url)
-    argv, exact, names = list(world.COMMANDS[script].argv), False, []
+    argv, exact = list(world.COMMANDS[script].argv), False
+    names: Sequence[str] = ()
     try:
         if category in ("files", "stores"):
-            wanted = [file for file in inputs(script, here) if (file.suffix == ".db") == (category == "stores")]
-            if not wanted:
-                return Tried(category, script, "nothing to damage", None)
-            file = rng.choice(wanted)
+            file = rng.choice(
+                [file for file in inputs(script, here) if (file.suffix == ".db") == (category == "stores")]
+            )
             name, damage = rng.choice(damages(file, rng))
             damage(file)
             what, exact, names = f"{file.relative_to(here)}: {name}", name in NEVER, [file.name, file.parent.name]
@@ -170,9 +206,9 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
             name, content = of_configuration(script, rng)
             (here / "config.yaml").write_bytes(content)
             argv, what, names = (
-                ["--config", "config.yaml"],
+                [*_start(script), "--config", "config.yaml"],
                 f"configuration: {name}",
-                ["config.yaml", "command line", "no such file", "/etc", "../.."],  # a path that is drawn names itself
+                NAMING,
             )
         done = command(script, here, argv)
         problem = judged(done, names if category != "values" else [])
@@ -235,16 +271,10 @@ def _silent(
     own = f"-{liar().server_port}" if argv else ""  # results may hold the server's address
     kept = folder / "sound" / f"{sound.name}{own}.json"
     if not kept.exists():
-        runs = []
-        for _ in range(2):
-            again = shutil.copytree(sound, folder / "tries" / f"{os.getpid()}-{sound.name}")
-            readdressed(again, world.SERVER, liar().url)
-            done = command(script, again, argv)
-            assert done.returncode == 0, done.stderr
-            runs.append(results(again))
-            shutil.rmtree(again)
+        (first, one), (second, other) = (undamaged(sound, folder / "tries", script, argv) for _ in range(2))
+        assert first.returncode == second.returncode == 0, first.stderr + second.stderr
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps({name: text for name, text in runs[0].items() if runs[1].get(name) == text}))
+        kept.write_text(json.dumps({name: text for name, text in one.items() if other.get(name) == text}))
     expected = json.loads(kept.read_text())
     found = results(here)
     differs = [name for name, text in expected.items() if name != damaged and found.get(name) != text]
@@ -257,7 +287,8 @@ def results(here: Path) -> dict[str, str]:
 
     kinds = (".jsonl", ".json", ".html", ".md", ".safetensors", ".npz")
     files = (path for path in here.rglob("*") if path.suffix in kinds and path.is_file())
-    return {str(path.relative_to(here)): file_sha256(path) for path in files if not path.name.endswith(".meta.json")}
+    about = (".meta.json", "environment.json")  # when and on what it was made
+    return {str(path.relative_to(here)): file_sha256(path) for path in files if not path.name.endswith(about)}
 
 
 def table(tried: Sequence[Tried]) -> str:
@@ -289,11 +320,11 @@ def drawn(seed: str, names: Sequence[str], categories: Sequence[str]) -> Iterato
 def main(argv: Sequence[str]) -> int:
     """Run the whole campaign: ``[SECONDS [SEED [SCRIPT ...]]]``."""
     import tempfile
-    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
     from multiprocessing import get_context
 
     seconds, seed, only = float((*argv, "1800")[0]), (*argv[1:], str(time.time_ns()))[0], argv[2:]
-    names = only or [*world.all_scripts(), *(name for name in world.SERVED if name not in world.COMMANDS)]
+    names = only or [*world.COMMANDS, *(name for name in world.SERVED if name not in world.COMMANDS)]
     said(f"seed {seed}")
     tried: list[Tried] = []
     with tempfile.TemporaryDirectory(prefix="torture-") as place, ProcessPoolExecutor(
@@ -304,26 +335,36 @@ def main(argv: Sequence[str]) -> int:
         (folder / "tries").mkdir()
         (folder / "worlds").mkdir()
         until = time.monotonic() + seconds
-        pending, work = set(), drawn(seed, names, OF_SCRIPTS)
-        if not only:
-            pending |= {pool.submit(_folders, kind, folder / "gates", seed) for kind in _kinds()}
+        pending: set[Future[list[Tried]]] = set()
+        work, kinds = drawn(seed, names, OF_SCRIPTS), [] if only else _kinds()
+        of_kind: Future[list[Tried]] | None = None
         while pending or time.monotonic() < until:
+            if kinds and (of_kind is None or of_kind.done()):  # one worker, so that scripts are not left for the end
+                of_kind = pool.submit(_folders, kinds.pop(), folder / "gates", seed)
+                pending.add(of_kind)
             while len(pending) < 6 and time.monotonic() < until:
-                pending.add(pool.submit(attempt, *next(work), base, folder))
+                pending.add(pool.submit(_attempt, *next(work), base, folder))
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                made = future.result()
-                for one in made if isinstance(made, list) else [made]:
-                    tried.append(one)
-                    if one.problem is not None:
-                        said(f"broke: {one.script} {one.what} -> {one.problem}")
+            for one in [one for future in done for one in future.result()]:
+                tried.append(one)
+                if one.problem is not None:
+                    said(f"broke: {one.script} {one.what} -> {one.problem}")
     said(table(tried))
+    if left := sorted(set(names) - {one.script for one in tried}):
+        said(f"not tried, for want of time: {', '.join(left)}")
     return 1 if any(one.problem is not None for one in tried) else 0
 
 
 def said(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def _attempt(script: str, category: str, number: str, base: Path, folder: Path) -> list[Tried]:
+    try:
+        return [attempt(script, category, number, base, folder)]
+    except Exception as error:  # noqa: BLE001 - a fault of the campaign itself is no reason to end it
+        return [Tried(category, script, f"the campaign itself, try {number}", repr(error)[:300])]
 
 
 def _kinds() -> list[str]:

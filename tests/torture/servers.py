@@ -34,7 +34,9 @@ def right(path: str, body: dict[str, Any]) -> dict[str, Any]:
         rows = [{"index": i, "embedding": [*vector(text)[:8], 1.0]} for i, text in enumerate(body["input"])]
         return {"object": "list", "data": rows, "model": body["model"]}
     chat = "chat" in path
-    made = completion(body, 100, True, chat, lambda request, place: f"1 Yes {request.get('seed', 0) + place}")
+    made = completion(
+        {"temperature": 1.0, **body}, 100, True, chat, lambda request, place: f"1 Yes {request.get('seed', 0) + place}"
+    )
     wanted = body.get("top_logprobs") if chat else body.get("logprobs")
     if type(wanted) is int and wanted > 1:
         top = {"Yes": -0.25, "No": -2.0}
@@ -259,6 +261,12 @@ class Liar(LocalServer):
         self.over.set()
         self.over = threading.Event()
         self.lie, self.to, self.asked = lie, to, {"GET": 0, "POST": 0}
+
+    def recovers(self) -> bool:
+        """Tell the truth from now on; True if it did not."""
+        lied = self.lie is not None
+        self.lies(None)
+        return lied
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that has gone away

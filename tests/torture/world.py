@@ -40,6 +40,12 @@ SEAKR = (
 TURNS = ("--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out", *TINY, "--epochs", "1")
 
 
+SERVE = (
+    *("serve", "kbm", "--key", "mastery", "--threshold", ".5", "--search", "qa/passages.jsonl", *TINY),
+    *("--upstream", SERVER, "--upstream-timeout-s", "3", "--port", "0", "--log", "decisions.log"),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Sound:
     """A command that ends well in the world. ``after``: scripts whose commands come first; ``adds``: made by hand."""
@@ -221,12 +227,17 @@ COMMANDS: dict[str, Sound] = {
     ),
     "eval/pipelines.py": _sound("--run", "talked"),
     "eval/run_seakr.py": _sound(*SEAKR, after=("recipes/make_seakr.py",)),
-    "eval/score.py": _sound("--run", "qa2", "--only", "[prompt]", "--model", "model", *TINY),
+    "eval/score.py": _sound("--run", "qa", "--only", "[prompt, draft]", "--model", "model", *TINY, after=("draft",)),
     "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
     "eval/seeds.py": _sound("--runs", "[qa, qa3]", "--out", "seeds.json", after=("eval/end_to_end.py", "second")),
     "eval/tables.py": _sound("--layout", "table1", "--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "out"),
     "eval/transfer.py": _sound("--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "moved"),
     "eval/write_report.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
+    # commands of kbtrain that read what others have made
+    "compare": _sound("compare", "qa", "qa3", after=("eval/end_to_end.py", "second")),
+    "decide": _sound("decide", "kbm", "--file", "own.jsonl", "--key", "mastery", "--threshold", ".5"),
+    "push": _sound("push", "kbm", "someone/gate", "--dry-run"),
+    "serve": _sound(*SERVE),
 }
 
 DRAWN = ("--run", "qa2", "--samples", "{train: 2, dev: 1, test: 0}")
@@ -260,6 +271,7 @@ SERVED: dict[str, tuple[Sound, ...]] = {
     ),
     "recipes/make_untrained.py": (_sound(*SERVER_GATE, "--output", "out"),),
     "check-server": (_sound("check-server", SERVER, "--timeout", "3"),),
+    "serve": (_sound(*SERVE),),
 }  # fmt: skip
 
 

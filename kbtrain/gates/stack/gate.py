@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
@@ -42,7 +42,7 @@ class StackCard(KeyedCard):
     PREFIX: ClassVar[str] = "stack"
     ABSENT = frozenset({"base_model"})
     kind: Literal["stack"] = "stack"
-    members: tuple[Member, ...]
+    members: tuple[Member, ...] = Field(min_length=1)
     labels: Labels
     models: dict[Target, Linear]
 

@@ -271,4 +271,4 @@ def _complete(line: str, data: Any, file: DataFile, number: int, columns: Column
     }  # fmt: skip
     if row.get("options"):
         defaults |= {"form": "choice", "grading": "option"}
-    return json.dumps({**defaults, **row}, ensure_ascii=False)
+    return json.dumps({**defaults, **row})  # escaped, so that half of a surrogate pair is found as one
