@@ -23,12 +23,15 @@ from kbtrain.files import errors_of
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.near import NearPair
+from kbtrain.questions.near import MOST, NearPair
 from kbtrain.records import Gold, Passage, Question, Split
 
 
 def _shares(value: object) -> object:
-    return value.split(",") if isinstance(value, str) else value
+    shares = value.split(",") if isinstance(value, str) else value
+    if not isinstance(shares, list | tuple) or len(shares) != 3:
+        raise ValueError(f"give three shares, of train, dev and test, as .5,.25,.25; found {value}")
+    return shares
 
 
 def _add_up(shares: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -222,8 +225,9 @@ def write_questions(
     return n, passages.n
 
 
-def warnings(splits: Counter[str], near: Sequence[NearPair] | None) -> list[str]:
-    """Lines on faults that will hurt later: splits without questions, questions in two splits."""
+def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True) -> list[str]:
+    """Lines on faults that will hurt later: splits without questions, questions in two splits (None: not compared
+    though ``looked`` for)."""
     needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
              "test": "nothing is tested without them"}  # fmt: skip
     found = [
@@ -231,6 +235,11 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None) -> list[str]
         for split, why in needs.items()
         if not splits[split]
     ]
+    if near is None and looked:
+        found.append(
+            f"questions of different splits were not compared: {splits.total():,} are more than {MOST:,}; "
+            "keep wordings of one question together by --group-by"
+        )
     if near:
         one = near[0]
         found.append(

@@ -63,11 +63,14 @@ def near_duplicates(questions: Sequence[Question], alike: float = ALIKE) -> list
 
 
 def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPair] | None:
-    """Near duplicates in a file of collected questions, ``splits`` counted; None where they were not looked for.
+    """Near duplicates in a file of collected questions, ``splits`` counted; None where they were not looked for,
+    since the rule says so or there are too many questions.
 
     Raises :class:`UserError` if there are some and the rule is to refuse; the file is deleted then.
     """
-    if rule == "ignore" or splits.total() > MOST or len(+splits) < 2:
+    if len(+splits) < 2:
+        return []
+    if rule == "ignore" or splits.total() > MOST:
         return None
     found = near_duplicates(list(jsonl.read(Question, path)))
     if found and rule == "refuse":

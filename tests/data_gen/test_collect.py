@@ -8,12 +8,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from native_files import NATIVE
 from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.questions import DATA_SETS
+from kbtrain.questions.collect import warnings
 from kbtrain.questions.data_sets.atlas import atlas_file
 from kbtrain.records import Evidence, Passage, Question
 
@@ -254,7 +256,11 @@ def test_an_unknown_field_is_one_line_with_the_map_that_reads_it(tmp_path: Path)
     done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", path)
     assert done.returncode == 2 and '--columns "{text: prompt, answers: gold}"' in done.stderr, done.stderr
     for options, said in (
-        (("--shares", ".5,.25"), "shares"),
+        (
+            ("--shares", ".5,.25"),
+            "give three shares, of train, dev and test, as .5,.25,.25; found .5,.25",
+        ),
+        (("--columns", "{prompt: text}"), "key 'columns': no field 'prompt' of a question; "),
         (("--shares", ".5,.25,.5"), "must add up to 1"),
         (("--shares", ".5,.25,.25", "--dev-share", ".1"), "shares make all three splits"),
         (("--group-by", "topic"), "give shares, too"),
@@ -291,3 +297,11 @@ def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) ->
     assert not (tmp_path / "no" / "questions.jsonl").exists()
     done = collect("--run", tmp_path / "ignored", *options, "--near-duplicates", "ignore")
     assert done.returncode == 0 and "nearly" not in done.stdout, done.stderr
+
+
+def test_more_questions_than_are_compared_are_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbtrain.questions.collect.MOST", 5)
+    splits = Counter(train=4, dev=4, test=4)
+    (said,) = warnings(splits, None)
+    assert said.startswith("questions of different splits were not compared: 12 are more than 5")
+    assert warnings(splits, None, looked=False) == [] == warnings(splits, [])

@@ -130,6 +130,17 @@ def test_half_of_a_surrogate_pair_names_its_line(tmp_path: Path) -> None:
     assert [(one.question.text, one.question.answers) for one in load("jsonl", path)] == [("😀?", ("é",))]
 
 
+def test_a_map_that_lacks_text_or_answers_is_answered_by_one_that_reads_the_row() -> None:
+    for row, given, says in (
+        ({"ask": "b", "gold": "a"}, {"text": "ask"}, "'answer': missing; there is ask, gold; map yours: --columns "),
+        ({"prompt": "b", "answer": "a"}, {"answers": "answer"}, "'question': missing; there is prompt, answer; map"),
+    ):
+        with pytest.raises(UserError, match=rf"x\.csv:7: field {says}") as raised:
+            question(row, **given)
+        text, answers = row
+        assert str(raised.value).endswith(f'--columns "{{text: {text}, answers: {answers}}}"')
+
+
 def test_a_column_may_hold_the_split(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("question,answer,split\na?,b,validation\nc?,d,train\n")

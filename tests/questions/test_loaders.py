@@ -39,6 +39,11 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
         ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
         ('{"question": "a?", "answers": "b", "id": "q"}\n' * 2, "mine.jsonl:2: field 'id': duplicate 'q'"),
         ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),
+        (
+            '{"question": "a?", "answer": "b", "topic": 1}',
+            "mine.jsonl:1: field 'topic': no field of a question; name those that count, and the others are left out: "
+            '--columns "{text: question, answers: answer}"',
+        ),
         ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is no option's letter"),
         ('{"question": "a?", "answers": 3}', "mine.jsonl:1: field 'answers'"),
         ("[1]", "mine.jsonl:1: expected a JSON object, found list"),

@@ -7,10 +7,13 @@ under "answer"). ``{"question": "...", "answers": ["..."]}`` a line is enough fo
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at, did_you_mean
@@ -32,7 +35,19 @@ _USUAL = {  # what others call the two
 }
 AnswerAs = Literal["letter", "number", "index", "text"]
 Language = Literal["en", "zh"]
-ColumnMap = dict[str, str | list[str]]  # our field -> their column, or columns
+
+
+def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str]]:
+    unknown = next((name for name in columns if name not in FIELDS), None)
+    if unknown is not None:
+        raise ValueError(
+            f"no field '{unknown}' of a question; {did_you_mean(unknown, FIELDS)}; ours stands first: {{text: prompt}}"
+        )
+    return columns
+
+
+# Our field -> their column, or columns.
+ColumnMap = Annotated[dict[str, str | list[str]], AfterValidator(_our_fields)]
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ class Columns:
 def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
     """A question from a row; ``name``, ``dataset`` and ``split`` hold unless a column has them."""
     row = _renamed(native, columns)
+    _check_needed(row, native)
     options = cell_texts(row, "options") if _filled(row, "options") else ()
     form: Form = "choice" if options else "open"
     dataset = row.text_or_empty("dataset") or dataset
@@ -77,6 +93,24 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
     return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages), group)
+
+
+def _check_needed(row: SourceRecord, native: SourceRecord) -> None:
+    """Raise :class:`UserError` for a question without text or answers, with the map that would read this row."""
+    missing = [name for name in ("text", "answers") if name not in row.data]
+    if missing:
+        there = ", ".join(list(native.data)[:20])
+        raise row.error(missing[0], f'missing; there is {there}; map yours: --columns "{_map(native.data)}"')
+
+
+def _map(data: Mapping[str, Any]) -> str:
+    """The map of columns that reads a question from these, as far as their names tell."""
+    found = {}
+    for name, usual in _USUAL.items():
+        own = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
+        guessed = next((str(key) for key in data if str(key).lower() in usual), f"THEIR_{name.upper()}")
+        found[name] = own or guessed
+    return "{" + ", ".join(f"{own}: {theirs}" for own, theirs in found.items()) + "}"
 
 
 def _group(row: SourceRecord, column: str) -> str:
@@ -246,16 +280,11 @@ def _refuse_unknown(data: Any, file: DataFile, number: int) -> None:
     unknown = [str(key) for key in data if _RECORD_NAMES.get(str(key), str(key)) not in ours]
     if not unknown:
         return
-    missing = [name for name in ("text", "answers") if not {name, _OTHER_NAMES[name]} & set(data)]
-    guessed = {
-        own: next((str(key) for key in data if str(key).lower() in _USUAL[own]), f"THEIR_{own.upper()}")
-        for own in missing
-    }
-    maps = ", ".join(f"{own}: {theirs}" for own, theirs in guessed.items())
-    told = f"{{{maps or 'text: question'}}}"
+    near = difflib.get_close_matches(unknown[0], ours, n=1, cutoff=0.8)
+    meant = f" (or did you mean '{near[0]}'?)" if near else ""
     raise UserError(
-        f"{at(file.name, number, unknown[0])}: unknown field; {did_you_mean(unknown[0], ours)}; map "
-        f'those of yours that count, the others are left out: --columns "{told}"'
+        f"{at(file.name, number, unknown[0])}: no field of a question{meant}; name those that count, and the others "
+        f'are left out: --columns "{_map(data)}"'
     )
 
 
