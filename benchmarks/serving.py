@@ -10,7 +10,7 @@ second, in batches and one by one. With --requests the memory after each tenth o
 Examples:
   python benchmarks/serving.py                              all but the peers, about four minutes
   python benchmarks/serving.py --tokens 1 --requests 100000
-  python benchmarks/serving.py --gate runs/demo/kbm --clients 200 --seconds 180
+  python benchmarks/serving.py --clients 200 --seconds 5 --hold 180
   python benchmarks/serving.py --litellm-python peers/bin/python --routellm-python peers/bin/python
 """
 
@@ -61,6 +61,7 @@ class ServingBenchmarkConfig(Config):
     rate: float = Field(50, gt=0, description="requests a second where latency is measured")
     clients: int = Field(200, ge=1, description="clients at once where throughput is measured")
     seconds: float = Field(20, gt=0, description="length of each measurement")
+    hold: float | None = Field(None, gt=0, description="seconds that all clients ask a server at once; null: seconds")
     tokens: int = Field(50, ge=1, description="tokens of an answer")
     pause: float = Field(0.0, ge=0, description="seconds between the stub's tokens")
     requests: int = Field(0, ge=0, description="requests over which the server's memory is watched; 0: none")
@@ -78,7 +79,7 @@ def main(config: ServingBenchmarkConfig) -> None:
         stub = free_port()
         rows = []
         with running([sys.executable, str(PEERS / "serving_stub.py"), stub, config.tokens, config.pause], stub):
-            rows.append(row("stub alone", *measured(config, stub, stub, {}, "stub", None)))
+            rows.append(row("stub alone", *measured(config, stub, stub, {}, "stub")))
             with kbtrain(gate, stub) as (port, process):
                 never = {"x-kbtrain-retrieve": "never"}
                 rows.append(row("kbtrain, gate off", *measured(config, stub, port, never, "stub", process)))
@@ -135,7 +136,7 @@ def probe(folder: Path) -> Path:
 
 def measured(
     config: ServingBenchmarkConfig, stub: int, port: int, headers: dict[str, str], model: str,
-    process: psutil.Process | None,
+    process: psutil.Process | None = None,
 ) -> tuple[Load, Load, Load, float, float]:  # fmt: skip
     """Straight to the stub and through the server in pairs; then with all clients at once; the server's processor time
     for a request at that rate, in ms; its memory afterwards, in MB."""
@@ -145,7 +146,8 @@ def measured(
     both = [Clients(port, path, headers, model), Clients(stub, path, {}, "stub")]
     even, straight = asyncio.run(in_turn(both, QUESTIONS, config.rate, config.seconds))
     spent = 1000 * (processor(process) - before) / max(1, len(even.whole))
-    full = asyncio.run(at_once(Clients(port, path, headers, model), QUESTIONS, config.clients, config.seconds))
+    length = config.hold if config.hold and process else config.seconds  # the stub alone is not what is tried
+    full = asyncio.run(at_once(Clients(port, path, headers, model), QUESTIONS, config.clients, length))
     return straight, even, full, spent, memory(process)
 
 

@@ -92,3 +92,13 @@ def test_no_request_of_the_document_s_kind_or_against_it_is_a_fault(server, sche
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own dependencies
         check()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_stream_of_any_events_is_as_the_document_says(server, schema, path):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "stream": True}
+    case = schema[path]["POST"].Case(body=body, headers={"authorization": f"Bearer {KEY}"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own dependencies
+        reply = case.call_and_validate(base_url=server.url)
+    assert reply.status_code == 200 and reply.content.startswith(b"data: ")
