@@ -40,10 +40,11 @@ def example_hash(example: Example) -> str:
 def entity_hashes(example: Example) -> frozenset[str]:
     """16 hexadecimal digits for each entity that a question asks about; of a turn: one for its dialogue.
 
-    A dialogue is known by its id and its first utterance: data sets number their dialogues alike.
+    Spellings that count as the same entity are equal (:func:`normalise`), as of questions. A dialogue is known
+    by its id and its first utterance: data sets number their dialogues alike.
     """
     if isinstance(example, GateExample):
-        names = example.entities
+        names = tuple(map(normalise, example.entities))
     else:
         names = ("\n".join([example.dialogue_id, *(said.text for said in example.context[:1])]),)
     return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)

@@ -9,6 +9,7 @@ from tiny_kbm import make_tokenizer
 
 from kbtrain.answers.grading import normalise
 from kbtrain.prompts import seakr
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.seakr import (
     ANSWER,
     chain,
@@ -37,6 +38,17 @@ def test_a_prompt_to_the_letter():
         'Documents:\n[1] Oslo {x}: A city.\n[2] Rome: Another.\n\nQuestion: What is "{it}"?\n'
     )
     assert reasoning(("A.", "B.")) == "A.\nB.\n" and reasoning((), answer=True) == "So the answer is:"
+
+
+def test_titles_are_shown_by_the_rule_of_sampling():
+    """Before, every document had its title, also one whose text begins with it."""
+    hits = [Hit("p", "Oslo", "OSLO is a city.", 1.0), Hit("r", "Rome", "A city.", 1.0), Hit("s", "", "A town.", 1.0)]
+    for rule in ("missing", "always", "never"):
+        shown = evidence_text(hits, rule).split("\n")
+        assert step_prompt("Where?", hits, shown=0, titles=rule).endswith(
+            f"Documents:\n[1] {shown[0]}\n[2] {shown[1]}\n[3] {shown[2]}\n\nQuestion: Where?\n"
+        )
+    assert "[1] OSLO is a city.\n[2] Rome: A city.\n[3] A town." in step_prompt("Where?", hits)
 
 
 def test_there_are_ten_demonstrations_of_both_kinds_that_end_in_their_answer():
@@ -124,7 +136,7 @@ def test_the_fingerprint_changes_with_the_form_of_documents_and_of_the_answer(mo
     tokenizer, whole = make_tokenizer(), seakr._question
     found = {seakr_fingerprint(tokenizer, 2)}
     with monkeypatch.context() as changed:
-        changed.setattr(seakr, "_question", lambda asked, documents: whole(asked, documents).replace("[1]", "(1)"))
+        changed.setattr(seakr, "_question", lambda *parts: whole(*parts).replace("[1]", "(1)"))
         found.add(seakr_fingerprint(tokenizer, 2))
     monkeypatch.setattr(seakr, "ANSWER", "The answer:")
     found.add(seakr_fingerprint(tokenizer, 0))

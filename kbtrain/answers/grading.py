@@ -115,8 +115,8 @@ _NOT = r"(?<!not )(?<!n't )(?<!never )(?<!wrong )(?<!incorrect )"
 _HAN_NOT = r"(?<![不别非未勿误])(?<!不正确)(?<!错误的)"
 _HAN_LINK = r"(?:应该|应当|应|可能|就|只能|正确|的)*(?:是|为|选择|选|填)*[\s:(,.]*(?:选项|选|[\s:(])*"
 _FIRST = re.compile(
-    rf"^[\W_]*(?:([A-J])(?=\s*[.](?!\w\.)|\s*[):,;=]|\s*[-\u2013\u2014]+\s|\s*$|\s*\n|\s+(?i:{_BECAUSE}))"
-    r"|([a-j])(?=\s*[):]|\.(?!\w)|\s*$)"
+    rf"^[\W_]*(?:([A-J])(?=\s*[.](?!\w\.)|\s*[):,;=!]|\s*[-\u2013\u2014]+\s|\s*$|\s*\n|\s+(?i:{_BECAUSE}))"
+    r"|([a-j])(?=\s*[):!]|\.(?!\w)|\s*$)"
     r"|([A-Ja-j])(?=\s*(?:选项|项|因为|由于)))" + _WRONG
 )
 _CLAIMS = tuple(
@@ -126,7 +126,7 @@ _CLAIMS = tuple(
         rf"{_NOT}\b(?i:correct|right|best)\s+(?i:option|choice|letter|one)\b{_LINK}{_LETTER}",
         r"(?<![\w'])\(?([A-Ja-j])[.)]?\)?\s+(?i:is|was|must be|should be)\s+(?i:the\s+|most likely\s+|only\s+|best\s+)*"
         r"(?i:correct|right|true|answer)\b",
-        rf"{_HAN_NOT}(?:答案|正确的?(?:选项|是)){_HAN_LINK}{_HAN_LETTER}",
+        rf"{_HAN_NOT}(?:答案|(?<![\u4e00-\u9fff])(?:回答|答)(?=\s*[:是])|正确的?(?:选项|是)){_HAN_LINK}{_HAN_LETTER}",
         r"(?<![A-Za-z0-9])([A-Ja-j])\)?\s*(?:选项|项)?(?:是|为|才是)?最?(?:正确|对的|对(?=\W|$)|答案)",
     )
 )
@@ -139,9 +139,10 @@ _MENTIONS = tuple(
         rf"{_HAN_NOT}(?<!还)(?:选项|选择|选|应为|应该是|是){_HAN_LINK}{_HAN_LETTER}",
     )
 )
+_HEDGE = "perhaps|maybe|possibly|probably|potentially|alternatively|else|likely|could be|might be|may be|even"
 _SECOND = re.compile(
-    r"^\s*[.)]?\)?\s*(?:[,;/&+|]|(?i:and/or|or|and)\b|或者?|和|与|及|以及|还是)[\s(]*"
-    r"(?i:(?:or|and|maybe|also|possibly|option|answer)\b[\s(]*|选项|或)*"
+    r"^\s*[.)]?\)?\s*(?:[,;/&+|]|(?i:and/or|or|and|" + _HEDGE + r")\b|或者?|和|与|及|以及|还是)[\s(]*"
+    r"(?i:(?:or|and|also|option|answer|" + _HEDGE + r")\b[\s(,]*|选项|(?:或|也许|可能|也可能|或许|大概)是?)*"
     rf"(?:{_UPPER}|([a-j])(?=\s*[).,;:]|\s*$))"
 )
 _ONLY_LETTERS = re.compile(r"[\W_]*(?:[A-J](?:[\W_]+|$)){2,}", re.DOTALL)
@@ -154,7 +155,8 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     A letter counts alone ("B", "(b)", "**B**"), in front ("B. Paris"), where the answer says that it is the answer
     ("The correct answer is: B", "B is correct", "答案是B"), and, without one of these, where it is spoken of
     ("option B", "选B"). Without any letter, the full text of one option counts if no other option's text stands
-    there and nothing is asked back. "A or B" and "A, B" name two.
+    there and nothing is asked back. "A or B", "A, B" and "A, perhaps B" name two; a list of options below an answer of
+    its own line says nothing more.
     """
     letters = [chr(65 + i) for i in range(len(options))]
     text = _undressed(answer)
@@ -165,6 +167,11 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
         return whole[0]
     if _ONLY_LETTERS.fullmatch(text) and len(set(text) & set(letters)) > 1:
         return None
+    head, _, rest = text.partition("\n")
+    if len(_listed(rest, letters, options)) > 1 and not _listed(head, letters, options):
+        above = option_letter(head, options)  # "B", and the options told again below
+        if above and not _named(_CLAIMS, rest, letters):
+            return above
     first = _named((_FIRST,), text, letters)
     said = _named(_CLAIMS, text, letters)
     claims = first | said
@@ -273,14 +280,21 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
 
 def group_key(question: Question, answer: str) -> str:
     """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
-    if question.grading == "option":
-        return option_letter(answer, question.options) or normalise(answer)
-    return normalise(answer)
+    if is_empty(answer):
+        return ""
+    letter = option_letter(answer, question.options) if question.grading == "option" else None
+    return letter or normalise(answer)
 
 
 def is_empty(answer: str) -> bool:
-    """An answer that says nothing; counted in the labels, never dropped."""
-    return not answer.strip()
+    """An answer that says nothing, as "" and "..." do; counted in the labels, never dropped.
+
+    A sign may be an answer ("+", "*", "!!!"); dots, commas, dashes, quotes and brackets alone are none.
+    """
+    return not any(c in _SPEAKING or unicodedata.category(c)[0] in "LNMS" for c in answer)
+
+
+_SPEAKING = "!*#%&@/\\"
 
 
 _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wrong, never partly right

@@ -5,45 +5,180 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.grading import CJK, is_empty
 
-_WHOLE = {"unknown", "unclear", "none", "n a", "na", "nil", "null"}  # alone; within a text they may be a name's
-
-_STATED = "mentioned|specified|stated|given|provided|available|known|clear|listed|included|found|certain|sure"
-_TOLD = "mention|specify|state|say|provide|include|contain|give|tell|indicate"
-_ENGLISH = re.compile(
-    rf"^not (?:yet |explicitly )?(?:{_STATED})\b"
-    r"|\b(?:is|are|was|were|am|be|been|has|have)(?: not| n t| currently not| still not)(?: yet| explicitly| been)* "
-    rf"(?:{_STATED})\b(?! (?:as|for)\b)"  # "not known as Rome" tells what it is not
-    rf"|\b(?:isn|aren|wasn|weren|hasn|haven) t (?:yet |explicitly |been )*(?:{_STATED})\b"
-    r"|\b(?:is|are|was|were|remains?|being)(?: still| currently| yet)? (?:unknown|unclear|unanswerable|uncertain)$"
-    r"|\b(?:is|are|was|were|remains?)(?: still| currently)? (?:unknown|unclear)"
-    r" (?:in|from|to|at|based|according|because|since|as|who|whose|what|when|where|which|why|how|whether|if)\b"
-    rf"|\b(?:do|does|did|don|doesn|didn)(?: not| t) (?:explicitly |know$|(?:{_TOLD})\b)"
-    r"|\b(?:do|don|does|doesn)(?: not| t) (?:actually )?know\b|\bnot know\b"
-    r"|\b(?:can|could)\s?(?:not| t|n t) be (?:determined|answered|found|known|inferred)\b"
-    r"|\b(?:can|could)\s?(?:not| t) (?:determine|answer|find|tell)\b"
-    r"|\b(?:no|not enough|insufficient) (?:answer|information|mention|evidence)\b|^unanswerable\b"
-    r"|\b(?:none|neither) of (?:these |those )?(?:given |provided )?(?:documents|passages|texts|sources|articles)\b"
+_WHOLE = {  # as a whole answer; within a text they may be a name's
+    "unknown", "unclear", "none", "n a", "na", "nil", "null", "nothing known", "undetermined", "unspecified",
+    "undisclosed", "unavailable", "missing information", "uncertain", "unanswerable", "unsure", "not applicable",
+    "no idea", "no clue", "no answer", "not found", "no one knows", "who knows", "no result", "no results", "not sure",
+    "unknown author", "unknown artist", "unknown person", "unknown date", "unknown name", "unknown location",
+    "未知", "不详", "不明", "不知", "暂无", "无可奉告", "无答案", "无信息", "未找到", "找不到",
+}  # fmt: skip
+_SOURCE = (
+    r"(?:(?:the|these|those|this|that|any|my|your|our|given|provided|above|available|supplied|retrieved|background|"
+    r"reference|its|either|both|all) )*"
+    r"(?:documents?|passages?|texts?|contexts?|articles?|sources?|references?|excerpts?|paragraphs?|snippets?|"
+    r"information|question|materials?|data|knowledge|records?)"
 )
+_NOT = r"(?: not|n't)"
+_CAN = r"(?:can|could|may|might)(?: ?not|n?'t)"
+_BE = r"(?:is|are|was|were|am|been|has|have|had|being|remains?)"
+_SOFTLY = r"(?: yet| explicitly| currently| still| been| be| directly| specifically| clearly| actually| really| quite)*"
+_TOLD = "mentioned|specified|stated|clear|certain|sure|indicated|disclosed|aware"
+_GIVEN = "given|provided|available|listed|included|found|recorded|documented|present"
+_THING = (
+    "answers?|information|mentions?|evidence|details?|data|records?|names?|dates?|results?|idea|clue|"
+    "specific answer|knowledge|indication"
+)
+_ADJECTIVE = (
+    r"(?:(?:relevant|specific|further|enough|sufficient|direct|clear|such|available|known|definite|definitive|reliable"
+    r"|key|additional|other|complete|exact|precise|explicit|absolute) )*"
+)
+_NOBODY = r"(?:no one|no-one|nobody|none of us|no man|no person)"
+_KNOWER = r"(?:me|us|anyone|science|scientists|history|historians|the author|researchers)"
+_FORMS = (
+    # it is not mentioned; "not known as Rome" tells what it is not, "not known to swim" what it cannot do
+    rf"\b(?:{_BE}{_NOT}|isn't|ain't){_SOFTLY} (?:{_TOLD})\b(?: (?:in|by|from) {_SOURCE})?",
+    rf"\b{_BE}{_NOT}{_SOFTLY} known\b(?! (?:as|for|to)\b)(?: (?:in|by|from) {_SOURCE})?",
+    rf"\bnot{_SOFTLY} known to {_KNOWER}\b",
+    # "not found in Europe" is an answer, "not found in the text" is none
+    rf"\b{_BE}{_NOT}{_SOFTLY} (?:{_GIVEN})(?:$| (?:here|anywhere)\b| (?:in|by|from|with|within|for) {_SOURCE}\b)",
+    rf"^(?:(?:the|any|a) )?{_ADJECTIVE}(?:{_THING}) not{_SOFTLY} (?:{_TOLD}|known|{_GIVEN})\b",
+    rf"^not{_SOFTLY} (?:{_TOLD}|known|{_GIVEN})(?:$| (?:in|by|from|with|within|for) {_SOURCE}\b)",
+    rf"\b{_BE}{_SOFTLY} (?:unknown|unclear|unanswerable|uncertain|unspecified|undisclosed|undetermined|unsure|unaware)"
+    rf"(?:$| (?:at (?:this|the present) (?:time|point|moment)|at present|as of (?:now|yet)|today|so far|now)$"
+    rf"| (?:in|from|by|based on|according to) {_SOURCE}\b| to {_KNOWER}\b"
+    r"| (?:because|since|as the|who|whose|what|when|where|which|why|how|whether|if|about|of)\b)",
+    rf"\b(?:the|its|his|her|their|an?) (?:answer|name|date|author|location|identity|cause) {_BE} (?:a mystery|none)$",
+    r"\b(?:remains?|still) a mystery\b",
+    # the documents do not say; "milk does not contain vitamin C" is an answer
+    rf"\b{_SOURCE} (?:do|does|did)(?: not|n't)(?: \w+ly)? "
+    r"(?:mention|specify|state|say|provide|include|contain|give|tell|indicate|answer|know|disclose|reveal|cover|list)\b",
+    r"\b(?:do|does|did)(?: not|n't)(?: explicitly| directly| actually| specifically)? "
+    r"(?:mention|specify|state|say|indicate"
+    rf"|(?:provide|include|contain|give|have) (?:the |any |an? )?{_ADJECTIVE}(?:{_THING}))\b",
+    r"\b(?:i|we|they|he|she|one|you|sorry)? ?(?:do|does|did|would|could)(?: not|n't)(?: really| actually| even| yet)? "
+    r"(?:know|remember|recall|understand the question)\b(?! (?:as|for)\b)",
+    r"\bnot know\b|\bdunno\b|\b(?:i|we)(?: am|'m| are|'re) (?:un|not )(?:aware|sure|certain|able)\b",
+    rf"\b{_CAN} (?:be )?"
+    r"(?:determined?|answer(?:ed)?|inferred|infer|ascertain(?:ed)?|establish(?:ed)?|verif(?:y|ied)|confirm(?:ed)?|tell"
+    r"|say|remember|recall|deduced?|help you|provide (?:an|the|any|that|this))\b",
+    rf"\b{_CAN} (?:be )?(?:known|found|find)(?:$| (?:in|by|from|with|within) {_SOURCE}\b"
+    rf"| (?:the|any|an) {_ADJECTIVE}(?:{_THING}))",
+    r"\b(?:unable|impossible|not possible|no way) to (?:determine|answer|say|tell|find|know|infer|provide|identify)\b",
+    rf"\b(?:no|not enough|not any|insufficient|without|lacks?|lacking|not sufficient) {_ADJECTIVE}"
+    r"(?:answers?|information|mention|evidence|idea|clue|indication)\b"
+    rf"(?: {_BE})?(?: (?:{_GIVEN}|known|on|about|here))*",
+    rf"\bno {_ADJECTIVE}(?:data|details|knowledge|records?)(?: {_BE})?"
+    rf"(?:$| (?:{_GIVEN}|known|on|about|of (?:this|that|it|him|her))\b)",
+    rf"\b{_NOBODY} (?:really |actually |exactly |quite |yet )*"
+    r"(?:knows?|knew|is (?:really |quite )?(?:sure|certain)|can (?:say|tell|know))\b",
+    r"\b(?:have not|haven't|have not got|haven't got) (?:an?|any|the) (?:\w+ )?(?:idea|clue|answer)\b",
+    r"\b(?:god|who|heaven|only god) knows$|\bbeats me\b|\b(?:anyone|anybody)'s guess\b",
+    r"\b(?:nothing|little|not much) (?:is|was|has been) (?:known|said|mentioned|stated|given)\b(?! (?:as|for)\b)",
+    r"\b(?:none|neither) of (?:these |those |the )?(?:given |provided |above )?"
+    r"(?:documents|passages|texts|sources|articles)\b",
+)
+_ENGLISH = re.compile("|".join(f"(?:{form})" for form in _FORMS), re.IGNORECASE)
 _CHINESE = re.compile(
-    r"(?:^|答案|是|为|仍|尚|均|都|还|目前)未知(?:的)?$|不知道|不清楚|不详$|(?:并未|未|没有|没)(?:明确)?(?:被)?"
-    r"(?:提及|提到|说明|提供|给出|指出|写明|涉及)|(?:无法|不能)(?:确定|回答|得知|判断|知道|得出)|(?:没有|无)(?:答案|相关信息|足够(?:的)?信息)"
-    r"|不确定$|信息不足"
+    r"(?:^|答案|是|为|仍|尚|均|都|还|目前|至今)(?:未知|不明|不详)(?:的)?$|(?:原因|身份|日期|作者|地点|情况|下落|来源)不明$"
+    r"|不知道|不晓得|不清楚|不了解$|不得而知|不详$"
+    r"|(?:没有?|无)人(?:能)?(?:知道|知晓|清楚|说得清)|(?:谁|谁也|谁都)(?:也|都)?不(?:知道|清楚)|说不(?:准|清楚)|无从(?:得知|知晓|考证|查证)"
+    r"|(?:并未|未|没有|没)(?:明确|直接)?(?:被)?(?:提及|提到|说明|提供|给出|指出|写明|涉及|记载|提过)|无(?:任何)?记载"
+    r"|(?:无法|不能|难以)(?:从.{0,12})?(?:确定|回答|得知|判断|知道|得出|知晓|确认|推断|考证|找到)"
+    r"|(?:没有|无|毫无|缺乏|缺少|暂无|未找到|找不到|查不到|没找到|没有找到)(?:任何)?(?:相关|有关|足够|具体|准确|确切|可用)?(?:的)?"
+    r"(?:答案|信息|资料|线索|头绪|记录|结果|内容)|(?:答案|信息|资料|结果|内容)(?:未|没有?|没能)(?:找到|查到|被找到|提供|知道)|(?:毫无|没有|没)头绪"
+    r"|不确定$|信息不足|资料不足"
 )
-_CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n]+")
+_CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
+_LEAD = re.compile(  # of an answer: what stands before it
+    r"^\W*(?:(?:so|thus|therefore|hence|sorry|well)\b\W*)?"
+    r"(?:(?:the|my|a|an)\s+)?(?:(?:final|correct|short|best|only|right)\s+)?(?:answer|ans|response|a(?=\s*:))\b"
+    r"(?:\s+(?:to|for)\b[^.:\n]{0,80}?(?=\s+is\b|\s*:))?"
+    r"(?:\s*(?:is|would be|must be|remains)\b)?\s*[:=\-]?\s*(?=\S)"
+    r"|^\W*(?:最终|正确|所以|因此)*(?:的)?(?:答案|回答|答)\s*(?:应该|应当)?(?:是|为)?\s*[:：]?\s*(?=\S)",
+    re.IGNORECASE,
+)
+_TITLE = re.compile(r"[《〈][^《》〈〉]*[》〉]")
+_QUOTED = re.compile(r"[\"“][^\"“”]*[\"”]")
+_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+_SAYING = {  # words that go on with saying nothing; others in capitals behind it make a title
+    "found", "given", "available", "provided", "known", "yet", "here", "text", "document", "documents", "passage",
+    "information", "answer", "question", "about", "in", "the", "of", "this", "that", "it", "context", "any", "at", "to",
+}  # fmt: skip
+_PLAIN = 3  # words of a clause up to which it states nothing by itself
+_OPENING = re.compile(
+    r"(?:according|based|as|from|in|on|by|however|unfortunately|sorry|therefore|thus|so|hence|because|since|for|with|"
+    r"regarding|given|if|although|though|but|and|also|currently|without)\b|根据|因此|所以|因为|由于|但|抱歉|对不起",
+    re.IGNORECASE,
+)
 
 
 def is_missing(answer: str) -> bool:
-    """True for an empty answer and for one that says that it is not known.
+    """True for an empty answer and for one that says, in one of its clauses, that it is not known.
 
-    Whole words and forms of a sentence decide: a name that holds such a word ("The Unknown Soldier") is an answer.
+    Whole words and forms of a sentence decide: a name that holds such a word is an answer ("The Unknown Soldier", "I
+    Don't Know How to Love Him"), and so is a fact about what was unknown to others, or for a time.
     """
-    text = unicodedata.normalize("NFKC", answer)
-    clauses = [clause for clause in _CLAUSE.split(text) if clause.strip()]
-    keys = [normalise(clause) for clause in clauses]
-    if not text.strip(" .\"'“”") or not keys:
+    if is_empty(answer):
         return True
-    if keys[0] in _WHOLE or normalise(text) in _WHOLE:
+    said = _LEAD.sub("", _plain(answer), count=1)
+    if _is_whole(said):
+        return said.strip(" .") != "Na"  # sodium
+    parts = _clauses(said)
+    if len(parts) > 1 and _is_whole(parts[0]) and _explained(parts[1]):
         return True
-    return any(_ENGLISH.search(key) for key in keys) or any(_CHINESE.search(clause.strip()) for clause in clauses)
+    return any(map(_is_whole, said.split(":")[1:])) or any(map(_silent, parts))
+
+
+def states_nothing(sentence: str) -> bool:
+    """True for a sentence of a chain of reasoning with nothing in it to go on with: empty, or it says that something is
+    not known and nothing besides."""
+    if not is_missing(sentence):
+        return False
+    left = [part for part in _clauses(_plain(sentence)) if not _silent(part) and not _is_whole(part)]
+    return not any(_n_words(part) > _PLAIN and not _OPENING.match(part) for part in left)
+
+
+def _plain(text: str) -> str:
+    """NFKC, straight apostrophes, markdown dropped; titles in brackets, and quotes within more words, are "X"."""
+    text = unicodedata.normalize("NFKC", text).replace("\u2019", "'").replace("\u2018", "'")
+    text = _TITLE.sub(" X ", re.sub(r"[*`_#]+", " ", text)).strip()
+    if _QUOTED.sub("", text).strip(" .!,;:"):  # a text that is quoted as a whole is what it says
+        text = _QUOTED.sub(" X ", text)
+    return re.sub(r"\b(is|are|was|were|do|does|did|has|have|had|can|could|would|ca|ai)\s?n\s?'?\s?t\b", r"\1n't", text)
+
+
+def _clauses(text: str) -> list[str]:
+    """The words of each clause, spaces between them; of clauses that have any."""
+    return [" ".join(words) for words in map(_WORD.findall, _CLAUSE.split(text)) if words]
+
+
+def _n_words(clause: str) -> int:
+    """Chinese characters count as words."""
+    return len(re.findall(rf"[{CJK}]|[^\W{CJK}]+", clause))
+
+
+def _explained(behind: str) -> bool:
+    """True if a clause goes on with a sentence, and not with a name's end: "Uncertain, Texas", "Unknown (2011)"."""
+    return _n_words(behind) > _PLAIN or behind[0].islower() or _OPENING.match(behind) is not None
+
+
+def _is_whole(part: str) -> bool:
+    return " ".join(_WORD.findall(part.replace("/", " "))).casefold() in _WHOLE
+
+
+def _silent(clause: str) -> bool:
+    """True if a clause says that something is not known, and not as part of a title."""
+    found = _ENGLISH.search(clause)
+    return (found is not None and not _in_title(clause, found)) or _CHINESE.search(clause) is not None
+
+
+def _in_title(clause: str, found: re.Match[str]) -> bool:
+    """True if the words are in capitals, and others behind them too: "I Don't Know How to Love Him"."""
+    words, behind = found.group().split(), clause[found.end() :].split()
+    if clause.isupper() or not any(word[0].isupper() for word in words[1:]):
+        return False
+    small = {"the", "a", "an", "of", "to", "in", "on", "by", "is", "not", "and"}
+    titled = all(word[0].isupper() or word.casefold() in small for word in words)
+    return titled and any(word[0].isupper() and word.casefold() not in _SAYING for word in behind)

@@ -105,11 +105,11 @@ def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None
     The one rule for what a prompt shows of a search, in sampling, labels and use alike. Titles are ours: they are
     searched, and a text often says "he" or "the city" of what its title names.
     """
-    text = "\n".join(_hit_text(hit, titles) for hit in hits)
+    text = "\n".join(hit_text(hit, titles) for hit in hits)
     return text if text.strip() else None
 
 
-def _hit_text(hit: Hit, titles: Titles) -> str:
+def hit_text(hit: Hit, titles: Titles = "missing") -> str:
     """A passage as a prompt shows it: "Title: text" or the text alone."""
     title = hit.title.strip()
     shown = titles == "always" or (titles == "missing" and not _stands_in(title, hit.text))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from kbtrain.prompts.kbm import fingerprint, render_chat
-from kbtrain.records import Hit
+from kbtrain.prompts.kbm import fingerprint, hit_text, render_chat
+from kbtrain.records import Hit, Titles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,9 +50,9 @@ def demonstrations() -> tuple[Demonstration, ...]:
     return tuple(json.loads(text))
 
 
-def step_prompt(question: str, documents: Sequence[Hit], shown: int = 10) -> str:
-    """The user's turn: the task, ``shown`` demonstrations, documents, question."""
-    return _head(shown) + _question(question, documents)
+def step_prompt(question: str, documents: Sequence[Hit], shown: int = 10, titles: Titles = "missing") -> str:
+    """The user's turn: the task, ``shown`` demonstrations, documents (titles as in sampling), question."""
+    return _head(shown) + _question(question, documents, titles)
 
 
 def reasoning(rationales: Sequence[str], answer: bool = False) -> str:
@@ -132,7 +132,7 @@ def _head(shown: int) -> str:
     return _TASK + "".join(lines)
 
 
-def _question(question: str, documents: Sequence[Hit]) -> str:
-    numbered = (f"[{i}] {hit.title}: {hit.text}\n" for i, hit in enumerate(documents, 1))
+def _question(question: str, documents: Sequence[Hit], titles: Titles) -> str:
+    numbered = (f"[{i}] {hit_text(hit, titles)}\n" for i, hit in enumerate(documents, 1))
     block = f"Documents:\n{''.join(numbered)}\n" if documents else ""
     return f"{block}Question: {question}\n"

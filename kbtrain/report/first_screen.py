@@ -11,6 +11,7 @@ from typing import Any
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
 from kbtrain.records import Question
+from kbtrain.report.summary import drawn
 from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
 
 HEAD = ("gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points")
@@ -140,9 +141,10 @@ def _note(saving: Saving | None, results: Results) -> str:
         return ""
     return (
         f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
-        f"over questions). Each gate's threshold leaves out the most searches on {saving.n_dev} dev questions that "
-        f"cost at most {percent(saving.limit, 0)} points of always searching's accuracy there; gates stand in the "
-        "order of what they save on dev. Against chance: accuracy minus that of leaving out as many at random."
+        f"over {drawn(results.meta)}). Each gate's threshold leaves out the most searches on {saving.n_dev} dev "
+        f"questions that cost at most {percent(saving.limit, 0)} points of always searching's accuracy there; gates "
+        "stand in the order of what they save on dev. Against chance: accuracy minus that of leaving out as many "
+        "at random."
     )
 
 

@@ -196,6 +196,7 @@ def _values(report: Report) -> dict[str, Any]:
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
+        "drawn": summary.drawn(results.meta),
         "verdicts": summary.verdicts(results, words.gate_name),
         "headline": headline(results, report.main_gate),
         "first": report.first,

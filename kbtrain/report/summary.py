@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -59,10 +60,15 @@ def caption(results: Results) -> str:
         f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
-        + ("; intervals draw entities with all their questions" if meta.get("resample") == "entities" else "")
+        + f"; intervals draw {drawn(meta)}"
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
         + (f"; {shared} dev questions share an entity with test" if shared else "")
     )
+
+
+def drawn(meta: Mapping[str, Any]) -> str:
+    """The units that the intervals' bootstrap draws, by results.json."""
+    return "entities with all their questions" if meta.get("resample") == "entities" else "questions"
 
 
 def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:

@@ -25,7 +25,9 @@ ENGLISH_B = [
     "B is the correct answer.", "(B) is correct", "b is correct", "Option B", "option b", "Option (B)",
     "Option B is correct", "I choose B", "I would pick B.", "I'd go with B", "It is B.", "It's B", "Therefore, B.",
     "I think B", "Letter B", "The answer is not A but option B.", "It is not Rome. It is Paris.",
-    "The correct answer is B, not A.", "B. Paris is correct, A. is not",
+    "The correct answer is B, not A.", "B. Paris is correct, A. is not", "B!", "b!", "**B!**", "B, probably",
+    "B\nA. Rome\nB. Paris\nC. London\nD. Berlin", "The answer is B.\n\nA. Rome\nB. Paris", "Paris\nA. Rome\nB. Paris",
+    "The options are:\nA. Rome\nB. Paris\nThe answer is B.",
 ]  # fmt: skip
 CHINESE_B = [
     "B", "B。", "B．", "B、", "B：", "Ｂ", "Ｂ。", "（B）", "【B】", "「B」", "b", "b。", "B，因为首都是北京",
@@ -34,7 +36,8 @@ CHINESE_B = [
     "答案应该是B", "答案应为B", "答案选B", "答案【B】", "答案B", "正确答案是B。", "正确答案：B", "正确答案为（B）",
     "**答案：B**", "答案是选项B", "答案：b", "正确选项是B", "选B", "选B。", "选 B", "选：B", "选择B", "我选择B",
     "应选B", "故选B", "故选：B。", "本题选B", "因此选B", "选项B", "B选项", "B项", "B正确", "B项正确", "B是正确的",
-    "B是正确答案", "B选项正确，因为首都是北京", "A不正确，选B", "不选A，选B", "因为首都是北京，所以答案是B。",
+    "B是正确答案", "B选项正确，因为首都是北京", "A不正确，选B", "不选A，选B", "答：B",
+    "答: B。", "回答：B", "B！", "因为首都是北京，所以答案是B。",
 ]  # fmt: skip
 NONE = [
     "", " ", "A, B", "A,B", "A, B, C, D", "A; B", "A) or B)", "(A) or (B)", "A or B", "A and B", "A and/or B", "A/B",
@@ -45,6 +48,8 @@ NONE = [
     "I would not choose B", "E", "The answer is E", "Madrid", "A dog", "The answer is a city", "The answer is A city",
     "e.g. this", "Because", "Bread", "I do not know", "The answer is A. The answer is B.", "B.C. 300", "B-cells",
     "Vitamin B", "A、B", "A，B", "A；B", "A或B", "A和B", "A或者B", "A与B", "A还是B", "AB", "答案是A或B", "答案：A、B",
+    "A, perhaps B", "A perhaps B", "A; maybe B", "A, could be B", "A, or perhaps B", "A might be B", "A，可能B",
+    "A，也许是B", "答：A或B", "问答：B", "B. Paris\nA. Rome\nC. London", "A\nB\nC\nD",
     "选A和B", "不选B", "答案不是B", "B不正确", "B错误", "选项B是错误的", "选E", "上海或北京", "不是北京", "不知道",
 ]  # fmt: skip
 REAL = [  # answers of SmolLM2-135M-Instruct to the atlas

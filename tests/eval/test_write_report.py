@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +16,15 @@ import pytest
 from html_page import Page, allowed_script
 from support.edits import keep_change
 
+from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import entities_of
+from kbtrain.evaluation.run_folder import stored_scores
+from kbtrain.evaluation.savings import savings
 from kbtrain.provenance import write_meta
-from kbtrain.report.words import gate_name
+from kbtrain.records import Outcome, Question
+from kbtrain.report.words import gate_name, percent_interval
 from kbtrain.text_table import number
 
 Script = Callable[[str], ModuleType]
@@ -101,6 +108,43 @@ def test_the_page_says_what_was_measured(written: Path) -> None:
     gates, pairs = results["gates"], [c["mcnemar"] for c in results["comparisons"] if c["mcnemar"]]
     p_values = {number(p) for p in (*(g["p_vs_random_holm"] for g in gates), *(m["p_holm"] for m in pairs))}
     assert set(re.findall(r"(?<![\w.])[+-]?\.\d{3}(?!\d|rem)", read)) <= p_values
+
+
+def test_the_page_draws_what_the_evaluation_drew_and_says_so(
+    script: Script, run_folder: Path, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, captions said "questions" whatever was drawn, and no test saw it if the page drew these."""
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    outcomes = {o.question_id: o for o in jsonl.read(Outcome, written / "outcomes.jsonl")}
+    groups: Counter[object] = Counter()
+    named = []
+    for q in questions:  # about one entity: eight questions that are right and wrong together
+        o = outcomes.get(q.id)
+        fate = None if o is None else (q.split, o.llm_correct, o.rag_correct)
+        named.append(dataclasses.replace(q, entities=(f"{fate}/{groups[fate] // 8}",)))
+        groups[fate] += 1
+    jsonl.write(run_folder / "questions.jsonl", named)
+    keep_change(run_folder / "questions.jsonl")
+    end_to_end = script("end_to_end")
+    settings = {"run": run_folder, "bootstrap_draws": 100, "resample": "entities"}
+    end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
+    write(script, run_folder)
+    dev, test = (
+        [o for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl") if o.split == s] for s in ("dev", "test")
+    )
+    scores = stored_scores(run_folder).by_gate
+    of_test = entities_of([q for q in named if q.split == "test"])
+    by_entity, by_question = (
+        savings(dev, test, scores, "greedy", clusters=clusters)[0] for clusters in (of_test, None)
+    )
+    assert percent_interval(by_entity.saved) != percent_interval(by_question.saved)
+    for name in ("report.html", "report.md"):
+        text = re.sub(r"\s+", " ", (run_folder / name).read_text())
+        assert percent_interval(by_entity.saved) in text and percent_interval(by_question.saved) not in text
+        assert text.count("bootstrap over entities with all their questions") == 2
+        assert "intervals draw entities with all their questions" in text and "over questions" not in text
+        plain = re.sub(r"\s+", " ", (written / name).read_text())
+        assert plain.count("bootstrap over questions") == 2 and "intervals draw questions" in plain
 
 
 def test_questions_and_answers_are_escaped(written: Path) -> None:

@@ -14,7 +14,8 @@ from kbtrain.gate_folder import CARD, Threshold, set_threshold, with_thresholds
 from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import missing_reason, note, note_calibrated, source_of, sources_of
-from kbtrain.trained_on import trained_among, write_trained_on
+from kbtrain.records import GateExample
+from kbtrain.trained_on import sharing_entities, trained_among, write_trained_on
 
 SHARES = {"retrieval_ratio": 0.25, "accuracy": 0.5}
 PROMISE = {**SHARES, "guarantee": {"limit": 0.05, "delta": 0.1}}
@@ -129,3 +130,11 @@ def test_turns_trained_on_are_known_by_their_dialogue_and_what_was_said(tmp_path
     respelled = replace(train[1], id="x", context=tuple(replace(u, text=u.text.upper()) for u in train[1].context))
     others = [replace(train[0], dialogue_id="another"), replace(train[2], context=train[2].context[:1]), turn(5)]
     assert trained_among(tmp_path, [train[0], respelled, *others]) == [train[0], respelled]
+
+
+def test_an_entity_is_the_same_in_another_spelling(tmp_path):
+    """Before, their hashes kept the case, so that a set in other letters shared no entity with the training's."""
+    asked = [replace(GateExample.ask(f"Where is it, {i}?"), entities=(name,)) for i, name in
+             enumerate(("New York", "NEW  YORK", "new york", "York"))]  # fmt: skip
+    write_trained_on(tmp_path, asked[:1])
+    assert sharing_entities(tmp_path, asked) == asked[:3]

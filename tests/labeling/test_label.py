@@ -34,6 +34,10 @@ def test_empty_answers_do_not_agree_with_one_another(capital: Question, answered
     half, _ = indicators(capital, answered(*["", "Paris"] * 15))
     most, _ = indicators(capital, answered(*[" ", "Paris"] * 14, "", "\n"))
     assert half.certainty is not None and most.certainty is None
+    dots, _ = indicators(capital, answered(*["..."] * 30))  # nothing is left of them: before, their certainty was 1.0
+    assert (dots.certainty, dots.n_empty, dots.mastery) == (None, 30, 0.0)
+    kinds, _ = indicators(capital, answered(*["", "...", "-", "Paris"] * 2), rule=LabelRule(max_empty=1))
+    assert (kinds.n_groups, kinds.n_empty) == (2, 6)
     assert indicators(capital, answered(*[""] * 30), rule=LabelRule(max_empty=1))[0].certainty == 1.0
     made = label(capital, {"llm": silent, "rag": half}, 0.5, 0.5)
     assert (made.certain, made.effect_certainty, made.effect_mastery) == (None, None, "beneficial")

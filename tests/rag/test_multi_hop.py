@@ -11,6 +11,7 @@ from kbtrain.rag.seakr.loops import multi_hop
 from kbtrain.rag.seakr.self_aware import SelfAwareSettings
 
 SETTINGS = SelfAwareSettings(threshold=0.0)
+FINAL = "So the answer is: Ann."
 
 
 def run(script, shelf, questions=None, settings=SETTINGS, **more):
@@ -118,7 +119,15 @@ def test_all_ways_missing_give_an_empty_answer_not_a_crash():
 
 
 @pytest.mark.parametrize(
-    "silence", ["", "So the answer is: unknown.", "So the answer is: not mentioned", "So the answer is:"]
+    "silence",
+    [
+        "",
+        "So the answer is: unknown.",
+        "So the answer is: not mentioned",
+        "So the answer is:",
+        "The documents do not mention the author.",
+        "No one knows who wrote it.",
+    ],
 )
 def test_a_sentence_that_says_nothing_is_searched_for_however_certain(silence):
     """An empty thought has the lowest uncertainty there is: before, it ended the loop without a search."""
@@ -135,16 +144,17 @@ def test_a_sentence_that_says_nothing_is_searched_for_however_certain(silence):
 
 
 def test_a_document_on_which_the_model_falls_silent_comes_last():
-    us = {"a": -9.0, "b": -9.0, "c": 0.9}
-    texts = {"a": "", "b": "So the answer is: unknown.", "c": "So the answer is: Ann."}
+    us = {"a": -9.0, "b": -9.0, "c": -9.0, "d": 0.9}
+    texts = {"a": "", "b": "So the answer is: unknown.", "c": "No information about Book is found.", "d": FINAL}
 
     def say(ask):
         if ask.kind != "sentence" or not ask.documents:
             return ("Ann", 0.0) if ask.kind != "sentence" else ("Guess wrote it.", 1.0)
         return texts[ask.documents[-1].passage_id], us[ask.documents[-1].passage_id]
 
-    (trace,) = run(Script(say), Shelf(Guess_wrote=("a", "b", "c")))
-    assert [(c.passage_id, c.kept) for c in trace.steps[0].candidates] == [("a", False), ("b", False), ("c", True)]
+    (trace,) = run(Script(say), Shelf(Guess_wrote=("a", "b", "c", "d")), settings=SelfAwareSettings(0.0, documents=4))
+    kept = [(c.passage_id, c.kept) for c in trace.steps[0].candidates]
+    assert kept == [("a", False), ("b", False), ("c", False), ("d", True)]
     assert trace.stopped == "final answer"
 
 
@@ -282,7 +292,7 @@ def test_as_many_documents_are_searched_for_as_wanted(n):
     assert len(trace.steps[0].candidates) == n
 
 
-@pytest.mark.parametrize("silence", ["", "So the answer is: unknown."])
+@pytest.mark.parametrize("silence", ["", "So the answer is: unknown.", "The documents do not mention who wrote it."])
 def test_an_aided_sentence_that_says_nothing_goes_into_no_rationale_and_ends_nothing(silence):
     def say(ask):
         if ask.kind != "sentence":

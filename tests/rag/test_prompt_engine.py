@@ -51,6 +51,13 @@ def test_a_prompt_holds_documents_question_and_the_rationale_and_only_an_answer_
     assert sentence.startswith(chain) and not chain.endswith(ANSWER)
 
 
+def test_titles_are_shown_by_the_engine_s_rule(engine):
+    named = Hit("a", "Oslo", "Oslo is a city.", 1.0)
+    asked = GenerationRequest("q", "Where?", (named,))
+    found = {rule: read(PromptEngine(engine, 1, 5, rule), asked)[0] for rule in ("missing", "always")}
+    assert "[1] Oslo is a city." in found["missing"] and "[1] Oslo: Oslo is a city." in found["always"]
+
+
 def test_a_prompt_that_is_too_long_loses_the_tail_of_its_last_document_first(thinking):
     long = Hit("b", "Title b", "so it is said of old " * 60, 1.0)
     text, cut = read(thinking, GenerationRequest("q", "Who wrote Book?", (HITS[0], long), SAID))

@@ -27,7 +27,7 @@ from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
 from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace, TraceFile
-from kbtrain.records import DtypeName, Question, Split
+from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class SeakrPipelineConfig(Config):
     )
     query_words: QueryWords = Field(
         "probable", description="probable: by word_confidence alone; public: or of the question or the step before"
+    )
+    titles: Titles = Field(
+        "missing", description="shown before a document: missing (if not in its text), always, never"
     )
     demonstrations: int = Field(10, ge=0, le=10, description="worked examples in the prompt")
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
@@ -114,7 +117,7 @@ _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
     "dtype", "questions.jsonl", "rules",
 )  # fmt: skip
-_RULES = 2  # of the loops: traces and thresholds made by other rules are not gone on with (2: U of a sentence alone)
+_RULES = 3  # of the loops: traces and thresholds made by other rules are not gone on with (3: what says nothing)
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
 
 
@@ -197,7 +200,7 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     )
     limits = BatchLimits(rows=256, prompt_tokens=config.batch_prompt_tokens)
     engine = Uncertainty(model, tokenizer, card.settings.model_copy(update=changes), limits)
-    return PromptEngine(engine, config.demonstrations, config.chain_tokens)
+    return PromptEngine(engine, config.demonstrations, config.chain_tokens, config.titles)
 
 
 def open_search(run: Path) -> Searcher:

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from kbtrain.answers.missing import is_missing
+from kbtrain.answers.missing import is_missing, states_nothing
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.prompts.seakr import (
@@ -23,7 +23,7 @@ from kbtrain.prompts.seakr import (
     step_prompt,
 )
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
-from kbtrain.records import Hit
+from kbtrain.records import Hit, Titles
 
 if TYPE_CHECKING:
     from kbtrain.gates.seakr.engine import Uncertainty
@@ -65,12 +65,17 @@ class AnswerEngine(Protocol):
 class PromptEngine:
     """Render prompts with ``shown`` demonstrations and generate with an :class:`Uncertainty` engine.
 
+    ``titles``: when a document's title stands before its text, by the rule of sampling.
+
     A chain has at most ``chain_tokens`` tokens. A prompt that is too long loses the tail of its last document first,
     never question, rationale or demonstrations.
     """
 
-    def __init__(self, engine: Uncertainty, shown: int = 10, chain_tokens: int = 192) -> None:
+    def __init__(
+        self, engine: Uncertainty, shown: int = 10, chain_tokens: int = 192, titles: Titles = "missing"
+    ) -> None:
         self.engine = engine
+        self.titles: Titles = titles
         self.shown = shown
         self.chain_tokens = chain_tokens
         self.room = engine.settings.max_prompt_tokens
@@ -116,7 +121,7 @@ class PromptEngine:
         return ids, cut
 
     def _encode(self, request: GenerationRequest) -> list[int]:
-        prompt = step_prompt(request.question, request.documents, self.shown)
+        prompt = step_prompt(request.question, request.documents, self.shown, self.titles)
         return encode_step(self.engine.tokenizer, prompt, reasoning(request.rationales, request.kind == "answer"))
 
 
@@ -162,9 +167,10 @@ class PipelineOutcome:
 
 
 def says_nothing(sentence: str) -> bool:
-    """True for an empty sentence, and for a final one without an answer."""
+    """True for a sentence with nothing to go on with ("The documents do not mention it."), and for a final one without
+    an answer."""
     answer = final_answer(sentence)
-    return not sentence.strip() if answer is None else is_missing(answer)
+    return states_nothing(sentence) if answer is None else is_missing(answer)
 
 
 def rank(hits: Sequence[Hit], replies: Sequence[Reply]) -> tuple[int, tuple[Candidate, ...]]:
