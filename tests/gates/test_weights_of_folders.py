@@ -79,7 +79,7 @@ def test_weights_that_are_not_the_gate_s_are_one_line(kind: str, damage: str, wh
 
 def test_whole_weights_are_opened(whole: Path) -> None:
     for kind in WEIGHTS:
-        load_gate(whole / kind, dtype="fp32", device="cpu")
+        assert load_gate(whole / kind, dtype="fp32", device="cpu").name
 
 
 def test_words_out_of_order_would_be_sought_in_vain(whole: Path) -> None:
