@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +13,17 @@ import yaml
 
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, did_you_mean, strike_all
+from kbtrain.installation import as_typed
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.openai_llm import protocol, token_logprobs
-from kbtrain.llm.server_requests import NoReply, ask_once, message
+from kbtrain.llm.server_requests import PASSING, NoReply, Retry, ask_once, message
+from kbtrain.servers import retry_after
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
 _ASK = "Name any town of the world. Answer with its name alone."
 _TOKENS = 16
+_WAITS = Retry(tries=3, first=1.0, patience=30.0)
 SECONDS = 60.0  # longest silence of a server that is asked
 
 
@@ -88,7 +93,7 @@ class Checked:
 
 
 class _Refused(Exception):
-    """A reply of another status than 200."""
+    """A reply of another status than 200, or one without an answer in it."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"status {status} ({said})")
@@ -105,13 +110,20 @@ class _Probe:
         self.headers, self.seconds = headers, seconds
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON of a reply. Raises :class:`_Refused`, and :class:`UserError` without a connection or a key."""
-        self.n += 1
+        """The JSON of a reply; a passing fault (busy, starting) is waited for a little.
+
+        Raises :class:`_Refused`, and :class:`UserError` without a connection or a key.
+        """
         where = f"server {self.url}"
-        try:
-            reply, text = ask_once(self.url, method, path, self.headers, self.seconds, body)
-        except NoReply as error:
-            raise UserError(f"{where}: no connection ({error}); is it running, is the address right?") from None
+        for failed in range(1, _WAITS.tries + 1):
+            self.n += 1
+            try:
+                reply, text = ask_once(self.url, method, path, self.headers, self.seconds, body)
+            except NoReply as error:
+                raise UserError(f"{where}: no connection ({error}); is it running, is the address right?") from None
+            if reply.status_code not in PASSING or failed == _WAITS.tries:
+                break
+            time.sleep(_WAITS.seconds(failed, retry_after(reply.headers.get("retry-after"), _WAITS.patience)))
         if reply.status_code in {401, 403}:
             said = f"status {reply.status_code} ({message(reply, text)})"
             raise UserError(f"{where}: {said}; set the key in the environment variable {self.key_env}, or name another "
@@ -124,6 +136,14 @@ class _Probe:
             raise UserError(f"{where}: does not speak OpenAI's protocol; does the address end in /v1?") from None
         return found if isinstance(found, dict) else {"data": found}
 
+    def answer(self, endpoint: Endpoint, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON of a reply with an answer in it. Raises :class:`_Refused` for one that tells of an error instead."""
+        found = self.send("POST", _PATHS[endpoint], body)
+        if isinstance(found.get("choices"), list) and found["choices"]:
+            return found
+        said = found.get("error") or found.get("message") or "a reply without choices"
+        raise _Refused(200, str(said.get("message") if isinstance(said, dict) else said)[:200])
+
 
 def check_server(
     url: str, model: str | None = None, key_env: str = "OPENAI_API_KEY", seconds: float = SECONDS
@@ -134,7 +154,10 @@ def check_server(
     """
     check_url(url, "server_url")
     with protocol():
-        return _checked(_Probe(url, key_env, seconds), model)
+        try:
+            return _checked(_Probe(url, key_env, seconds), model)
+        except _Refused as error:
+            raise UserError(f"server {url}: {error}, after it had answered; try again when it is well") from None
 
 
 def _checked(probe: _Probe, model: str | None) -> Checked:
@@ -146,10 +169,10 @@ def _checked(probe: _Probe, model: str | None) -> Checked:
     replies, seeded = [], True
     for seed in (7, 7, 8, 9):
         try:
-            replies.append(probe.send("POST", _PATHS[endpoint], {**ask, "seed": seed}))
+            replies.append(probe.answer(endpoint, {**ask, "seed": seed}))
         except _Refused:
             extra, seeded = {**extra, "seed": None}, False
-            replies.append(probe.send("POST", _PATHS[endpoint], ask))
+            replies.append(probe.answer(endpoint, ask))
             break
     logprobs = _logprobs(probe, endpoint, ask)
     answers = _answers(probe, endpoint, ask)
@@ -196,7 +219,7 @@ def _endpoint(probe: _Probe, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[
         for change in changes:
             try:
                 body = {k: v for k, v in {**_asked(endpoint, fields), **change}.items() if v is not None}
-                probe.send("POST", _PATHS[endpoint], body)
+                probe.answer(endpoint, body)
             except _Refused as error:
                 refused.setdefault(endpoint, str(error))
                 if error.status != 400:
@@ -207,8 +230,9 @@ def _endpoint(probe: _Probe, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[
                 break
     if not found:
         said = "; ".join(f"{name}: {text}" for name, text in refused.items())
+        other = ", does it want other fields" if any("status 400" in text for text in refused.values()) else ""
         raise UserError(
-            f"server {probe.url}: answers neither chat nor completions ({said}); are address and model right?"
+            f"server {probe.url}: answers neither chat nor completions ({said}); are address and model right{other}?"
         )
     chosen: Endpoint = "chat" if "chat" in found else "completions"
     return chosen, refused, found[chosen]
@@ -216,15 +240,15 @@ def _endpoint(probe: _Probe, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[
 
 def _logprobs(probe: _Probe, endpoint: Endpoint, ask: Mapping[str, Any]) -> bool:
     try:
-        reply = probe.send("POST", _PATHS[endpoint], {**ask, "logprobs": True if endpoint == "chat" else 1})
+        reply = probe.answer(endpoint, {**ask, "logprobs": True if endpoint == "chat" else 1})
     except _Refused:
         return False
-    return bool(reply.get("choices")) and token_logprobs(reply["choices"][0]) is not None
+    return token_logprobs(reply["choices"][0]) is not None
 
 
 def _answers(probe: _Probe, endpoint: Endpoint, ask: Mapping[str, Any]) -> int:
     try:
-        return len(probe.send("POST", _PATHS[endpoint], {**ask, "n": 2}).get("choices") or [])
+        return len(probe.answer(endpoint, {**ask, "n": 2})["choices"])
     except _Refused:
         return 1
 
@@ -241,13 +265,16 @@ def write_config(checked: Checked, path: Path) -> None:
     """
     settings = dict(checked.settings)
     if "max_completion_tokens" in checked.extra:
-        settings["server_extra"] = {**checked.extra, "max_completion_tokens": 24}
+        settings["server_extra"] = {
+            **checked.extra,
+            "max_completion_tokens": LLMConfig.model_fields["max_new_tokens"].default,
+        }
     text = f"# {checked.model} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
     text += f"#   python data_gen/sample.py --config {path.name} --run RUN\n"
     text += f"#   python data_gen/judge.py --config {path.name} --run RUN --judge llm\n"
     try:
         with path.open("x", encoding="utf-8") as out:
-            out.write(text + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+            out.write(as_typed(text) + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     except FileExistsError:
         raise UserError(f"{path}: exists already; give another name by --output") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -37,7 +38,7 @@ CASES = {
     "no stop": ({"unknown": ("stop",)}, {"server_extra": {"stop": None}}),
     "other limit": (
         {"unknown": ("max_tokens",)},
-        {"server_extra": {"max_tokens": None, "max_completion_tokens": 24}},
+        {"server_extra": {"max_tokens": None, "max_completion_tokens": LLMConfig().max_new_tokens}},
     ),
     "no seeds": ({"unknown": ("seed",)}, {"server_extra": {"seed": None}, "server_logprobs": True}),
 }
@@ -70,6 +71,26 @@ def test_the_written_file_passes_the_check_of_configurations(tmp_path, capsys):
         assert main(["check", str(path), "--no-files"]) == 0
         assert main(["check-server", server.url, "--output", str(path)]) == 2  # nothing is overwritten
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch):
+    waited = []
+    monkeypatch.setattr("kbtrain.llm.check_server.time", SimpleNamespace(sleep=waited.append))
+    with ModelServer(("busy_seconds", "", "", "broken")) as server:
+        found = check_server(server.url)
+    assert (found.endpoint, dict(found.refused), found.answers, found.seeds) == ("chat", {}, 2, True)
+    assert found.n_requests == 11 and len(waited) == 2 and waited[0] >= 0.4
+    with ModelServer(("broken",) * 30) as server, pytest.raises(UserError, match=r"chat: status 500 \(internal\)"):
+        check_server(server.url)
+
+
+def test_an_error_in_place_of_an_answer_is_none(monkeypatch):
+    with ModelServer(("no_choices",) * 2) as server, pytest.raises(UserError, match=r"status 200 \(out of luck\)"):
+        check_server(server.url)
+    with ModelServer(("empty_choices",)) as server:
+        assert check_server(server.url).endpoint == "completions"
+    with ModelServer(unknown=("temperature",)) as server, pytest.raises(UserError, match="does it want other fields"):
+        check_server(server.url)
 
 
 def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
