@@ -18,7 +18,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, at, did_you_mean
@@ -36,9 +36,27 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_fit(cls, data: Any) -> Any:
+        """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end."""
+        for key, value in data.items() if isinstance(data, dict) else ():
+            if any(abs(number) >= 2**63 for number in _whole_numbers(value)):
+                raise ValueError(f"key '{key}': expected a whole number of at most 64 bits")
+        return data
+
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""
         return ()
+
+
+def _whole_numbers(value: object) -> Iterator[int]:
+    """All of a value, lists and mappings included."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _whole_numbers(inner)
 
 
 C = TypeVar("C", bound=Config)

@@ -63,6 +63,18 @@ def test_small_numbers_are_numbers_in_any_notation() -> None:
     assert parse_args(TrainConfig, ["--name", "a", "--learning-rate", "1e-5"]).learning_rate == 1e-5
 
 
+@pytest.mark.parametrize("key", ["epochs", "rank"])
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 30, str(2**63)])
+def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key: str, number: str, tmp_path: Path) -> None:
+    """In a tensor it would overflow; as a number of draws it would never come to an end."""
+    with pytest.raises(UserError, match=f"key '{key}': expected a whole number of at most 64 bits"):
+        parse_args(TrainConfig, ["--name", "a", f"--{key}={number}"])
+    path = config_file(tmp_path, f"name: a\n{key}: {number}\n")
+    with pytest.raises(UserError, match=f"key '{key}'"):
+        parse_args(TrainConfig, ["--config", str(path)])
+    assert parse_args(TrainConfig, ["--name", "a", f"--epochs={2**63 - 1}"]).epochs == 2**63 - 1
+
+
 def test_a_config_is_frozen() -> None:
     config = parse_args(TrainConfig, ["--name", "b"])
     with pytest.raises(ValueError, match="frozen"):

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import re
+import warnings
 from pathlib import Path
 
 _TRIM, _MMAP, _ARENAS = -1, -3, -8  # numbers of mallopt's parameters in glibc
@@ -86,6 +87,20 @@ def available_memory() -> int:
     except OSError:  # not Linux
         found = None
     return min(int(found[1]) * 1024, machine_memory()) if found else machine_memory()
+
+
+def warn_if_short(need: float, what: str, instead: str) -> None:
+    """One line before work starts that may take more than is available: a system that has none left kills in silence.
+
+    ``need``: bytes beside what the process holds; ``what`` takes them; ``instead``: what would take less.
+    """
+    there = available_memory()
+    if need > there:
+        warnings.warn(
+            f"{what} takes up to {need / 1e9:.1f} GB more, and {there / 1e9:.1f} GB are available: the system may end "
+            f"this process; {instead}",
+            stacklevel=3,
+        )
 
 
 def cgroup_limits(of_process: Path, mounted: Path) -> list[int]:

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
-from kbtrain.kernels.memory import FreedMemory, available_memory, machine_memory
+from kbtrain.kernels.memory import FreedMemory, machine_memory, warn_if_short
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
@@ -115,13 +115,8 @@ class TransformersLLM:
         """One line before the work starts: a system that has no memory left kills without a word."""
         if self.model.device.type != "cpu":
             return
-        need, there = at_once * batch_bytes(self.model, self.limits, self.sampling), available_memory()
-        if need > there:
-            warnings.warn(
-                f"a full batch takes up to {need / 1e9:.1f} GB more, and {there / 1e9:.1f} GB are available: the "
-                "system may end this process; smaller batch_rows and batch_prompt_tokens take less",
-                stacklevel=3,
-            )
+        need = at_once * batch_bytes(self.model, self.limits, self.sampling)
+        warn_if_short(need, "a full batch", "smaller batch_rows and batch_prompt_tokens take less")
 
     def _batches(self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
         """Every batch of which something is missing."""
@@ -171,11 +166,16 @@ class TransformersLLM:
 def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
     """Bytes that a full batch takes at most beside the weights: keys and values of prompts and answers, a layer's
     results over all prompts in fp32, and the rows' logits, twice."""
+    answers = limits.rows * sampling.max_new_tokens * _token_bytes(model)
+    logits: float = 2 * 4.0 * limits.rows * model.config.get_text_config().vocab_size
+    return pass_bytes(model, limits.prompt_tokens) + answers + logits
+
+
+def pass_bytes(model: PreTrainedModel, tokens: int) -> float:
+    """Bytes of a forward pass over so many tokens beside the weights: keys, values, and a layer's results in fp32."""
     config = model.config.get_text_config()
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    tokens = limits.prompt_tokens + limits.rows * sampling.max_new_tokens
-    layer = 4.0 * limits.prompt_tokens * (6 * config.hidden_size + 3 * inner)
-    return float(tokens * _token_bytes(model) + layer + 2 * 4.0 * limits.rows * config.vocab_size)
+    return float(tokens * (_token_bytes(model) + 4.0 * (6 * config.hidden_size + 3 * inner)))
 
 
 def _token_bytes(model: PreTrainedModel) -> int:

@@ -287,7 +287,7 @@ def results(here: Path) -> dict[str, str]:
 
     kinds = (".jsonl", ".json", ".html", ".md", ".safetensors", ".npz")
     files = (path for path in here.rglob("*") if path.suffix in kinds and path.is_file())
-    about = (".meta.json", "environment.json")  # when and on what it was made
+    about = (".meta.json", "environment.json", "_hop.html")  # when and on what it was made, how long each answer took
     return {str(path.relative_to(here)): file_sha256(path) for path in files if not path.name.endswith(about)}
 
 

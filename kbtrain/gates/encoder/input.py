@@ -92,7 +92,8 @@ class EncoderInput:
         for found in (getattr(self.tokenizer, f"{name}_token_id"), getattr(self.tokenizer, f"{other}_token_id")):
             if found is not None:
                 return int(found)
-        raise UserError(f"tokenizer: neither a {name} nor a {other} token; it is not an encoder's")
+        named = f"tokenizer '{self.tokenizer.name_or_path}'"
+        raise UserError(f"{named}: neither a {name} nor a {other} token; it is not an encoder's")
 
 
 def feature_text(example: TurnExample, features: Sequence[Feature]) -> str:

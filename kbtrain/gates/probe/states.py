@@ -170,6 +170,14 @@ class StateStore:
     def extract(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Iterator[int]:
         """Extract the states of those prompts that are not here yet; yields how many were written each time."""
         missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
+        if missing and model.device.type == "cpu":
+            from kbtrain.kernels.memory import warn_if_short
+            from kbtrain.llm.transformers_llm import pass_bytes
+
+            tokens = max(TOKENS_PER_BATCH, *map(len, missing.values()), 0)
+            warn_if_short(
+                pass_bytes(model, tokens), "a batch of prompts", "a smaller model, or shorter prompts, take less"
+            )
         for window in windows(missing, PER_FILE):
             self.add(window, prompt_states(model, [missing[key] for key in window]))
             yield len(window)

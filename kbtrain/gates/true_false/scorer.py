@@ -30,13 +30,15 @@ class Scorer:
 
     def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
         from kbtrain.gates.true_false.forward import check_model
-        from kbtrain.kernels.memory import keep_freed_memory
+        from kbtrain.kernels.memory import FreedMemory, keep_freed_memory
         from kbtrain.kernels.packed_linear import PackedLinears
 
         check_model(model)
         if model.device.type == "cpu":
             keep_freed_memory()
         self._packed = PackedLinears(model)
+        self._freed: FreedMemory | None = FreedMemory() if model.device.type == "cpu" else None
+        self._most = 0  # tokens of the largest batch that was found to have room
         self._start = PrefixCache(model, encoder)
         self.model = model
         self.encoder = encoder
@@ -55,10 +57,14 @@ class Scorer:
         self.model.train(False)
         with self._packed:
             prefix = None if was_training else self._start.of([row.prompt for row in rows])
-            for batch in like_lengths(rows, self.tokens_per_batch):
+            batches = like_lengths(rows, self.tokens_per_batch)
+            self._warn_if_short([[rows[i] for i in batch] for batch in batches])
+            for batch in batches:
                 for i, values in zip(batch, self._batch([rows[i] for i in batch], prefix), strict=True):
                     for key, p in zip(keys, marginals(values, len(keys)), strict=True):
                         found[key][i] = p
+                if self._freed is not None:
+                    self._freed.check()
         self.model.train(was_training)
         bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(found[key][i]) for key in keys)]
         if bad:
@@ -68,6 +74,20 @@ class Scorer:
     def n_batches(self, examples: Sequence[GateExample]) -> int:
         """Number of forward passes for these examples (more where memory runs out)."""
         return len(like_lengths([self.encoder.encode(e) for e in examples], self.tokens_per_batch))
+
+    def _warn_if_short(self, batches: Sequence[Sequence[Encoded]]) -> None:
+        """Say before the first pass if a batch, larger than any before, may take more memory than there is."""
+        if self._freed is None:
+            return
+        largest = max(
+            (len(rows) * max(len(r.prompt) + len(r.tree.tokens) for r in rows) for rows in batches), default=0
+        )
+        if largest > self._most:
+            from kbtrain.kernels.memory import warn_if_short
+            from kbtrain.llm.transformers_llm import pass_bytes
+
+            self._most = largest
+            warn_if_short(pass_bytes(self.model, largest), "a batch of these questions", "shorter references take less")
 
     def _batch(self, rows: list[Encoded], prefix: SharedPrefixCache | None) -> list[dict[Values, float]]:
         """One forward pass; when memory runs out, two of half the rows."""
