@@ -114,7 +114,7 @@ def appendix_b(found: Sequence[Usefulness], judge: str = "") -> Table:
 
 
 def confidence_table(found: Sequence[Correlation]) -> Table:
-    """Confidence beside relevance relevance (section 5.3): their rank correlation."""
+    """Confidence beside relevance (section 5.3): their rank correlation."""
     columns = [Column("augmentation", "text"), Column("relevance", "text"), Column("responses", "count"),
                Column("rho", "decimal"), Column("low", "decimal"), Column("high", "decimal")]  # fmt: skip
     rows: list[list[Value]] = [
