@@ -82,10 +82,17 @@ def test_make_knows_the_target(target):
     assert done.returncode == 0, done.stderr
 
 
-def test_files_of_the_map_exist():
-    rows = re.findall(r"^\| (`.*?) \|", README, flags=re.MULTILINE)
+def test_the_front_page_stays_short_and_its_links_lead_somewhere():
+    assert len(README.split()) <= 1200
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", README)
+    assert len(links) > 15 and [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize(("page", "least"), [("README.md", 15), ("docs/files.md", 35)])
+def test_files_of_the_map_exist(page, least):
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    assert len(names) >= 15
+    assert len(names) >= least
     missing = [n for n in names if not any((base / n).exists() for base in (ROOT, ROOT / "kbtrain"))]
     assert missing == []
 

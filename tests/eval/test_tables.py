@@ -201,6 +201,8 @@ def test_every_layout_has_a_config_that_parses(script: Script, name: str) -> Non
     module = script("tables")
     config = build(module.TablesConfig, CONFIGS / f"{name}.yaml", {})
     assert config.layout == name
+    if name == "table1":  # the paper's: what the model says, True or False
+        assert config.threshold_rule == "0.5"
     assert (CONFIGS / f"{name}.yaml").read_text().splitlines()[1].endswith(f"--config eval/configs/{name}.yaml")
 
 
