@@ -72,7 +72,10 @@ class Forecast:
         money = self.money(price)
         if money is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "
-            found.append(f"money     {most}{price.currency} {money:,.2f} by {price.source} (put your own prices in)")
+            digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents' worth is no 0.00
+            found.append(
+                f"money     {most}{price.currency} {money:,.{digits}f} by {price.source} (put your own prices in)"
+            )
         if self.measured is None or self.seconds is None:
             found.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
         else:
