@@ -96,7 +96,10 @@ def searched(config: RetrieveConfig) -> Path | None:
         if config.corpus is not None:
             raise UserError("key 'corpus': retriever vectors searches RUN/vectors; give data_gen/embed.py the corpus")
         return config.run / "vectors" / CARD
-    return config.corpus or config.run / "passages.jsonl"
+    own = config.run / "passages.jsonl"
+    if config.corpus is None and not own.exists():
+        raise UserError(f"{own}: no such file, these questions came without passages; give yours: --corpus FILE")
+    return config.corpus or own
 
 
 def search_of(

@@ -39,6 +39,7 @@ from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
 T = TypeVar("T")
 CARD = "gate.json"
 ADAPTER = "adapter"
+_SHOWN = 20  # gates of a folder that a message names
 README = "README.md"
 THRESHOLD_HEADING = "## Threshold"
 Reads = Literal["question", "turn"]
@@ -297,12 +298,19 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
 
 
 def _no_card(path: Path) -> str:
-    """The message for a folder without ``gate.json``: that of a run names the gates in it."""
+    """The message for a folder without ``gate.json``: that of a run names the gates in it, a missing one those beside
+    it."""
     folder = path.parent
-    gates = sorted(found.parent for pattern in ("*", "gates/*") for found in folder.glob(f"{pattern}/{CARD}"))
-    if gates:
-        return f"{folder}: holds several gates, not one; give one of them: {', '.join(map(str, gates))}"
+    if gates := _gates_in(folder):
+        return f"{folder}: a folder of gates, no gate itself; give one of them: {gates}"
+    if not folder.exists() and (gates := _gates_in(folder.parent)):
+        return f"{folder}: no such folder; gates beside it: {gates}"
     return f"{at(path)}: no such file; is '{folder}' the folder of a finished training?"
+
+
+def _gates_in(folder: Path) -> str:
+    found = sorted(card.parent for pattern in ("*", "gates/*") for card in folder.glob(f"{pattern}/{CARD}"))
+    return ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:

@@ -79,7 +79,8 @@ def test_bad_input_is_one_line(run: Path) -> None:
     assert "passages.jsonl:1: field 'text': missing" in done.stderr and "Traceback" not in done.stderr
     (run / "passages.jsonl").unlink()
     done = refused(run)
-    assert done.returncode == 2 and "passages.jsonl: no such file" in done.stderr
+    assert done.returncode == 2 and "passages.jsonl: no such file, these questions came without" in done.stderr
+    assert done.stderr.endswith("give yours: --corpus FILE\n")
 
 
 def test_one_hop_questions_of_the_atlas_find_their_passage() -> None:

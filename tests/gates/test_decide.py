@@ -135,9 +135,11 @@ def test_what_cannot_be_opened_is_one_line(folder, given, says):
 
 
 def test_a_run_folder_names_the_gates_in_it(folder, capsys):
-    says = rf"{folder.parent}: holds several gates, not one; give one of them: {folder}$"
+    says = rf"{folder.parent}: a folder of gates, no gate itself; give one of them: {folder}$"
     with pytest.raises(UserError, match=says):
         kbtrain.load_gate(folder.parent)
+    with pytest.raises(UserError, match=rf"kbmm: no such folder; gates beside it: {folder}$"):
+        kbtrain.load_gate(folder.parent / "kbmm")
     assert cli.main(["decide", str(folder.parent), "Who?"]) == 2
     assert f"give one of them: {folder}\n" in capsys.readouterr().err
 
