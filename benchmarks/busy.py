@@ -31,8 +31,9 @@ from kbtrain.config import Config, run_script
 from kbtrain.cores import SPIN_COUNT
 from kbtrain.text_table import aligned
 
-Work = Literal["train", "sample", "score", "uncertainty"]
-WORKS: tuple[Work, ...] = ("train", "sample", "score", "uncertainty")
+Work = Literal["train", "train halves", "sample", "score", "uncertainty"]
+WORKS: tuple[Work, ...] = ("train", "train halves", "sample", "score", "uncertainty")
+TRIED = "train halves"  # two halves of a step at once, on half of the threads each: no way in which kbtrain trains
 TORCHS, OURS = "as torch", "as kbtrain"
 SETTINGS: dict[str, dict[str, str]] = {
     TORCHS: {},
@@ -145,12 +146,16 @@ def medians(found: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
 
 def summary(found: dict[str, Any]) -> list[str]:
     """Largest ratios of kbtrain's own setting, beside what is asked of them."""
-    by_work = [settings for settings in medians(found).values() if OURS in settings]
+    by_name = {work: settings[OURS] for work, settings in medians(found).items() if OURS in settings}
+    by_work = [settings for work, settings in medians(found).items() if OURS in settings and work != TRIED]
     if not by_work:
         return []
     busy = max(settings[OURS]["busy"] / settings[OURS]["idle"] for settings in by_work)
     lines = [f"{OURS}: busy at most {busy:.1f} times idle (asked: 3; fair: 2)"]
     beside = [settings[OURS]["idle"] / settings[TORCHS]["idle"] for settings in by_work if TORCHS in settings]
+    if TRIED in by_name and "train" in by_name:
+        idle, busy = (by_name[TRIED][state] / by_name["train"][state] for state in ("idle", "busy"))
+        lines.append(f"a training step as two halves at once: {idle:.2f} times its time idle, {busy:.2f} busy")
     return lines + ([f"{OURS}: idle at most {max(beside):.2f} times {TORCHS} (asked: 1.02)"] if beside else [])
 
 

@@ -1,5 +1,7 @@
 """Peer of benchmarks/busy.py: a training step, sampling, scores and uncertainties, each timed by itself.
 
+A training step is also tried as its two halves at once, on two models of half of the threads each, gradients summed.
+
 Arguments: model folder, dtype, examples, tokens of an example (about).
 """
 
@@ -25,6 +27,7 @@ from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.kernels.parallel_batches import parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits
@@ -52,7 +55,23 @@ def load(folder: str, dtype: str, examples: str, tokens: str) -> Callable[[dict[
     def uncertainty() -> None:
         Uncertainty(model, tokenizer, thinking, LIMITS).think([(str(i), ids) for i, ids in enumerate(prompts.ids)])
 
-    works = {"train": step, "sample": sample, "score": lambda: scored.probabilities(rows), "uncertainty": uncertainty}
+    halves: list[Callable[[], Any]] = []
+
+    def train_halves() -> None:
+        if not halves:  # two more models are only there where this is asked for
+            halves.extend(training_step(folder, dtype, rows, part) for part in (slice(-4, -2), slice(-2, None)))
+        first, second = parallel_batches([lambda place: halves[place](), lambda place: halves[place]()], range(2))
+        for own, other in zip(first, second, strict=True):
+            own.grad.add_(other.grad)
+            own.grad = other.grad = None
+
+    works = {
+        "train": lambda: cleared(step()),
+        "train halves": train_halves,
+        "sample": sample,
+        "score": lambda: scored.probabilities(rows),
+        "uncertainty": uncertainty,
+    }
 
     def answer(request: dict[str, str]) -> dict[str, Any]:
         torch.manual_seed(0)
@@ -63,8 +82,17 @@ def load(folder: str, dtype: str, examples: str, tokens: str) -> Callable[[dict[
     return answer
 
 
-def training_step(folder: str, dtype: str, examples: list[Any]) -> Callable[[], object]:
-    """Forward and backward pass of a batch, as the KBM's trainer makes them; weights stay as they are."""
+def cleared(weights: list[Any]) -> None:
+    """Drop the weights' gradients."""
+    for weight in weights:
+        weight.grad = None
+
+
+def training_step(
+    folder: str, dtype: str, examples: list[Any], part: slice = slice(-4, None)
+) -> Callable[[], list[Any]]:
+    """Forward and backward pass of a batch, as the KBM's trainer makes them; weights stay as they are, and are given
+    with their gradients."""
     model, tokenizer = load_model(folder, "fp32", "cpu")
     config = TrainingConfig(
         model=folder, train=Path(), output=Path(tempfile.mkdtemp()), device_batch_size=4, select="last"
@@ -75,11 +103,11 @@ def training_step(folder: str, dtype: str, examples: list[Any]) -> Callable[[], 
     rows = [make_row(encode(e), [target(e, key, "hard") for key in PAPER_KEYS]) for e in examples]
     trainer = KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, 1580), arguments, rows, [], "hard")
     trainer.current_gradient_accumulation_steps = 1  # set by train(), which is not called
-    batch = trainer.data_collator(rows[-4:])
+    batch = trainer.data_collator(rows[part])
 
-    def step() -> None:
+    def step() -> list[Any]:
         trainer.training_step(model, dict(batch))
-        model.zero_grad(set_to_none=True)
+        return list(model.parameters())
 
     return step
 

@@ -1,14 +1,18 @@
 """benchmarks/busy.py runs on a tiny model: every setting in a process of its own, idle and beside a busy one."""
 
 import json
+import sys
+from pathlib import Path
 
 from support import scripts
 from tiny_kbm import make_folder
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # the script's own imports, in this process
+
 
 def test_it_gives_seconds_and_ratios_of_every_work_and_setting(tmp_path):
     model, out = make_folder(tmp_path / "model"), tmp_path / "out" / "busy.json"
-    settings, works = ["as kbtrain", "one thread"], ["train", "score"]
+    settings, works = ["as kbtrain", "one thread"], ["train halves", "score"]
     done = scripts.run(
         "benchmarks/busy.py", "--model", model, "--dtype", "fp32", "--examples", 4, "--tokens", 20, "--repeats", 1,
         "--works", json.dumps(works),
@@ -33,5 +37,10 @@ def test_the_summary_takes_the_worst_work_by_its_medians():
     assert summary({"train": train, "score": score}) == [
         "as kbtrain: busy at most 2.5 times idle (asked: 3; fair: 2)",
         "as kbtrain: idle at most 1.50 times as torch (asked: 1.02)",
+    ]
+    halves = {"as kbtrain": {"idle": [3.0], "busy": [2.5]}}  # tried, and judged by no ratio of its own
+    assert summary({"train": train, "train halves": halves})[1:] == [
+        "a training step as two halves at once: 1.50 times its time idle, 0.50 busy",
+        "as kbtrain: idle at most 1.00 times as torch (asked: 1.02)",
     ]
     assert summary({"train": {"one thread": train["as torch"]}}) == []
