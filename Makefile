@@ -102,11 +102,7 @@ docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
 evidence: setup  ## docs/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, closed_book/, ketod/, passages.jsonl)
 	@test -f "$(EVIDENCE)" || { echo "error: KBTRAIN_TEST_DATA names no folder with llm_outcomes/outcomes.jsonl" >&2; exit 2; }
-	$(PY) eval/evidence.py --path "$(EVIDENCE)" --corpus "$(KBTRAIN_TEST_DATA)/passages.jsonl"
-	$(PY) eval/closed_book.py --path "$(KBTRAIN_TEST_DATA)/closed_book/songs.jsonl" \
-		--corpus "$(KBTRAIN_TEST_DATA)/passages.jsonl" --reader null
-	$(PY) -m kbtrain.cli run collect_turns --run runs/ketod --dataset ketod_lines --path "$(KBTRAIN_TEST_DATA)/ketod"
-	$(PY) eval/cross_validate.py --turns runs/ketod/turns.jsonl
+	@$(PY) -m kbtrain.cli evidence "$(KBTRAIN_TEST_DATA)"
 
 bench: setup  ## the sampler beside its public peers, in one run
 	$(PY) benchmarks/sampling.py

@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_scripts(parsers)
     _add_demo(parsers)
     _add_finish(parsers)
+    evidence = _command(
+        parsers, "evidence", "gates on published answers and dialogue turns: docs/evidence.md's numbers"
+    )
+    evidence.add_argument(
+        "data", metavar="DATA", help="folder with llm_outcomes/, closed_book/, ketod/ and passages.jsonl"
+    )
+    evidence.set_defaults(run=commands.evidence)
     _add_models(parsers)
     _add_server(parsers)
     _add_decide(parsers)

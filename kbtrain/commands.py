@@ -78,6 +78,12 @@ def check_server(args: argparse.Namespace) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
+def evidence(args: argparse.Namespace) -> None:
+    from kbtrain.demo import run_evidence
+
+    run_evidence(Path(args.data), step)
+
+
 def demo(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_demo
 

@@ -167,8 +167,46 @@ def run_demo(size: Size, say: Say) -> None:
     follow(chain(size), run_folder(size), say)
 
 
-def follow(steps: Sequence[Step], run: Path, say: Say) -> None:
-    """Run the steps one after the other, as :func:`run_demo` says."""
+def evidence_chain(data: Path) -> list[Step]:
+    """Gates on published answers (docs/evidence.md) and on KETOD's turns by cross-validation; ``data``: their files."""
+    corpus = ("--corpus", str(data / "passages.jsonl"))
+    turns = ("--run", "runs/ketod", "--dataset", "ketod_lines", "--path", str(data / "ketod"))
+    return [
+        Step("closed_book", "gates on a model's answers about songs", 1,
+             ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
+        Step("collect_turns", "dialogue turns of KETOD", 0.1, turns),
+        Step("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
+        Step("evidence", "gates on published answers of four models", 4,
+             ("--path", str(data / "llm_outcomes" / "outcomes.jsonl"), *corpus)),
+    ]  # fmt: skip
+
+
+def run_evidence(data: Path, say: Say) -> None:
+    """Run :func:`evidence_chain`. Raises :class:`UserError` for a folder without its files."""
+    for name in ("llm_outcomes/outcomes.jsonl", "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
+        if not (data / name).exists():
+            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/evidence.md)")
+    follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block)
+
+
+def _evidence_block(page: Path) -> list[str]:
+    from kbtrain.jsonl import read_value
+    from kbtrain.report.evidence import closing_block
+
+    return closing_block(read_value(page.with_suffix(".json")), page)
+
+
+def follow(
+    steps: Sequence[Step],
+    run: Path,
+    say: Say,
+    result: str = "report.html",
+    closing: Callable[[Path], list[str]] | None = None,
+) -> None:
+    """Run the steps one after the other, as :func:`run_demo` says.
+
+    ``closing``: the last lines, of the file ``result``; else the last ones of the last step.
+    """
     started = time.monotonic()
     say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 cores -> {run.resolve()}")
     run.mkdir(parents=True, exist_ok=True)
@@ -183,13 +221,13 @@ def follow(steps: Sequence[Step], run: Path, say: Say) -> None:
             if done.returncode != 0:  # the stage has said why
                 sys.stdout.write(done.stdout)
                 raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
-            if number < len(steps):
+            if number < len(steps) or closing:
                 say("\n".join(f"       {line}" for line in lines[-1:]))
-    report = (run / "report.html").resolve()
+    report = (run / result).resolve()
     if not report.is_file():
         raise UserError(f"{report}: not written")
     say(f"done in {(time.monotonic() - started) / 60:.0f} minutes; all that the stages wrote: {run / 'chain.log'}")
-    sys.stdout.write("\n".join(lines[-CLOSING:]) + "\n")
+    sys.stdout.write("\n".join(closing(report) if closing else lines[-CLOSING:]) + "\n")
     sys.stdout.flush()
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
-from kbtrain.demo import Step, chain, follow, run_folder
+from kbtrain.demo import Step, chain, evidence_chain, follow, run_evidence, run_folder
+from kbtrain.errors import UserError
+from kbtrain.report.evidence import closing_block
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = ("tiny", "demo", "full")
@@ -79,3 +81,33 @@ def test_a_stage_that_fails_ends_the_chain_with_its_own_words_and_code(tmp_path,
         follow([Step(str(bad), "fails", 0.1, ())] * 2, tmp_path / "run", lambda line: None)
     shown = capfd.readouterr()
     assert found.value.code == 2 and shown.out == "before\n" and shown.err == "error: no\n"
+
+
+def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(tmp_path, capfd):
+    steps = evidence_chain(tmp_path)
+    assert [step.script for step in steps] == ["closed_book", "collect_turns", "cross_validate", "evidence"]
+    for step in steps:
+        script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
+        parse_args(config_class(script), step.arguments)
+    with pytest.raises(UserError, match=r"outcomes\.jsonl: not there"):
+        run_evidence(tmp_path, print)
+    page, script = tmp_path / "evidence.md", tmp_path / "one.py"
+    script.write_text(f"open({str(page)!r}, 'w')\nprint('3 questions')\n")
+    interval = {"mean": -0.02, "low": -0.03, "high": -0.01}
+    one = {"accuracy": 0.38, "searched": 0.6, "minus_always": interval, "minus_random": {**interval, "high": 0.01}}
+    table = {"model": "m", "chosen": "stack_set", "parts": {"all": {"n": 9, "never": 0.3, "always": 0.4}}}
+    document = {"main": {**table, "decisions": {"stack_set": one}}}
+    said = []
+    follow(
+        [Step(str(script), "answers", 0.1, ())],
+        tmp_path,
+        said.append,
+        page.name,
+        lambda at: closing_block(document, at),
+    )
+    block = capfd.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in block] == [
+        "tested", "without search", "always searching", "with the gate", "is that real?", "next",
+    ]  # fmt: skip
+    assert "40.0 % of the searches saved, accuracy 38.0 % (-2.0 points, [-3.0, -1.0])" in block[3]
+    assert "NOT certain" in block[4] and block[5].endswith(f"open {page.resolve()}") and "3 questions" in said[2]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kbtrain.evaluation.evidence import RIVAL
+from kbtrain.metrics.significance import Delta
+from kbtrain.report.first_screen import aligned_block
+from kbtrain.report.words import gate_name, percent, points, points_interval
 from kbtrain.svg import COLOURS, new_figure, page
 
 
@@ -45,6 +49,26 @@ def markdown(document: Mapping[str, Any]) -> str:
     lines += ["", "| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
     lines += [f"| {pair} | {text(one['wrong'])} | {text(one['needed'])} |" for pair, one in found["agreement"].items()]
     return "\n".join(lines) + "\n"
+
+
+def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
+    """Six lines for a terminal on the gate chosen by cross-validation, as an evaluation ends with."""
+    table = document["main"]
+    whole, one = table["parts"]["all"], table["decisions"][table["chosen"]]
+    change, over = (Delta(**one[f"minus_{other}"]) for other in ("always", "random"))
+    gain = f"{points(over.mean)} points, {points_interval(over)}"
+    certain = "This is certain: as many searches left out at random would cost more"
+    doubtful = "This is NOT certain: as many searches left out at random may do as well"
+    return aligned_block({
+        "tested": f"published answers of {table['model']} · {whole['n']} test questions",
+        "without search": f"{percent(whole['never'])} % right",
+        "always searching": f"{percent(whole['always'])} % right",
+        "with the gate": f"{gate_name(table['chosen'])}, chosen by cross-validation: {percent(1 - one['searched'])} % "
+        f"of the searches saved, accuracy {percent(one['accuracy'])} % ({points(change.mean)} points, "
+        f"{points_interval(change)})",
+        "is that real?": f"{certain if over.above_zero else doubtful} ({gain}).",
+        "next": f"open {page.resolve()}",
+    })  # fmt: skip
 
 
 def decision_rows(decisions: Mapping[str, Any]) -> list[str]:

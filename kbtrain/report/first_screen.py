@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,5 +181,10 @@ def closing_block(
         "is that real?": real,
         "next": f"{use}open {report.resolve()}",
     }
+    return aligned_block(lines)
+
+
+def aligned_block(lines: Mapping[str, str]) -> list[str]:
+    """Names in one column, what is said of each beside it."""
     width = max(map(len, lines))
     return [f"{name.ljust(width)}  {text}" for name, text in lines.items()]
