@@ -23,7 +23,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.labeling.imported import Imported
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, made_before, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, Split
@@ -61,7 +61,10 @@ class ImportConfig(Config):
 def main(config: ImportConfig) -> None:
     started, options = time.monotonic(), config.model_dump(mode="json")
     out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
-    if made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists():
+    done = made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists()
+    if done:
+        check_unchanged(out["samples.db"])  # what it has of other answers would be taken for the file's
+    if done and (not config.scores or made_before(out["imported_scores.jsonl"], options, [config.path])):
         print(f"{config.run} is there already, made with the same options from the same file")
         return
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,

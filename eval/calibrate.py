@@ -26,14 +26,14 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
-from kbtrain.evaluation.run_folder import read_scores, stored_scores
+from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
-from kbtrain.provenance import file_sha256
+from kbtrain.provenance import check_unchanged, file_sha256
 from kbtrain.records import Outcome, Question
 
 
@@ -56,8 +56,8 @@ def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
     stored = stored_scores(config.run)
     path, scores = stored.of(config.gate)
+    outcomes = read_outcomes(config.run)
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
-    outcomes = list(jsonl.read(Outcome, config.run / "outcomes.jsonl"))
     if not config.check:
         note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
     if config.new_scores is not None:
@@ -90,6 +90,7 @@ def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> dict[s
     path = config.run / "questions.jsonl"
     if not path.exists():
         return {}
+    check_unchanged(path)
     dev = {outcome.question_id for outcome in outcomes if outcome.split == "dev"}
     return {"questions": dev_questions([q.text for q in jsonl.read(Question, path) if q.id in dev])}
 

@@ -21,17 +21,15 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.classify import classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
-from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_scores, stored_scores
+from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, read_scores, stored_scores
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
-from kbtrain.provenance import check_unchanged, read_meta, write_atomically, write_result
-from kbtrain.records import Outcome
+from kbtrain.provenance import read_meta, write_atomically, write_result
 from kbtrain.report.tables import difference_table, gate_table, question_table
 
 
@@ -68,8 +66,7 @@ def questions(config: ClassifyConfig) -> None:
     else:
         noted = stored_scores(config.run)
     inputs = [*noted.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
-    check_unchanged(*inputs)
-    outcomes = list(jsonl.read(Outcome, inputs[-2]))
+    outcomes = read_outcomes(config.run)
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
     if not test:
         raise UserError(f"{inputs[-2]}: no test question; run eval/end_to_end.py first")

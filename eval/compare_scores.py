@@ -24,11 +24,11 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
-from kbtrain.evaluation.run_folder import read_score_files, stored_scores
+from kbtrain.evaluation.run_folder import read_outcomes, read_score_files, stored_scores
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.metrics.ranking import separations
-from kbtrain.provenance import write_result
-from kbtrain.records import Outcome, Question, Split
+from kbtrain.provenance import check_unchanged, write_result
+from kbtrain.records import Question, Split
 from kbtrain.report.tables import score_document, score_table
 
 
@@ -58,9 +58,10 @@ def main(config: CompareScoresConfig) -> None:
     imported = config.run / "imported_scores.jsonl"
     own = stored_scores(config.run, required=not config.scores and not imported.exists())
     files = list(config.scores) or [*own.files, *([imported] if imported.exists() else [])]
-    outcomes = [outcome for outcome in jsonl.read(Outcome, made) if outcome.split == config.split]
+    outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
     given = read_score_files(files) if config.scores else {**own.by_gate, **read_score_files(files[len(own.files) :])}
     if config.dataset is not None:
+        check_unchanged(config.run / "questions.jsonl")
         outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
     if config.covered_by is not None:
         outcomes = covered_by(outcomes, given, config.covered_by)

@@ -34,7 +34,7 @@ from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, ThresholdConfig
-from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.provenance import write_meta
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -67,7 +67,6 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
 def main(config: EndToEndConfig) -> None:
     """Grade, decide, measure, write, say."""
     started = time.monotonic()
-    check_unchanged(config.run / "labels.jsonl", config.run / "questions.jsonl")
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing)
     dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]

@@ -23,7 +23,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import NAME, read_decisions
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.records import GateScore, Question
 
 
@@ -45,6 +45,7 @@ def main(config: ImportDecisionsConfig) -> None:
     """Read, check, add, say."""
     started, out = time.monotonic(), config.run / "imported_scores.jsonl"
     questions = config.run / "questions.jsonl"
+    check_unchanged(questions)
     known = {question.id for question in jsonl.read(Question, questions)}
     found = read_decisions(config.path, config.id, config.column, config.choices)
     stray = next((one for one in found.rows if one.id not in known), None)

@@ -21,7 +21,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.run_folder import stored_scores
-from kbtrain.provenance import write_result
+from kbtrain.provenance import check_unchanged, write_result
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Question, Split
 from kbtrain.report.tables import pipelines_text
@@ -40,6 +40,7 @@ def main(config: PipelinesConfig) -> None:
     """Read, measure, write, show."""
     started = time.monotonic()
     path, scores = config.run / "questions.jsonl", stored_scores(config.run, required=False)
+    check_unchanged(path)
     questions = [question for question in jsonl.read(Question, path) if question.split == config.split]
     found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta)
     if not found:

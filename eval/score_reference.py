@@ -71,6 +71,7 @@ def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateEx
 
     Raises :class:`UserError` for questions that were not searched for.
     """
+    check_unchanged(*files)
     found = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
     questions = [q for q in jsonl.read(Question, files[0]) if q.split in splits]
     missing = [q.id for q in questions if q.id not in found]

@@ -13,20 +13,18 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
-from kbtrain.evaluation.run_folder import StoredScores, read_labels, stored_scores
+from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, stored_scores
 from kbtrain.evaluation.savings import Saving, four_fold, savings
 from kbtrain.gate_folder import KeyedCard
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
-from kbtrain.provenance import check_unchanged, write_atomically, write_meta
-from kbtrain.records import Outcome
+from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
 from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
@@ -57,8 +55,7 @@ def main(config: ReportConfig) -> None:
     results = load(config.run / "results.json")
     stored = stored_scores(config.run)
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)
-    check_unchanged(*files[1:3])
-    everything = list(jsonl.read(Outcome, files[1]))
+    everything = read_outcomes(config.run)
     outcomes = [o for o in everything if o.split == results.meta["split"]]
     dev = [o for o in everything if o.split == "dev"]
     questions = questions_of(config.run / "questions.jsonl", outcomes)

@@ -23,7 +23,7 @@ from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeakrCard, measured_scale
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
-from kbtrain.provenance import file_sha256, git_state, package_versions
+from kbtrain.provenance import check_unchanged, file_sha256, git_state, package_versions
 from kbtrain.records import DtypeName, GateExample, Question
 from kbtrain.training.model_card import write_made
 
@@ -96,6 +96,7 @@ def main(config: MakeSeakrConfig) -> None:
 
 def dev_examples(path: Path, count: int) -> list[GateExample]:
     """``count`` dev questions, evenly spread over the file. Raises :class:`UserError` if there is none."""
+    check_unchanged(path)
     dev = [question for question in jsonl.read(Question, path) if question.split == "dev"]
     if not dev:
         raise UserError(f"{path}: no dev question to measure the scale on")

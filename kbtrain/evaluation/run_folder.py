@@ -116,7 +116,11 @@ _NAME = re.compile(r"[^\W_][\w .:@+-]*")
 
 
 def read_scores(path: Path) -> dict[str, dict[str, float]]:
-    """Scores by gate and question id. Raises :class:`UserError` for a score that is no number or is repeated."""
+    """Scores by gate and question id.
+
+    Raises :class:`UserError` for a score that is no number or is repeated, and for a file changed since it was made.
+    """
+    check_unchanged(path)
     scores: dict[str, dict[str, float]] = defaultdict(dict)
     for number, record in jsonl.read_numbered(GateScore, path):
         if record.score - record.score != 0:  # infinite or not a number
@@ -166,7 +170,6 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """
     folder, old = run / "scores", run / "scores.jsonl"
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
-    check_unchanged(*files)
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}, "gates": {}, "seen": {}}
     if old.exists():
@@ -203,12 +206,23 @@ def in_order(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome]
 
 
 def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
-    """The first label (its taus hold for the file) and all of them, streamed. Raises :class:`UserError` if empty."""
+    """The first label (its taus hold for the file) and all of them, streamed.
+
+    Raises :class:`UserError` if empty, or changed since it was made.
+    """
+    check_unchanged(path)
     stream = jsonl.read(Label, path)
     first = next(stream, None)
     if first is None:
         raise UserError(f"{at(path)}: no label in it; run data_gen/label.py first")
     return first, itertools.chain([first], stream)
+
+
+def read_outcomes(run: Path) -> list[Outcome]:
+    """The graded answers of a run folder. Raises :class:`UserError` for a file changed since it was made."""
+    path = run / "outcomes.jsonl"
+    check_unchanged(path)
+    return list(jsonl.read(Outcome, path))
 
 
 _SPLITS: tuple[Split, Split] = ("dev", "test")
@@ -253,6 +267,7 @@ class StoredAnswersConfig(Config):
 def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False, scores: bool = True) -> RunFolder:
     """Read questions.jsonl, samples.db and (if ``scores``) the gates' scores. Raises :class:`UserError`."""
     store_file = path / "samples.db"
+    check_unchanged(path / "questions.jsonl")
     with SampleStore(store_file, read_only=True) as store:
         sampling = store.run_meta(sampling_run)
         questions = list(jsonl.read(Question, path / "questions.jsonl"))

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs
 from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
-from kbtrain.evaluation.run_folder import first_ids, stored_scores
-from kbtrain.records import Outcome
+from kbtrain.evaluation.run_folder import first_ids, read_outcomes, stored_scores
 from kbtrain.report import curves, summary
 from kbtrain.report.page import page
 from kbtrain.report.words import gate_name, percent, points, points_interval
@@ -35,7 +33,7 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     """Read results.json, outcomes.jsonl and the gates' scores. Raises :class:`UserError`."""
     check_result(folder / "results.json")
     results = load(folder / "results.json")
-    outcomes = [o for o in jsonl.read(Outcome, folder / "outcomes.jsonl") if o.split == results.meta["split"]]
+    outcomes = [o for o in read_outcomes(folder) if o.split == results.meta["split"]]
     stored = stored_scores(folder)
     scores = stored.by_gate
     for gate in results.gates:

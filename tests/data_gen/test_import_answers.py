@@ -130,6 +130,14 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     capsys.readouterr()
     imports(answers)
     assert "there already" in capsys.readouterr().out and file_sha256(run / "questions.jsonl") == before
+    scores = (run / "imported_scores.jsonl").read_bytes()
+    (run / "imported_scores.jsonl").write_bytes(scores[: len(scores) // 2])
+    imports(answers)
+    assert (run / "imported_scores.jsonl").read_bytes() == scores
+    store = (run / "samples.db").read_bytes()
+    (run / "samples.db").write_bytes(store[: len(store) // 2])
+    with pytest.raises(UserError, match=r"samples\.db: was changed since import_answers made it"):
+        imports(answers)
 
 
 def test_the_named_line_is_mended_and_the_import_goes_on(answers: Path, imports: Run) -> None:

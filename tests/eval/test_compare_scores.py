@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from support.scripts import load
 
 from kbtrain import jsonl
+from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome, Question
 
 
@@ -65,3 +68,42 @@ def test_one_data_set_alone(script, made, capsys):
     assert "4 of 8 test questions positive" in capsys.readouterr().out
     with pytest.raises(UserError, match="no question of data set 'nqq'"):
         module.main(module.CompareScoresConfig(run=made, dataset="nqq"))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "file"),
+    [
+        ("end_to_end", {"bootstrap_draws": 100}, "scores.jsonl"),
+        ("compare_scores", {}, "scores.jsonl"),
+        ("compare_scores", {}, "outcomes.jsonl"),
+        ("compare_scores", {"dataset": "made-up"}, "questions.jsonl"),
+        ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "outcomes.jsonl"),
+        ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "scores.jsonl"),
+        ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "scores.jsonl"),
+        ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "questions.jsonl"),
+        ("transfer", {"gates": ["kbm_mastery"]}, "questions.jsonl"),
+        ("classify", {}, "outcomes.jsonl"),
+        ("analyse", {}, "questions.jsonl"),
+        ("pipelines", {}, "questions.jsonl"),
+        ("import_decisions", {"path": "x", "gate": "theirs", "column": "score"}, "questions.jsonl"),
+    ],
+)
+def test_what_was_changed_since_it_was_made_is_evaluated_by_nobody(name, settings, file, run_folder):
+    """In whatever script: a hand-edited score became a figure where eval/write_report.py alone looked."""
+    write_meta(_outcomes(run_folder), stage="end_to_end", config={}, inputs=[])
+    module = load(f"{'data_gen' if name == 'analyse' else 'eval'}/{name}.py")
+    kind = next(kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
+    runs = {"runs": [str(run_folder)], "out": str(run_folder / "out")} if "runs" in kind.model_fields else {}
+    config = build(kind, None, {**(runs or {"run": run_folder}), **settings})
+    path = run_folder / file
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    with pytest.raises(UserError, match=rf"{file}: was changed since [\w-]+ made it; run that again, or delete"):
+        module.main(config)
+
+
+def _outcomes(run):
+    path = run / "outcomes.jsonl"
+    asked = [question for question in jsonl.read(Question, run / "questions.jsonl") if question.split != "train"]
+    rows = [Outcome(q.id, q.split, None, i % 2 == 0, i % 3 == 0, None, None, 1, 1) for i, q in enumerate(asked)]
+    jsonl.write(path, rows)
+    return path

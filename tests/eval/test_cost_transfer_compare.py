@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from html_page import Page, allowed_script
-from support.edits import keep_change
+from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
 from kbtrain.cli import main as command
@@ -45,6 +45,7 @@ def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
     scores = list(jsonl.read(GateScore, second / "scores.jsonl"))
     best = [dataclasses.replace(s, score=needed[s.question_id]) if s.gate == "kbm_mastery" else s for s in scores]
     jsonl.write(second / "scores.jsonl", best)
+    note_change(second / "scores.jsonl")
     evaluate(script, second, threshold_rule="best_accuracy")
     return run_folder, second
 
@@ -86,6 +87,7 @@ def test_thresholds_are_carried_between_data_sets(script: Script, run_folder: Pa
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     halves = [dataclasses.replace(q, dataset=("one", "two")[i % 2]) for i, q in enumerate(questions)]
     jsonl.write(run_folder / "questions.jsonl", halves)
+    note_change(run_folder / "questions.jsonl")
     module = script("transfer")
     values = {"runs": [str(run_folder)], "gates": ["kbm_benefit"], "out": str(tmp_path / "transfer")}
     module.main(build(module.TransferConfig, None, values))
@@ -101,6 +103,7 @@ def test_thresholds_are_carried_between_models(script: Script, run_folder: Path,
     other = Path(shutil.copytree(run_folder, tmp_path / "other"))
     scores = list(jsonl.read(GateScore, other / "scores.jsonl"))
     jsonl.write(other / "scores.jsonl", [dataclasses.replace(s, score=s.score + 2) for s in scores])
+    note_change(other / "scores.jsonl")
     module = script("transfer")
     values = {
         "runs": [str(run_folder), str(other)],
@@ -151,7 +154,9 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
         dataclasses.replace(s, question_id="x" + s.question_id) for s in jsonl.read(GateScore, pair[1] / "scores.jsonl")
     ]
     jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
+    note_change(pair[1] / "outcomes.jsonl")
     jsonl.write(pair[1] / "scores.jsonl", scores)
+    note_change(pair[1] / "scores.jsonl")
     write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
     assert command(["compare", str(pair[0]), str(pair[1])]) == 2
     assert "have no evaluated question in common" in capsys.readouterr().err
@@ -192,6 +197,7 @@ def test_seeds_are_a_second_source_of_variance(
         ]
         noisy = [dataclasses.replace(s, score=0.5) if s.gate == "prompt" else s for s in noisy]
         jsonl.write(run / "scores.jsonl", noisy)
+        note_change(run / "scores.jsonl")
         evaluate(script, run)
     module = script("seeds")
     values = {"runs": [str(run) for run in runs], "out": str(tmp_path / "seeds.json"), "bootstrap_draws": 500}

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.edits import keep_change
+from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
@@ -134,6 +134,7 @@ def test_thresholds_come_from_dev_only(script: Script, run_folder: Path) -> None
     scores = list(jsonl.read(GateScore, run_folder / "scores.jsonl"))
     changed = [GateScore(s.question_id, s.gate, 0.5) if s.question_id.startswith("test") else s for s in scores]
     jsonl.write(run_folder / "scores.jsonl", changed)
+    note_change(run_folder / "scores.jsonl")
     after = {g["gate"]: g["threshold"] for g in evaluate(script, run_folder, threshold_rule="best_f1")["gates"]}
     assert after == before
 
@@ -192,12 +193,15 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(
 def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
     scores = (run_folder / "scores.jsonl").read_text().splitlines()
     (run_folder / "scores.jsonl").write_text("\n".join(scores[:-1]) + "\n")
+    note_change(run_folder / "scores.jsonl")
     with pytest.raises(UserError, match=r"gate 'kbm_benefit' has no score for 1 question \(test-199\)"):
         evaluate(script, run_folder)
     (run_folder / "scores.jsonl").write_text("\n".join([*scores, scores[0]]) + "\n")
+    note_change(run_folder / "scores.jsonl")
     with pytest.raises(UserError, match=r"scores.jsonl:\d+: second score of gate 'prompt' for question 'dev-0'"):
         evaluate(script, run_folder)
     (run_folder / "scores.jsonl").write_text("\n".join(scores) + "\n")
+    note_change(run_folder / "scores.jsonl")
     with pytest.raises(UserError, match="use 'greedy'"):
         evaluate(script, run_folder, accuracy="expected")
     (run_folder / "labels.jsonl").write_text("")

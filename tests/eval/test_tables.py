@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.edits import keep_change
+from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
 from kbtrain.config import build
@@ -130,6 +130,7 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
     scores = [s for s in jsonl.read(GateScore, other / "scores.jsonl")]
     turned = [GateScore(s.question_id, s.gate, s.score if s.gate == "prompt" else 1 - s.score) for s in scores]
     jsonl.write(other / "scores.jsonl", turned)  # gates that are wrong about everything
+    note_change(other / "scores.jsonl")
     own = make(script, "table1", [varied], tmp_path)
     found = make(script, "table4", [other], tmp_path, gate_runs=[str(varied)])
     assert [row[0] for row in found["rows"]] == [f"{name}, made-up" for name in ("freshqa", "hotpotqa", "nq_open")]
@@ -211,9 +212,11 @@ def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> 
         make(script, "table1", [varied], tmp_path, gates=["kbm_mastry"])
     scores = list(jsonl.read(GateScore, varied / "scores.jsonl"))
     jsonl.write(varied / "scores.jsonl", [s for s in scores if s.question_id not in ("test-3", "test-8")])
+    note_change(varied / "scores.jsonl")
     with pytest.raises(UserError, match=r"gate 'kbm_mastery' has no score for 2 questions \(test-3, test-8\)"):
         make(script, "table1", [varied], tmp_path)
     jsonl.write(varied / "scores.jsonl", [GateScore("other/" + s.question_id, s.gate, s.score) for s in scores])
+    note_change(varied / "scores.jsonl")
     with pytest.raises(
         UserError, match=r"gate 'prompt' was scored on other questions: none of 280 questions \(other/dev"
     ):
@@ -221,6 +224,7 @@ def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> 
     plain = [dataclasses.replace(q, hops=None, popularity=None, fact_type=None)
              for q in jsonl.read(Question, varied / "questions.jsonl")]  # fmt: skip
     jsonl.write(varied / "scores.jsonl", scores)
+    note_change(varied / "scores.jsonl")
     jsonl.write(varied / "questions.jsonl", plain)
     for layout, what in (("table2", "a kind of change"), ("table3", "two or more hops"), ("figure6", "a popularity")):
         with pytest.raises(UserError, match=f"{layout}: no test question has {what}"):

@@ -22,7 +22,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
-from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
 from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
@@ -132,6 +132,7 @@ class SeakrRun:
         self.name = name
         self.out = config.run / FOLDER / f"{name}.jsonl"
         self.inputs = [config.run / "questions.jsonl", config.run / "passages.jsonl"]
+        check_unchanged(*self.inputs)
         everything = list(jsonl.read(Question, self.inputs[0]))
         self.questions = chosen(everything, config.split, config.limit)
         if not self.questions:
