@@ -176,7 +176,7 @@ def evidence_chain(data: Path) -> list[Step]:
              ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
         Step("collect_turns", "dialogue turns of KETOD", 0.1, turns),
         Step("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
-        Step("evidence", "gates on published answers of four models", 4,
+        Step("evidence", "gates on published answers of four models", 11,
              ("--path", str(data / "llm_outcomes" / "outcomes.jsonl"), *corpus)),
     ]  # fmt: skip
 
