@@ -303,9 +303,9 @@ def _no_card(path: Path) -> str:
     folder = path.parent
     if gates := _gates_in(folder):
         return f"{folder}: a folder of gates, no gate itself; give one of them: {gates}"
-    if not folder.exists() and (gates := _gates_in(folder.parent)):
-        return f"{folder}: no such folder; gates beside it: {gates}"
-    return f"{at(path)}: no such file; is '{folder}' the folder of a finished training?"
+    gates = "" if folder.exists() else _gates_in(folder.parent)
+    beside = f" Gates beside it: {gates}" if gates else ""
+    return f"{at(path)}: no such file; is '{folder}' the folder of a finished training?{beside}"
 
 
 def _gates_in(folder: Path) -> str:
