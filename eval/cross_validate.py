@@ -18,7 +18,6 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -28,16 +27,10 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
-from kbtrain.gate_folder import logistic
-from kbtrain.metrics.calibration import calibration
-from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import known_sha256, read_document, write_atomically, write_result
 from kbtrain.records import TurnExample
 from kbtrain.report.cross_validation import figure, markdown
-
-if TYPE_CHECKING:
-    from kbtrain.arrays import Floats
 
 RESULT, TEST = "cross_validation.json", "test.json"
 
@@ -73,8 +66,8 @@ def main(config: CrossValidateConfig) -> None:
         repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
     made = cv.candidates_held_out(table, repeats)
     found = cv.measured(table.truth, table.dialogues, made)
-    chosen = best(list(cv.CANDIDATES), found)
-    text = best([n for n, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)], found)
+    chosen = cv.best(list(cv.CANDIDATES), found)
+    text = cv.best([n for n, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)], found)
     named = list(dict.fromkeys((chosen, text)))
     document = {
         "dialogues": len(set(table.dialogues)),
@@ -82,9 +75,9 @@ def main(config: CrossValidateConfig) -> None:
         "positive": int(table.truth.sum()),
         "chosen": chosen,
         "chosen_without_annotation": text,
-        "thresholds": {name: threshold(table, made[name]) for name in named},
+        "thresholds": {name: cv.threshold(table, made[name]) for name in named},
         "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
-        "calibration": {name: calibrated(table, made[name]) for name in named},
+        "calibration": {name: cv.calibrated(table, made[name]) for name in named},
         "by_dialogues": {name: cv.by_dialogues(table, name, repeats, config.sizes, config.seed) for name in named},
     }
     write_atomically(folder / "cross_validation.md", markdown(document))
@@ -104,28 +97,6 @@ def table_of(config: CrossValidateConfig, splits: Sequence[str]) -> cv.TurnTable
     texts = sorted({utterance.text for turn in turns for utterance in turn.context})
     vectors = kept_embeddings(config.encoder, config.folder, texts, cv.MAX_LENGTH)
     return cv.TurnTable(turns, dict(zip(texts, vectors, strict=True)), vectors.shape[1])
-
-
-def best(names: Sequence[str], found: dict[str, cv.Figures]) -> str:
-    """The candidate of the greatest cross-validated AUROC; of equals the first, which is the plainest."""
-    return max(names, key=lambda name: found[name].auroc.mean)
-
-
-def mean_scores(runs: Sequence[cv.HeldOut]) -> Floats:
-    """Log odds of each turn, means over repeats."""
-    found: Floats = np.mean([one.scores for one in runs], axis=0)
-    return found
-
-
-def threshold(table: cv.TurnTable, runs: Sequence[cv.HeldOut]) -> float:
-    """Log odds above which a gate fitted to all dialogues retrieves: best F1 of the held-out means."""
-    return best_f1_threshold(table.truth.astype(float).tolist(), mean_scores(runs).tolist()).value
-
-
-def calibrated(table: cv.TurnTable, runs: Sequence[cv.HeldOut]) -> dict[str, Any]:
-    """Reliability of the held-out probabilities, all repeats together."""
-    scores = np.concatenate([one.scores for one in runs])
-    return dataclasses.asdict(calibration(np.tile(table.truth, len(runs)), np.array([logistic(s) for s in scores])))
 
 
 def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> None:
@@ -150,7 +121,7 @@ def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> No
         "turns": len(other.truth),
         "positive": int(other.truth.sum()),
         "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
-        "calibration": {name: calibrated(other, runs) for name, runs in made.items()},
+        "calibration": {name: cv.calibrated(other, runs) for name, runs in made.items()},
     }
     inputs = [config.turns, source]
     write_result(config.folder / TEST, document, stage="cross_validate", config=config, inputs=inputs, started=started)

@@ -22,13 +22,12 @@ from kbtrain.gate_folder import CARD
 from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.kbm import ALL_KEYS, Key, kbm_fingerprint
 from kbtrain.training.config import TrainingConfig, training_arguments
-from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, target
+from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from kbtrain.gates.kbm.gate import KBMCard
     from kbtrain.gates.kbm.train import KBMTrainer
-    from kbtrain.records import GateExample
 
 
 class TrainKBMConfig(TrainingConfig):
@@ -90,7 +89,8 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
 
     tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
     encode = Encoder(tokenizer, kbm_template(config.keys), config.max_length).encode
-    rows = [make_row(encode(e), targets_of(config, e), config.loss_on == "values") for e in data.train]
+    taught = [smoothed_targets(e, config.keys, config.labels, config.label_smoothing) for e in data.train]
+    rows = [make_row(encode(e), t, config.loss_on == "values") for e, t in zip(data.train, taught, strict=True)]
     check_rows(rows, [e.id for e in data.train])
     for example in data.dev:
         encode(example)  # one that does not fit is an error now, not after an epoch
@@ -102,12 +102,6 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, recipe.bar())
     recipe.train_to_end(trainer)
     return trainer, compute
-
-
-def targets_of(config: TrainKBMConfig, example: GateExample) -> list[float | None]:
-    """The probability of True that each key is taught, smoothed; None: not known."""
-    found = [target(example, key, config.labels) for key in config.keys]
-    return [None if t is None else t + config.label_smoothing * (0.5 - t) for t in found]
 
 
 def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:

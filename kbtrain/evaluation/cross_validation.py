@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,10 +19,12 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.files import replacing
+from kbtrain.gate_folder import logistic
 from kbtrain.gates.encoder.probe import SPREAD, fit_head
 from kbtrain.gates.turns.dialogue_state import C
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.gates.turns.structural import FEATURES, structure
+from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, delta
@@ -244,6 +246,23 @@ def _f1(truth: Bools, retrieved: Bools, weights: Floats) -> Floats:
     hits = weights @ (truth & retrieved).astype(float)
     found: Floats = np.divide(2 * hits, total, out=np.zeros(len(weights)), where=total > 0)
     return found
+
+
+def best(names: Sequence[str], found: Mapping[str, Figures]) -> str:
+    """The candidate of the greatest cross-validated AUROC; of equals the first, which is the plainest."""
+    return max(names, key=lambda name: found[name].auroc.mean)
+
+
+def threshold(table: TurnTable, runs: Sequence[HeldOut]) -> float:
+    """Log odds above which a gate fitted to all dialogues retrieves: best F1 of the held-out means over repeats."""
+    means = np.mean([one.scores for one in runs], axis=0)
+    return best_f1_threshold(table.truth.astype(float).tolist(), means.tolist()).value
+
+
+def calibrated(table: TurnTable, runs: Sequence[HeldOut]) -> dict[str, Any]:
+    """Reliability of the held-out probabilities, all repeats together."""
+    scores = np.concatenate([one.scores for one in runs])
+    return asdict(calibration(np.tile(table.truth, len(runs)), np.array([logistic(s) for s in scores])))
 
 
 def by_dialogues(
