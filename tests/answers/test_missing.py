@@ -40,7 +40,7 @@ NO_ANSWER = (
     "没有找到相关信息", "不得而知", "无从得知", "尚不清楚", "暂无信息", "无法回答这个问题", "无法从文中得知",
     "原因不明", "我不确定", "资料不足", "不详", "没有相关的资料", "文中没有给出答案", "抱歉，我不知道。",
     "missing information", "The answer is not provided for this question.", "No key information provided.",
-    "Unknown, who knows", "My answer is: not sure",
+    "Unknown, who knows", "My answer is: not sure", "The answer is N/A.", "So the answer is null",
 )  # fmt: skip
 ANSWERS = (
     "Ann", "0", "no", "No", "Nonesuch", "The Unknown Soldier", "Tomb of the Unknown Soldier", "Unknown Pleasures",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbtrain.answers.grading import contains, is_correct, normalise, token_f1
+from kbtrain.answers.grading import contains, group_key, is_correct, normalise, token_f1
 from kbtrain.evaluation.groups import answer_counts
 from kbtrain.records import Passage, Question
 
@@ -64,3 +64,9 @@ def test_the_f1_of_words_worked_by_hand() -> None:
     assert token_f1("red blue green", ["red blue white black"]) == pytest.approx(4 / 7)
     assert token_f1("red red", ["red"]) == pytest.approx(2 / 3)  # a repeated word counts once
     assert token_f1("red", ["blue", "red"]) == 1.0 and token_f1("yes it is", ["yes"]) == 0.0
+
+
+def test_answers_that_say_nothing_are_one_group_and_a_sign_is_its_own() -> None:
+    asked = Question("q", "Which sign?", ("+",), "train", "t")
+    assert {group_key(asked, text) for text in ("", " ", "...", "-", "( )")} == {""}
+    assert len({group_key(asked, text) for text in ("", "+", "*", "plus")}) == 4 and is_correct(asked, "+")

@@ -50,6 +50,7 @@ NONE = [
     "Vitamin B", "A、B", "A，B", "A；B", "A或B", "A和B", "A或者B", "A与B", "A还是B", "AB", "答案是A或B", "答案：A、B",
     "A, perhaps B", "A perhaps B", "A; maybe B", "A, could be B", "A, or perhaps B", "A might be B", "A，可能B",
     "A，也许是B", "答：A或B", "问答：B", "B. Paris\nA. Rome\nC. London", "A\nB\nC\nD",
+    "B\nA. Rome\nB. Paris\nThe answer is A.",
     "选A和B", "不选B", "答案不是B", "B不正确", "B错误", "选项B是错误的", "选E", "上海或北京", "不是北京", "不知道",
 ]  # fmt: skip
 REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
