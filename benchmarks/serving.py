@@ -46,14 +46,11 @@ model_list:
   - model_name: stub
     litellm_params: {{model: openai/stub, api_base: "http://127.0.0.1:{port}/v1", api_key: unused}}
 """
-WEAK_KEY = "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"  # LiteLLM's proxy starts without a key of its own
-ROUTELLM = """
-import sys
-from routellm import openai_server
-sys.argv = ["server", "--routers", "random", "--strong-model", "openai/stub", "--weak-model", "openai/stub",
-            "--base-url", "http://127.0.0.1:{port}/v1", "--api-key", "unused", "--port", "{own}"]
-exec(compile(open(openai_server.__file__).read(), "openai_server", "exec"), {{"__name__": "__main__"}})
-"""
+LITELLM_ENVIRONMENT = {  # its proxy starts without a key of its own, and asks no network for prices
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+}
+ROUTELLM = "--routers random --strong-model openai/stub --weak-model openai/stub --api-key unused"
 
 
 class ServingBenchmarkConfig(Config):
@@ -202,8 +199,8 @@ def peers(config: ServingBenchmarkConfig, folder: Path, stub: int) -> Iterator[t
         yield "litellm proxy", peer([*command, "--host", "127.0.0.1"], port, "stub")
     if config.routellm_python:
         port = free_port()
-        (folder / "routellm_server.py").write_text(ROUTELLM.format(port=stub, own=port))
-        command = [config.routellm_python, folder / "routellm_server.py"]
+        address = ["--base-url", f"http://127.0.0.1:{stub}/v1", "--port", port]
+        command = [config.routellm_python, "-m", "routellm.openai_server", *ROUTELLM.split(), *address]
         yield "routellm server", peer(command, port, "router-random-0.5")
 
 
@@ -218,7 +215,7 @@ def peer(command: list[object], port: int, model: str) -> Iterator[tuple[int, ps
 def running(command: list[object], port: int) -> Iterator[psutil.Process]:
     """A process that listens on a port; ended on the way out."""
     with tempfile.TemporaryFile() as said:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "unused", WEAK_KEY: "true"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "unused", **LITELLM_ENVIRONMENT}
         process = subprocess.Popen([str(part) for part in command], stdout=said, stderr=said, env=environment)
         try:
             until = time.monotonic() + 120

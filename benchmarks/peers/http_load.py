@@ -50,7 +50,7 @@ class Clients:
 
     async def ask(self, number: int, question: str, load: Load) -> None:
         """One request; its answer's words must be its own number."""
-        body = {"model": self.model, "messages": [{"role": "user", "content": question}], "user": f"u{number}"}
+        body = {"model": self.model, "messages": [{"role": "user", "content": f"{question} u{number}"}]}
         data = json.dumps({**body, "stream": True} if self.stream else {"questions": [question]}).encode()
         head = f"POST {self.path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{self.headers}content-type: application/json\r\n"
         began = time.perf_counter()

@@ -1,6 +1,6 @@
 """A model server that streams made-up tokens as fast as it is told to: the upstream of benchmarks/serving.py.
 
-python serving_stub.py PORT TOKENS PAUSE_SECONDS; each token repeats the request's field "user".
+python serving_stub.py PORT TOKENS PAUSE_SECONDS; each token repeats the last word of the request's last message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tok
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
                 writer.write(b"content-length: %d\r\n\r\n%s" % (len(text), text))
                 continue
-            delta = {"index": 0, "delta": {"content": f"{body.get('user', '')} "}, "finish_reason": None}
+            word = body["messages"][-1]["content"].split()[-1]
+            delta = {"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}
             made = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "stub", "choices": [delta]}
             event = b"data: " + json.dumps(made).encode() + b"\n\n"
             chunk = b"%x\r\n%s\r\n" % (len(event), event)

@@ -43,7 +43,7 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
         raise
     except Refused as refused:
         refused.headers |= course.headers(service.decider.loaded.name, policy.debug)
-        service.record(course, exchange, refused.code)
+        service.record(course, exchange, refused.code, refused.status)
         raise
     except Exception:
         service.record(course, exchange, "cut-off")
@@ -164,11 +164,11 @@ async def _forward(
         added = course.headers(service.decider.loaded.name, policy.debug)
         ours: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in added.items()]
         await exchange.start(reply.status, [*reply.headers, *ours])
-        first = True
-        async for chunk in reply.chunks:
-            await exchange.chunk(chunk)
-            if first:
+
+        async def send(piece: bytes) -> None:
+            if exchange.moment != "stream":
+                exchange.moment = "stream"
                 service.metrics.first_token.observe(time.perf_counter() - began)
-                exchange.moment, first = "stream", False
-                await asyncio.sleep(0)  # what is written leaves now, not behind all tokens that came with the first
-        await exchange.chunk(b"", more=False)
+            await exchange.chunk(piece)
+
+        await exchange.chunk(await reply.pieces(send), more=False)

@@ -134,12 +134,12 @@ class Service:
             self._write(course, "decided", 200)
         return made
 
-    def record(self, course: Course, exchange: Exchange, outcome: str) -> None:
-        """Count and log a proxied request. ``outcome``: answered, client-left, cut-off, or an error's code."""
+    def record(self, course: Course, exchange: Exchange, outcome: str, status: int | None = None) -> None:
+        """Count and log a proxied request. ``outcome``: answered, client-left, cut-off, or an error's code; ``status``:
+        of an answer that is still to be sent."""
         self._count(course)
-        self._write(
-            course, outcome if outcome != "client-left" else f"client-left-at-{exchange.moment}", exchange.status
-        )
+        told = f"client-left-at-{exchange.moment}" if outcome == "client-left" else outcome
+        self._write(course, told, exchange.status or status or 0)
 
     def _count(self, course: Course) -> None:
         d, m = course.decision, self.metrics

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import httpcore2
@@ -39,7 +39,9 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
 
 
 class AsyncioStream(httpcore2.AsyncNetworkStream):
-    """One connection."""
+    """One connection. ``before_read`` is awaited before each read: what came with the last one is parsed by then."""
+
+    before_read: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -48,6 +50,8 @@ class AsyncioStream(httpcore2.AsyncNetworkStream):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """As in the base class."""
         self._flush()
+        if self.before_read is not None:
+            await self.before_read()
         with _mapped(httpcore2.ReadTimeout, httpcore2.ReadError):
             async with asyncio.timeout(timeout):
                 return await self._reader.read(max_bytes)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.streams import AsyncioBackend
+from kbtrain.serve.streams import AsyncioBackend, AsyncioStream
 from kbtrain.servers import is_loopback
 
 HOP_BY_HOP = {
@@ -42,11 +42,42 @@ logger = logging.getLogger("kbtrain.serve")
 
 @dataclass(frozen=True)
 class UpstreamReply:
-    """Status, headers, and the body's bytes as they come."""
+    """Status, headers, and the body's bytes as they come.
+
+    ``connection``: where the chunks are read from, if several may come with one read.
+    """
 
     status: int
     headers: list[Header]
     chunks: AsyncIterator[bytes]
+    connection: AsyncioStream | None = None
+
+    async def pieces(self, send: Callable[[bytes], Awaitable[None]]) -> bytes:
+        """Send the chunks, the first at once and others joined with those of the same read; returns what is left for
+        the end. Each piece costs what a token costs, and fast models send many at once."""
+        gathered: list[bytes] = []
+
+        async def flush() -> None:
+            if gathered:
+                data = b"".join(gathered)
+                gathered.clear()
+                await send(data)
+
+        if self.connection is not None:
+            self.connection.before_read = flush
+        first = True
+        try:
+            async for chunk in self.chunks:
+                gathered.append(chunk)
+                if first or self.connection is None:
+                    await flush()
+                if first:
+                    await asyncio.sleep(0)  # what is written leaves now, not behind all tokens that came with the first
+                first = False
+        finally:
+            if self.connection is not None:
+                self.connection.before_read = None  # the next request's on this connection
+        return b"".join(gathered)
 
 
 class Upstream(Protocol):
@@ -120,7 +151,9 @@ class HttpUpstream:
         try:
             lower = ((key.lower(), value) for key, value in response.headers)
             kept = [(k, value) for k, value in lower if k not in NOT_RETURNED and not k.startswith(b"x-kbtrain-")]
-            yield UpstreamReply(response.status, kept, self._chunks(response))
+            connection = response.extensions.get("network_stream")
+            reading = connection if isinstance(connection, AsyncioStream) else None
+            yield UpstreamReply(response.status, kept, self._chunks(response), reading)
         finally:
             await response.aclose()
 

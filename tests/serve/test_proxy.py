@@ -9,6 +9,7 @@ from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
+from kbtrain.serve.exchange import Exchange
 from kbtrain.serve.upstream import UpstreamReply
 
 CORPUS = [
@@ -117,6 +118,32 @@ def test_the_first_token_leaves_before_those_that_came_with_it_are_handled(gate)
         server.service.upstream = together = InOneRead()
         assert server.post("/v1/chat/completions", chat(KNOWN)).body == b"firstsecond"
     assert together.turns == [1]
+
+
+class AtOnce(StubUpstream):
+    """A model server that writes a whole stream at once, two requests on one connection."""
+
+    async def _answer(self, writer, body):
+        parts = [b"data: %d\n\n" % i for i in range(40)]
+        self.sent = b"".join(parts)
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        return True
+
+
+def test_tokens_that_come_together_leave_together(gate, monkeypatch):
+    pieces, send = [], Exchange.chunk
+
+    async def counted(exchange, data, more=True):
+        pieces.append(data)
+        await send(exchange, data, more)
+
+    monkeypatch.setattr(Exchange, "chunk", counted)
+    with AtOnce() as stub, serving(gate, upstream=stub.url) as server:
+        for _ in range(2):
+            pieces.clear()
+            assert ask(server, chat(KNOWN, stream=True)).body == stub.sent == b"".join(pieces)
+            assert pieces[0] == b"data: 0\n\n" and len(pieces) <= 4  # one a read, however the system cuts them
 
 
 @pytest.mark.parametrize(
@@ -238,6 +265,16 @@ def test_an_unreachable_upstream_is_a_502_after_its_tries(proxy, stub):
     assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")
     assert kb(reply)["reason"] == "above-threshold"
     assert proxy.metric('kbtrain_upstream_failures_total{kind="connection"}') >= 5
+
+
+def test_the_log_holds_the_status_that_a_refused_client_got(gate, stub, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with serving(gate, upstream=stub.url, upstream_tries=1, log=log) as server:
+        stub.fail = 1
+        assert ask(server, chat(KNOWN)).status == 502
+        ask(server, chat(KNOWN))
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(r["outcome"], r["status"]) for r in rows] == [("upstream_unreachable", 502), ("answered", 200)]
 
 
 def test_an_answer_that_breaks_off_is_no_whole_answer(proxy, stub):
