@@ -40,10 +40,11 @@ def main(config: MemoryConfig) -> None:
     if config.batches % 10:
         raise UserError("key 'batches': expected a multiple of 10")
     folder = random_model(config.tokenizer, config.output / "model")
-    found = {
-        work: measured(folder, work, config.batches) for work in tqdm(config.works, unit=" works", file=sys.stderr)
-    }
-    (config.output / "memory.json").write_text(json.dumps({"batches": config.batches, "bytes": found}, indent=1) + "\n")
+    found: dict[str, list[int]] = {}
+    for work in tqdm(config.works, unit=" works", file=sys.stderr):
+        found[work] = measured(folder, work, config.batches)
+        figures = {"batches": config.batches, "bytes": found}
+        (config.output / "memory.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(table(config.batches, found))
 
 
