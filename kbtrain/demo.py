@@ -172,7 +172,7 @@ def evidence_chain(data: Path) -> list[Step]:
     corpus = ("--corpus", str(data / "passages.jsonl"))
     turns = ("--run", "runs/ketod", "--dataset", "ketod_lines", "--path", str(data / "ketod"))
     return [
-        Step("closed_book", "gates on a model's answers about songs", 1,
+        Step("closed_book", "gates on a model's answers about songs", 5,
              ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
         Step("collect_turns", "dialogue turns of KETOD", 0.1, turns),
         Step("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
