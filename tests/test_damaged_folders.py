@@ -93,3 +93,12 @@ def test_what_a_card_says_wrongly_is_one_line_that_names_the_folder(
     with pytest.raises(UserError) as caught:
         load_gate(tmp_path / "gate", dtype="fp32", device="cpu")
     assert says in str(caught.value) and str(tmp_path / "gate") in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["x\0y", "x" * 300, "x\ny"])
+def test_a_part_that_is_no_folder_s_name_is_one_line(part: str, tmp_path: Path) -> None:
+    KINDS["average"](tmp_path / "gate")
+    card = json.loads((tmp_path / "gate" / "gate.json").read_text(encoding="utf-8"))
+    (tmp_path / "gate" / "gate.json").write_text(json.dumps({**card, "members": ["one", part]}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"gate\.json: part '.{1,45}' is no folder's name; take it out"):
+        load_gate(tmp_path / "gate")

@@ -32,6 +32,7 @@ from kbtrain.hub import local_folder
 from kbtrain.records import DtypeName
 
 GROUP = "kbtrain.gates"
+_LONGEST_NAME = 255  # characters: what file systems take
 QUESTION: frozenset[Reads] = frozenset({"question"})
 TURN: frozenset[Reads] = frozenset({"turn"})
 
@@ -227,6 +228,8 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
     """
     own = folder.resolve()
     for part in card.parts():
+        if not part.isprintable() or len(part) > _LONGEST_NAME:
+            raise UserError(f"{at(folder / CARD)}: part '{part[:40]}' is no folder's name; take it out")
         target = (own / part).resolve()
         if Path(part).is_absolute() or not target.is_relative_to(own.parent) or target == own.parent:
             raise UserError(f"{at(folder / CARD)}: part '{part}' lies neither in nor beside this folder; copy it there")

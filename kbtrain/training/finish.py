@@ -26,7 +26,7 @@ from kbtrain.trained_on import write_trained_on
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
-from kbtrain.training.run import write_run_files
+from kbtrain.training.run import SAVED, saved_files, write_run_files
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -109,7 +109,7 @@ def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending:
     write_run_files(output, config, ending.data, state.log_history if state else None)
     write_trained_on(output, ending.questions)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
-    facts = {**ending.facts, "weights": stamp_weights(output)}
+    facts = {**ending.facts, "weights": stamp_weights(output), SAVED: saved_files(output)}
     write_meta(
         output / ending.last,
         stage=ending.stage,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.training.run import claim_folder, finished, last_good, remember_once, run_key
+from kbtrain.training.run import check_saved, claim_folder, finished, last_good, remember_once, run_key
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -81,6 +81,7 @@ class Recipe:
         main_first(lambda: claim_folder(config.output, self.key))
         if not finished(config.output, *last_files):
             return True
+        check_saved(config.output, *last_files)
         done = late(self.device) if self.first else ""
         self.say(f"{config.output} is finished already; {done or 'nothing to do'}")
         return False

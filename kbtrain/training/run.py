@@ -32,6 +32,8 @@ from kbtrain.provenance import (
     package_versions,
     peak_rss_mb,
     read_document,
+    read_meta,
+    stamp,
     write_atomically,
 )
 
@@ -80,10 +82,42 @@ def _has_meta(folder: Path) -> bool:
     return any(folder.glob("*.meta.json"))
 
 
+SAVED = "saved"
+_CHANGED_LATER = ("checkpoints/", "states/", "saving/", "gate.json", "README.md", "scores", RUN)
+
+
 def finished(folder: Path, *files: str) -> bool:
     """True if a training ended here: the files that it writes last and their meta data exist. A gate alone does not
     prove it: a training killed after saving still owes its scores, or its curves."""
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
+
+
+def saved_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size, time and hash of what a training leaves in its folder and nobody changes later."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    names = {path.relative_to(folder).as_posix(): path for path in found if not path.name.endswith(".meta.json")}
+    lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
+    return {name: {**stamp(path), "sha256": file_sha256(path)} for name, path in lasting.items()}
+
+
+def check_saved(folder: Path, *files: str) -> None:
+    """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`saved_files`).
+
+    ``files``: those whose meta data may note it; trainings of before did not. Size and time are compared first.
+    """
+    for file in files:
+        saved = read_meta(folder / file).get(SAVED)
+        for name, noted in saved.items() if isinstance(saved, dict) else ():
+            path = folder / name
+            if not (isinstance(noted, dict) and path.is_file() and _as_noted(path, noted)):
+                raise UserError(
+                    f"{at(path)}: is not what the training saved; copy it again, or delete the folder to train again"
+                )
+
+
+def _as_noted(path: Path, noted: Mapping[str, Any]) -> bool:
+    same = all(noted.get(key) == value for key, value in stamp(path).items())
+    return same or noted.get("sha256") == file_sha256(path)
 
 
 def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:

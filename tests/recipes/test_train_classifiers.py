@@ -129,6 +129,15 @@ def test_a_finished_training_called_again_with_a_test_file_scores_it(recipe, dat
     assert [scores[t.id] for t in test] == pytest.approx(gate.score(test), abs=1e-6)
     recipe(name, given)
     assert "finished already; nothing to do" in capsys.readouterr().out
+    for file in ("tokenizer.json", "model.safetensors", "trained_on.txt"):
+        path = tmp_path / "g" / file
+        if not path.exists():  # a probe stands on another's weights
+            continue
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(UserError, match=rf"{file}: is not what the training saved"):
+            recipe(name, given)
+        path.write_bytes(whole)  # as copied again: another time, the same bytes
     other = [replace(t, context=t.context[-1:]) for t in test]
     write(tmp_path / "other.jsonl", other)  # the same ids, other turns
     recipe(name, [*given[:at], "--test", str(tmp_path / "other.jsonl"), *given[at + 2 :]])

@@ -21,7 +21,7 @@ from torture.damage import Damage, damages
 
 NOTED = Threshold(threshold=0.5, rule="given", dev_file_sha256="0", n_dev=9)
 KINDS: dict[str, Callable[[Path], None]] = {**FOLDERS, "server": lambda folder: server(folder, "http://127.0.0.1:9/v1")}
-OUTSIDE = ("/etc", "../../..", "..", ".", "nowhere", "../nowhere", "one/../..", "x\ny")
+OUTSIDE = ("/etc", "../../..", "..", ".", "nowhere", "../nowhere", "one/../..", "x\ny", "x\0y", "x" * 300)
 
 
 def _weight_index(folder: Path, name: str) -> None:
