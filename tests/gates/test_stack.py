@@ -20,6 +20,7 @@ from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_o
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.jsonl import read, write
 from kbtrain.prompts.kbm import answer_fingerprint
+from kbtrain.provenance import meta_path, stamp
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
@@ -205,10 +206,16 @@ def test_bad_input_is_one_line(run):
     with pytest.raises(UserError, match=r"draft2.jsonl: no such file; run eval/score.py --splits"):
         stack(run, "[features, draft2]")
     rows = list(read(GateScore, run / "scores" / "draft.jsonl"))
-    write(run / "scores" / "draft.jsonl", [row for row in rows if row.question_id != "train3"])
+    draft, whole = run / "scores" / "draft.jsonl", (run / "scores" / "draft.jsonl").read_bytes()
+    write(draft, [row for row in rows if row.question_id != "train3"])
+    with pytest.raises(UserError, match=r"draft.jsonl: was changed since score made it"):
+        stack(run)
+    noted = meta_path(draft).read_text()
+    meta_path(draft).write_text(json.dumps({**json.loads(noted), **stamp(draft)}))
     with pytest.raises(UserError, match=r"no score of train question 'train3'; run eval/score.py"):
         stack(run)
-    write(run / "scores" / "draft.jsonl", rows)
+    draft.write_bytes(whole)
+    meta_path(draft).write_text(noted)
     meta = run / "scores" / "features.jsonl.meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "trained_on": {"train": 40}}))
     with pytest.raises(UserError, match=r"scores of questions that gate 'features' was trained on .* teach nothing"):
