@@ -51,6 +51,9 @@ def markdown(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+_SHOWN = 0.0005  # the least difference that shows in points with one digit
+
+
 def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
     """Six lines for a terminal on the gate chosen by cross-validation, as an evaluation ends with."""
     table = document["main"]
@@ -66,7 +69,7 @@ def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
         "with the gate": f"{gate_name(table['chosen'])}, chosen by cross-validation: {percent(1 - one['searched'])} % "
         f"of the searches saved, accuracy {percent(one['accuracy'])} % ({points(change.mean)} points, "
         f"{points_interval(change)})",
-        "is that real?": f"{certain if over.above_zero else doubtful} ({gain}).",
+        "is that real?": f"{certain if over.low >= _SHOWN else doubtful} ({gain}).",
         "next": f"open {page.resolve()}",
     })  # fmt: skip
 
