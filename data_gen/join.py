@@ -12,6 +12,7 @@ Examples:
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -38,11 +39,12 @@ class JoinConfig(Config):
 
     @model_validator(mode="after")
     def _apart(self) -> JoinConfig:
-        names = [run.resolve().name for run in self.runs]
+        places = [os.path.realpath(run) for run in self.runs]  # Path.resolve() raises at links that lead in a circle
+        names = [os.path.basename(place) for place in places]
         twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
             raise ValueError(f"runs: two folders are called '{twice}', so their questions' ids would clash; rename one")
-        if self.output.resolve() in [run.resolve() for run in self.runs]:
+        if os.path.realpath(self.output) in places:
             raise ValueError("output: is one of the runs; name another folder")
         return self
 

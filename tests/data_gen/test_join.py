@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.scripts import load
+from support.scripts import here, load
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -99,3 +99,9 @@ def test_benefits_stretched_over_each_runs_own_range_are_named_as_the_reason(tmp
         UserError, match=r"range \[-0\.25, 0\.5\], .* \[-0\.5, 0\.5\].*build both runs with benefit_tail: 0"
     ):
         join(runs, tmp_path / "mix")
+
+
+def test_an_output_that_is_a_link_to_itself_is_one_line(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    done = here("data_gen/join.py", "--runs", f"[{tmp_path / 'a'}, {tmp_path / 'b'}]", "--output", tmp_path / "loop")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
