@@ -211,6 +211,18 @@ def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str)
     assert prompts.render_chat(trimmed, "hi\n") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'x' * 10 ** 10 }}{{ messages[0]['content'] }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ messages[0]['content'] }}{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_that_can_fill_the_memory_is_refused_before_it_is_rendered(template: str) -> None:
+    with pytest.raises(UserError, match="its chat template fails .it multiplies, or counts in a loop inside another"):
+        prompts.render_chat(tokenizer(template), "hi")
+
+
 def test_without_a_template_the_prompt_stays_as_it_is() -> None:
     plain = tokenizer(None)
     assert prompts.render_chat(plain, "hi hi") == "hi hi"

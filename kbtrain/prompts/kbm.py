@@ -5,6 +5,7 @@ Texts are the figures of the KBM paper to the letter (spaces before line breaks 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import unicodedata
@@ -17,6 +18,7 @@ from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.records import Condition, Hit, Question, Titles
 
 if TYPE_CHECKING:
+    from jinja2 import nodes
     from transformers import PreTrainedTokenizerBase
 
 Language = Literal["en", "zh"]
@@ -210,13 +212,36 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[s
     """The text that a tokenizer's chat template makes of a dialogue.
 
     Raises :class:`UserError` for a template that fails: it is a program out of the model's folder, which can raise
-    anything.
+    anything; and for one that multiplies, which can fill the memory in one step.
     """
     try:
+        _check_template(str(tokenizer.get_chat_template()))
         return str(tokenizer.apply_chat_template([dict(turn) for turn in turns], tokenize=False, **options))
     except Exception as error:  # noqa: BLE001 - see above
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"model '{tokenizer.name_or_path}': its chat template fails ({first})") from None
+
+
+@functools.cache
+def _check_template(template: str) -> None:
+    """Raise ValueError for a template that multiplies, or counts in a loop inside another: no prompt needs it."""
+    from jinja2 import Environment, TemplateSyntaxError, nodes
+
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except TemplateSyntaxError:
+        return  # transformers has tags of its own, and says what it cannot read
+    counting = [loop for loop in tree.find_all(nodes.For) if _counts(loop)]
+    if tree.find((nodes.Mul, nodes.Pow)) or any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For)):
+        raise ValueError("it multiplies, or counts in a loop inside another, which can fill the memory")
+
+
+def _counts(loop: nodes.For) -> bool:
+    """Whether a template's loop is over ``range(...)``."""
+    from jinja2 import nodes
+
+    called = loop.iter.node if isinstance(loop.iter, nodes.Call) else None
+    return isinstance(called, nodes.Name) and called.name == "range"
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None) -> list[int]:
