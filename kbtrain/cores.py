@@ -1,4 +1,4 @@
-"""Threads that wait for each other: OpenMP's, set before torch is loaded or not at all, and those of small fits.
+"""Threads that wait for each other: OpenMP's, set before torch is loaded or not at all; those of fits and of servers.
 
 GNU OpenMP's threads spin at the end of each of a layer's many small operations. On a machine that does other work too,
 a thread that is not running is waited for by others that keep the cores from it: a training step then takes up to ten
@@ -25,6 +25,24 @@ def share_cores(environment: MutableMapping[str, str] = os.environ) -> bool:
         return False
     environment["GOMP_SPINCOUNT"] = SPIN_COUNT
     return True
+
+
+FEW = 4  # questions: up to so many gain little from one core more
+
+
+def leave_a_core(n: int) -> None:
+    """Before this thread scores ``n`` questions: few are computed on all cores but one, many on every core.
+
+    An event loop in the same process has that core for itself: beside a gate that takes them all, a decision on two
+    cores took twice as long. Without torch, or where the user has chosen a number of threads, nothing is changed.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or "OMP_NUM_THREADS" in os.environ:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = cores if n > FEW else max(1, cores - 1)
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
 
 
 @contextmanager

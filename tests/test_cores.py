@@ -8,7 +8,7 @@ import pytest
 from support import scripts
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from kbtrain.cores import SPIN_COUNT, one_thread, share_cores
+from kbtrain.cores import SPIN_COUNT, leave_a_core, one_thread, share_cores
 from kbtrain.gates.probe.head import fit_layers
 
 
@@ -46,6 +46,28 @@ def test_nothing_is_set_too_late(monkeypatch):
     unset: dict[str, str] = {}
     assert not share_cores(unset)
     assert unset == {}
+
+
+def test_a_server_s_event_loop_has_a_core_for_itself_while_few_questions_are_scored(monkeypatch):
+    import torch
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    before = torch.get_num_threads()
+    try:
+        seen = []
+        for n in (1, 32, 4):
+            leave_a_core(n)
+            seen.append(torch.get_num_threads())
+        assert seen == [2, 3, 2]
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+        leave_a_core(1)
+        assert torch.get_num_threads() == 1
+        monkeypatch.setenv("OMP_NUM_THREADS", "8")
+        leave_a_core(32)
+        assert torch.get_num_threads() == 1  # the user's choice is torch's own business
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_probe_s_fit_does_not_depend_on_the_number_of_threads():

@@ -228,16 +228,17 @@ def _check_template(template: str) -> None:
     from jinja2 import Environment, TemplateSyntaxError, nodes
 
     try:
-        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+        tree = Environment(autoescape=True, extensions=["jinja2.ext.loopcontrols"]).parse(template)
     except TemplateSyntaxError:
         return  # transformers has tags of its own, and says what it cannot read
     counting = [loop for loop in tree.find_all(nodes.For) if _counts(loop)]
-    if tree.find((nodes.Mul, nodes.Pow)) or any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For)):
+    nested = any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For))
+    if nested or tree.find(nodes.Mul) or tree.find(nodes.Pow):
         raise ValueError("it multiplies, or counts in a loop inside another, which can fill the memory")
 
 
 def _counts(loop: nodes.For) -> bool:
-    """Whether a template's loop is over ``range(...)``."""
+    """True for a template's loop over ``range(...)``."""
     from jinja2 import nodes
 
     called = loop.iter.node if isinstance(loop.iter, nodes.Call) else None

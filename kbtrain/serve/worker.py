@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from kbtrain.cores import leave_a_core
 from kbtrain.records import Example
 from kbtrain.serve.problem import Busy
 
@@ -98,6 +99,7 @@ class GateWorker(Generic[R]):
                     return batch
 
     def _results(self, values: Sequence[Input]) -> list[R | BaseException]:
+        leave_a_core(len(values))
         try:
             return list(self._score(values))
         except Exception as error:  # noqa: BLE001 - whatever a gate raises is this batch's result, not the thread's end
