@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,8 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """A clock that the test turns: one number, read by tqdm and by the lines."""
     now = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    # the module's own name: other threads of this process go on with the real clock
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     return now
 
