@@ -341,14 +341,17 @@ def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
 def _same_questions(old: Mapping[str, str], gate: GateHandle, inputs: Mapping[str, str]) -> bool:
     """0.1 noted what the scores of all gates depend on in one line, a gate's under its first score's name."""
     wanted = {name: value for name, value in inputs.items() if name != "gate"}
-    return old.get(gate.names[0]) == gate.depends and all(old.get(name) == value for name, value in wanted.items())
+    opening = gate.opening
+    depends = opening.model if opening and opening.prompt else gate.depends  # 0.1 noted a prompted gate's model alone
+    return old.get(gate.names[0]) == depends and all(old.get(name) == value for name, value in wanted.items())
 
 
 def _same_turns(path: Path, gate: GateHandle, inputs: Mapping[str, str]) -> bool:
     turns = inputs.get("turns.jsonl")
     old = _inputs(path) or {}
     if gate.opening and gate.opening.prompt is not None:
-        return old.get("turns") == turns and (old.get("model"), old.get("dtype")) == (gate.depends, inputs["dtype"])
+        wanted = (turns, gate.opening.model, inputs["dtype"])
+        return (old.get("turns"), old.get("model"), old.get("dtype")) == wanted
     noted = provenance.read_meta(path)["inputs"].values() if provenance.meta_path(path).exists() else ()
     return len(gate.names) == 1 and turns is not None and turns in noted
 

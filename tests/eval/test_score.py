@@ -386,6 +386,7 @@ def test_scores_of_0_1_are_taken_over_where_their_inputs_are_the_same(
         path.unlink()
     prompt = jsonl.dump(GateScore("dev-0", "prompt", 0.5)) + "\n"
     old.write_bytes(prompt.encode() + finished)
+    write_meta(old, stage="score", config={}, inputs=[])
     old.with_name("scores.jsonl.progress").write_text(f"{json.dumps(first)}\n{json.dumps(timing)}\n")
     idle = Scripted()
     run(script, run_folder, idle, monkeypatch)
