@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from html_page import Page, allowed_script
+from support.texts import text_scores
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder, turn
 
@@ -21,7 +22,6 @@ from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.dialogue.usefulness import UsefulSnippets
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
-from kbtrain.metrics.text_generation import text_scores
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.provenance import file_sha256

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.texts import text_scores
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.text_generation import TextScores, bert_parts, confidence, scores_of, text_parts
+from kbtrain.metrics.text_generation import bert_parts, confidence
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
@@ -40,10 +41,6 @@ def matched(folder: str, response: str, reference: str, layer: int) -> list[floa
     alike = states[0] @ states[1].T
     precision, recall = (float(alike.amax(dim=1 - i)[counted[i]].mean()) for i in (0, 1))
     return [precision, recall, 2 * precision * recall / (precision + recall)]
-
-
-def text_scores(responses: list[str], references: list[str]) -> TextScores:
-    return scores_of(text_parts(responses, references))
 
 
 def longest_common(a: list[str], b: list[str]) -> int:
