@@ -32,6 +32,7 @@ from kbtrain.records import GateExample
 from kbtrain.trained_on import held_out_rows
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.fitted import FittedGate, KeyedData, claim_fitted, finish_fitted, read_keyed
+from kbtrain.training.folds import groups_of
 
 
 class TrainStackConfig(KeyedFitConfig):
@@ -58,9 +59,9 @@ def main(config: TrainStackConfig) -> None:
     for key, rows in data.train.items():
         questions, need = [row.example for row in rows if isinstance(row.example, GateExample)], [r.need for r in rows]
         check_need(need, f"key '{key}'")
-        columns = stored.of(questions)
-        models[key] = fit_linear(columns, need, config.seed)
-        odds = held_out_log_odds(columns, need, config.seed)
+        columns, groups = stored.of(questions), groups_of(questions)
+        models[key] = fit_linear(columns, need, config.seed, groups)
+        odds = held_out_log_odds(columns, need, config.seed, groups)
         held_out[f"stack_{key}"] = held_out_rows(questions, odds)
     card = StackCard(keys=config.keys, members=members, labels=config.labels, models=models)
     dev = combined(card, stored.of(data.questions("dev")), card.keys)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic, folds
+from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic
 from kbtrain.gates.probe import head
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import Delta, delta, resampled_areas, resampled_means
+from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +74,7 @@ def stacked(held: Sequence[Floats], scored: Sequence[Floats], gains: Floats, see
     mean, spread = inner.mean(0), np.maximum(inner.std(0), 1e-9)
     inner, outer, need = (inner - mean) / spread, (outer - mean) / spread, (1 + gains) / 2
     found = np.zeros(len(gains))
-    for part, rest in folds(len(gains), seed):
+    for part, rest in folds(range(len(gains)), seed):
         found[rest] = fit_logistic(inner[part], need[part], 1.0).decision_function(inner[rest])
     return found, np.asarray(fit_logistic(inner, need, 1.0).decision_function(outer))
 
@@ -95,7 +96,7 @@ def per_set(member: Fit, data_sets: Sequence[str]) -> Fit:
 def held_out(fit: Fit, places: Places, gains: Floats, seed: int = 0) -> Floats:
     """Score of each place by a fit to the other folds, in their order."""
     found = np.zeros(len(places))
-    for part, rest in folds(len(places), seed):
+    for part, rest in folds(range(len(places)), seed):
         found[rest] = fit([places[i] for i in part], gains[part], [places[i] for i in rest])
     return found
 

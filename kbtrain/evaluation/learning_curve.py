@@ -38,6 +38,7 @@ from kbtrain.provenance import write_atomically
 from kbtrain.records import GateExample, Outcome
 from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
+from kbtrain.training.folds import groups_of
 
 SIZES = (50, 100, 200, 400, 800, 1400)
 
@@ -86,8 +87,9 @@ class FeaturesLearner:
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""
         rows, labels = [self.rows[example.id] for example in train], needs(train, key)
-        model = fit_additive(rows, labels)
-        left_out = tuple(logistic(value) for value in held_out_log_odds(rows, labels))
+        groups = groups_of(train)
+        model = fit_additive(rows, labels, groups=groups)
+        left_out = tuple(logistic(value) for value in held_out_log_odds(rows, labels, groups=groups))
         return Scored(np.array([logistic(value) for value in model.log_odds(self.test)]), left_out)
 
 
@@ -196,7 +198,7 @@ class KBMLearner:
 def stacked(parts: Mapping[str, Scored], train: Sequence[GateExample], key: Key) -> Scored:
     """The gate ``stack`` of gates that have held-out scores of the training questions."""
     columns = {name: part.held_out for name, part in parts.items() if part.held_out is not None}
-    model = linear.fit_linear(columns, needs(train, key))
+    model = linear.fit_linear(columns, needs(train, key), groups=groups_of(train))
     return Scored(np.array(model.log_odds({name: parts[name].test.tolist() for name in columns})))
 
 

@@ -12,7 +12,7 @@ from support.recipes import Recipe
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import Additive, Curve, fit_additive, folds, held_out_log_odds, least_loss
+from kbtrain.gates.features.additive import Additive, Curve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import names, question_features
@@ -23,6 +23,7 @@ from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.training.fitted import claim_fitted
+from kbtrain.training.folds import folds
 
 PLACES = ("Rome", "Lima", "Oslo", "Kyiv", "Bern", "Cairo")
 
@@ -143,7 +144,7 @@ def test_a_held_out_score_is_by_a_model_that_never_saw_the_question():
     rows = [{"x": float(i % 7), "y": float(i % 3)} for i in range(40)]
     need = [0.8 if i % 7 > 3 else 0.1 for i in range(40)]
     found = held_out_log_odds(rows, need)
-    fitted, rest = folds(40, 0)[0]
+    fitted, rest = folds(range(40), 0)[0]
     model = fit_additive([rows[i] for i in fitted], [need[i] for i in fitted])
     assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
 

@@ -159,21 +159,34 @@ def test_shuffled_labels_teach_nothing(reader, data, tmp_path):
             assert abs(found - 0.5) < 2.5 * np.sqrt(1 / (12 * 40))  # two and a half standard errors of 80 and 80
 
 
-def test_ridge_left_out_is_a_regression_on_all_the_others():
+@pytest.mark.parametrize("width", [8, 40])
+@pytest.mark.parametrize("groups", [list(range(30)), [i % 4 if i < 12 else i for i in range(30)]])
+def test_ridge_left_out_is_a_regression_on_all_other_groups(groups, width):
     from sklearn.linear_model import Ridge
 
     rng = np.random.default_rng(0)
-    states, labels = rng.normal(size=(30, 8)), rng.random(30)
-    (fit,) = fit_layers("ridge", [0], lambda layer: states, labels)
-    features, centred = scaled(states)[0], labels - labels.mean()
-    others = [np.arange(30) != i for i in range(30)]
-    alpha = fit.penalty * 8
+    states, labels = rng.normal(size=(30, width)), rng.random(30)
+    (fit,) = fit_layers("ridge", [0], lambda layer: states, labels, groups)
+    features = scaled(states)[0]
     assert fit.penalty in PENALTIES
-    expected = [
-        Ridge(alpha=alpha).fit(features[k], centred[k]).predict(features[[i]])[0] + labels.mean()
-        for i, k in enumerate(others)
-    ]
-    assert fit.predicted == pytest.approx(np.array(expected), abs=1e-9)
+    expected = np.zeros(30)
+    for group in set(groups):
+        left = np.array(groups) == group
+        line = Ridge(alpha=fit.penalty * width).fit(features[~left], labels[~left])
+        expected[left] = line.predict(features[left])
+    assert fit.predicted == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_is_learnt_of_an_entity_is_no_held_out_score_of_its_other_questions():
+    """Labels follow the entities alone, which states tell apart: of a new entity nothing can be known."""
+    rng = np.random.default_rng(4)
+    groups = [i // 6 for i in range(120)]
+    states = np.repeat(rng.normal(size=(20, 64)), 6, axis=0) + 0.1 * rng.normal(size=(120, 64))
+    labels = np.repeat(rng.random(20), 6)
+    for method in ("ridge", "logistic", "means"):
+        (together,) = fit_layers(method, [0], lambda layer: states, labels, groups)
+        (alone,) = fit_layers(method, [0], lambda layer: states, labels)
+        assert alone.held_out > 0.5 > 0.4 > together.held_out
 
 
 def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():

@@ -14,7 +14,6 @@ from tiny_kbm import make_folder
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import folds
 from kbtrain.gates.handles import handle
 from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.gates.untrained.draft import DraftCard
@@ -25,6 +24,7 @@ from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.trained_on import question_hash
+from kbtrain.training.folds import folds
 
 SIZES = {"train": 40, "dev": 22, "test": 6}
 
@@ -117,7 +117,7 @@ def test_a_held_out_score_is_by_weights_that_never_saw_the_question():
     columns = {"a": [float(i % 5) for i in range(40)], "b": [float(i % 3) for i in range(40)]}
     need = [float(i % 5 > 2) for i in range(40)]
     found = held_out_log_odds(columns, need)
-    fitted, rest = folds(40, 0)[0]
+    fitted, rest = folds(range(40), 0)[0]
     model = fit_linear({n: [v[i] for i in fitted] for n, v in columns.items()}, [need[i] for i in fitted])
     assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
 

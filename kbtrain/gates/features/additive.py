@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
+from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
-FOLDS = 5
 KNOTS = 5
 
 
@@ -62,8 +62,17 @@ def check_need(need: Sequence[float], what: str) -> None:
 
 
 @one_thread()
-def fit_additive(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0) -> Additive:
-    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are left out."""
+def fit_additive(
+    rows: Sequence[Row],
+    need: Sequence[float],
+    n_knots: int = KNOTS,
+    seed: int = 0,
+    groups: Sequence[int] | None = None,
+) -> Additive:
+    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are left out.
+
+    The penalty is chosen by cross-validation that keeps ``groups`` whole; None: each row is one.
+    """
     import numpy as np
 
     labels = np.asarray(need, dtype=np.float64)
@@ -74,7 +83,7 @@ def fit_additive(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOT
     if not parts:
         raise UserError("no feature varies among the training questions; there is nothing to learn")
     hats = np.hstack(parts)
-    strength = least_loss(STRENGTHS, hats, labels, seed)
+    strength = least_loss(STRENGTHS, hats, labels, seed, groups)
     line = fit_logistic(hats, labels, strength)
     heights = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()])[:-1])
     curves = {
@@ -84,22 +93,21 @@ def fit_additive(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOT
     return Additive(intercept=float(line.intercept_[0]), curves=curves, strength=strength)
 
 
-def held_out_log_odds(rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0) -> list[float]:
+def held_out_log_odds(
+    rows: Sequence[Row],
+    need: Sequence[float],
+    n_knots: int = KNOTS,
+    seed: int = 0,
+    groups: Sequence[int] | None = None,
+) -> list[float]:
     """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds."""
+    own = range(len(rows)) if groups is None else groups
     found = [0.0] * len(rows)
-    for fit, rest in folds(len(rows), seed):
-        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed)
+    for fit, rest in folds(own, seed):
+        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [own[i] for i in fit])
         for i, value in zip(rest, model.log_odds([rows[i] for i in rest]), strict=True):
             found[i] = value
     return found
-
-
-def folds(n: int, seed: int) -> list[tuple[list[int], list[int]]]:
-    """Places to fit to and places held out, of each fold."""
-    from sklearn.model_selection import KFold
-
-    split = KFold(min(FOLDS, n), shuffle=True, random_state=seed).split(range(n))
-    return [(fit.tolist(), rest.tolist()) for fit, rest in split]
 
 
 def fit_logistic(features: Array, need: Array, strength: float):  # type: ignore[no-untyped-def]  # sklearn has no types
@@ -113,17 +121,20 @@ def fit_logistic(features: Array, need: Array, strength: float):  # type: ignore
     return line.fit(np.vstack([features, features])[used], both[used], sample_weight=shares[used])
 
 
-def least_loss(strengths: Sequence[float], features: Array, need: Array, seed: int) -> float:
+def least_loss(
+    strengths: Sequence[float], features: Array, need: Array, seed: int, groups: Sequence[int] | None = None
+) -> float:
     """C of the least cross-validated log loss."""
-    return min(strengths, key=lambda strength: _loss(features, need, strength, seed))
+    drawn = folds(range(len(need)) if groups is None else groups, seed)
+    return min(strengths, key=lambda strength: _loss(features, need, strength, drawn))
 
 
-def _loss(features: Array, need: Array, strength: float, seed: int) -> float:
+def _loss(features: Array, need: Array, strength: float, drawn: Sequence[tuple[list[int], list[int]]]) -> float:
     """Cross-validated log loss."""
     import numpy as np
 
     total = 0.0
-    for fit, rest in folds(len(need), seed):
+    for fit, rest in drawn:
         if len(set(need[fit])) < 2:
             continue
         odds = fit_logistic(features[fit], need[fit], strength).decision_function(features[rest])

@@ -18,6 +18,7 @@ from kbtrain.gates.features.question import question_features
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.trained_on import HeldOut, held_out_rows
 from kbtrain.training.data import Labelled, Labels
+from kbtrain.training.folds import groups_of
 
 
 class FeaturesCard(KeyedCard):
@@ -72,7 +73,9 @@ class Features(KeyedGate):
         for key, part in data.items():
             need = [row.need for row in part]
             check_need(need, f"key '{key}'")
-            models[key] = fit_additive(feature_rows(frequencies, questions_of(part), after_search), need, knots, seed)
+            questions = questions_of(part)
+            rows = feature_rows(frequencies, questions, after_search)
+            models[key] = fit_additive(rows, need, knots, seed, groups_of(questions))
         card = FeaturesCard(keys=tuple(data), labels=labels, after_search=after_search, models=models)
         return cls(frequencies, card)
 
@@ -116,9 +119,10 @@ def held_out_scores(
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
     found = {}
     for key, part in data.items():
-        rows = feature_rows(gate.frequencies, questions_of(part), gate.card.after_search)
-        odds = held_out_log_odds(rows, [row.need for row in part], knots, seed)
-        found[f"{gate.prefix}_{key}"] = held_out_rows(questions_of(part), odds)
+        questions = questions_of(part)
+        rows = feature_rows(gate.frequencies, questions, gate.card.after_search)
+        odds = held_out_log_odds(rows, [row.need for row in part], knots, seed, groups_of(questions))
+        found[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
     return found
 
 

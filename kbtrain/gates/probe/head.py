@@ -1,7 +1,7 @@
 """Linear heads on states: ridge, logistic regression, or the difference of class means, averaged over layers.
 
-A layer's penalty, and the layers themselves, are chosen by cross-validation on the training questions alone. Soft
-labels are shares in [0, 1]; a hard one is 0 or 1.
+A layer's penalty, and the layers themselves, are chosen by cross-validation on the training questions alone, in which
+questions about one entity are held out together. Soft labels are shares in [0, 1]; a hard one is 0 or 1.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
+from kbtrain.training.folds import folds, members
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,6 @@ Method = Literal["ridge", "logistic", "means"]
 LEAST = 20  # training questions; below it a cross-validation is noise
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of ridge, per question and feature of unit variance
 STRENGTHS = (1e-4, 1e-3, 1e-2)  # C of the logistic regression
-FOLDS = 5
 AVERAGES = (1, 2, 4, 8)  # numbers of layers that are tried together
 
 
@@ -68,9 +68,19 @@ def check_labels(labels: Sequence[float], what: str) -> None:
 
 
 @one_thread()
-def fit_layers(method: Method, layers: Sequence[int], read: Callable[[int], Array], labels: Array) -> list[LayerFit]:
-    """Cross-validated fit of each layer; ``read(layer)`` gives its states (n, d)."""
-    return [_best_penalty(method, layer, scaled(read(layer))[0], labels) for layer in layers]
+def fit_layers(
+    method: Method,
+    layers: Sequence[int],
+    read: Callable[[int], Array],
+    labels: Array,
+    groups: Sequence[int] | None = None,
+) -> list[LayerFit]:
+    """Cross-validated fit of each layer; ``read(layer)`` gives its states (n, d).
+
+    ``groups`` (n,), as of :func:`~kbtrain.training.folds.groups_of`, are held out whole; None: each question is one.
+    """
+    own = range(len(labels)) if groups is None else groups
+    return [_best_penalty(method, layer, scaled(read(layer))[0], labels, own) for layer in layers]
 
 
 @one_thread()
@@ -120,38 +130,66 @@ def scaled(states: Array) -> tuple[Array, Array, Array]:
     return (states - mean) / spread, mean, spread
 
 
-def _best_penalty(method: Method, layer: int, features: Array, labels: Array) -> LayerFit:
+def _best_penalty(method: Method, layer: int, features: Array, labels: Array, groups: Sequence[int]) -> LayerFit:
     if method == "ridge":
-        tried = _ridge_left_out(features, labels)
+        tried = _ridge_left_out(features, labels, groups)
     else:
         penalties: Sequence[float | None] = STRENGTHS if method == "logistic" else (None,)
-        tried = {penalty: _in_folds(method, features, labels, penalty) for penalty in penalties}
+        drawn = folds(groups, seed=0)
+        tried = {penalty: _in_folds(method, features, labels, penalty, drawn) for penalty in penalties}
     by_penalty = {penalty: _correlation(predicted, labels) for penalty, predicted in tried.items()}
     best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
     return LayerFit(layer, by_penalty[best], best, tried[best])
 
 
-def _ridge_left_out(features: Array, labels: Array) -> dict[float | None, Array]:
-    """Predictions of each question by the ridge regression on all others, for every penalty, in closed form."""
-    from sklearn.linear_model import RidgeCV
+def _ridge_left_out(features: Array, labels: Array, groups: Sequence[int]) -> dict[float | None, Array]:
+    """Predictions of each question by the ridge regression on all other groups, for every penalty.
 
-    d = features.shape[1]
-    alphas = [penalty * d for penalty in PENALTIES]
-    line = RidgeCV(alphas, scoring=_first, store_cv_results=True).fit(features, labels - labels.mean())
-    return {penalty: line.cv_results_[:, place] + labels.mean() for place, penalty in enumerate(PENALTIES)}
-
-
-def _first(estimator: object, features: object, labels: object) -> float:
-    """A scorer without meaning: with any, scikit-learn keeps the predictions instead of squared errors."""
-    return 0.0
-
-
-def _in_folds(method: Method, features: Array, labels: Array, penalty: float | None) -> Array:
+    In closed form, from one eigendecomposition: with the hat matrix H (n, n) of the fit to all, the residuals of a
+    group that is left out are (1 - H_gg)^-1 times those of the fit to all (of a single question: residual / (1 - h)).
+    """
     import numpy as np
-    from sklearn.model_selection import KFold
+
+    base, values = _principal(features)
+    mean, along = labels.mean(), base.T @ labels
+    together = members(groups)
+    single = [one[0] for one in together if len(one) == 1]
+    found: dict[float | None, Array] = {}
+    for penalty in PENALTIES:
+        kept = values / (values + penalty * features.shape[1])
+        residual = labels - mean - base @ (kept * along)
+        # the intercept's own part of H is 1/n everywhere: it carries no penalty
+        residual[single] /= 1 - 1 / len(labels) - (base[single] ** 2 @ kept)
+        for one in together:
+            if len(one) > 1:
+                block = np.eye(len(one)) - 1 / len(labels) - (base[one] * kept) @ base[one].T
+                residual[one] = np.linalg.solve(block, residual[one])
+        found[penalty] = labels - residual
+    return found
+
+
+def _principal(features: Array) -> tuple[Array, Array]:
+    """Orthonormal columns (n, r) that span the features' and their eigenvalues (r,), of the smaller Gram matrix."""
+    import numpy as np
+
+    n, d = features.shape
+    values, vectors = np.linalg.eigh(features @ features.T if n <= d else features.T @ features)
+    used = values > 1e-10 * max(float(values[-1]), 1e-12)
+    values, vectors = values[used], vectors[:, used]
+    return (vectors if n <= d else features @ vectors / np.sqrt(values)), values
+
+
+def _in_folds(
+    method: Method,
+    features: Array,
+    labels: Array,
+    penalty: float | None,
+    drawn: Sequence[tuple[list[int], list[int]]],
+) -> Array:
+    import numpy as np
 
     predicted = np.zeros(len(labels))
-    for fitted, left in KFold(FOLDS, shuffle=True, random_state=0).split(features):
+    for fitted, left in drawn:
         slope, start = _fit(method, features[fitted], labels[fitted], penalty)
         predicted[left] = features[left] @ slope + start
     return predicted

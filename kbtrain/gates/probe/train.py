@@ -20,6 +20,7 @@ from kbtrain.svg import COLOURS, new_figure, page
 from kbtrain.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.finish import Ending, finish, intervals_of_keys, largest_difference, save_checked
+from kbtrain.training.folds import groups_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def fit(
         check_labels(values, f"key '{key}'")
         prompts = [prompt_key(ids) for ids in reader.prompts(used)]
         read = lambda layer, prompts=prompts: store.layer(prompts, layer).astype(np.float64)  # noqa: E731
-        fits = fit_layers(method, tried, read, np.asarray(values))
+        fits = fit_layers(method, tried, read, np.asarray(values), groups_of(used))
         head = fit_head(method, fits, n_layers, read, np.asarray(values))
         scores = as_scores(left_out(fits, head).tolist(), key, method)
         hashes = [question_hash(e.question) for e in used]

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import fit_logistic, folds, least_loss
+from kbtrain.gates.features.additive import fit_logistic, least_loss
+from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,9 +68,11 @@ class Linear(BaseModel):
 
 
 @one_thread()
-def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0) -> Linear:
+def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None) -> Linear:
     """``need``: probability in [0, 1] of each question that retrieval is needed. The penalty is chosen by
-    cross-validation. Raises :class:`UserError` if no score varies.
+    cross-validation that keeps ``groups`` whole; None: each question is one.
+
+    Raises :class:`UserError` if no score varies.
     """
     import numpy as np
 
@@ -80,7 +83,7 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0) -> Linear
     table = np.array([[shape.value(value) for value in columns[name]] for name, shape in shapes.items()]).T
     mean, spread = table.mean(0), table.std(0)
     scaled = (table - mean) / spread
-    strength = least_loss(STRENGTHS, scaled, labels, seed)
+    strength = least_loss(STRENGTHS, scaled, labels, seed, groups)
     line = fit_logistic(scaled, labels, strength)
     slopes = line.coef_[0] / spread
     inputs = {
@@ -90,11 +93,14 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0) -> Linear
     return Linear(intercept=float(line.intercept_[0] - slopes @ mean), inputs=inputs, strength=strength)
 
 
-def held_out_log_odds(columns: Columns, need: Sequence[float], seed: int = 0) -> list[float]:
+def held_out_log_odds(
+    columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
+) -> list[float]:
     """Log odds of each question by a regression fitted to the questions of the other folds."""
+    own = range(len(need)) if groups is None else groups
     found = [0.0] * len(need)
-    for fit, rest in folds(len(need), seed):
-        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed)
+    for fit, rest in folds(own, seed):
+        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [own[i] for i in fit])
         for i, value in zip(rest, model.log_odds(_rows(columns, rest)), strict=True):
             found[i] = value
     return found

@@ -1,0 +1,58 @@
+"""Folds of cross-validation that keep questions about one entity, and turns of one dialogue, together.
+
+What a gate has learnt of an entity it knows whatever is asked of it: a held-out score of a question whose entity was
+fitted to would be better than those of new questions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kbtrain.records import Example
+from kbtrain.trained_on import entity_hashes
+
+FOLDS = 5
+
+
+def groups_of(examples: Iterable[Example]) -> list[int]:
+    """A number for each example, equal for those that share an entity or a dialogue, directly or through others.
+
+    Examples without entities are alone, as all are where everything hangs together and no two groups are left.
+    """
+    rows = [entity_hashes(example) for example in examples]
+    leader = list(range(len(rows)))  # of each example: one of its group that came before, at last itself
+
+    def first(place: int) -> int:
+        while leader[place] != place:
+            leader[place] = leader[leader[place]]
+            place = leader[place]
+        return place
+
+    seen: dict[str, int] = {}
+    for place, entities in enumerate(rows):
+        for entity in entities:
+            one, other = sorted((first(seen.setdefault(entity, place)), first(place)))
+            leader[other] = one
+    found = [first(place) for place in range(len(rows))]
+    return found if len(set(found)) > 1 else list(range(len(rows)))
+
+
+def members(groups: Sequence[int]) -> list[list[int]]:
+    """Places of each group, in the order in which the groups begin."""
+    found: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        found.setdefault(group, []).append(place)
+    return list(found.values())
+
+
+def folds(groups: Sequence[int], seed: int, count: int = FOLDS) -> list[tuple[list[int], list[int]]]:
+    """Places to fit to and places held out of each fold: whole groups, drawn by ``seed``."""
+    from sklearn.model_selection import KFold
+
+    together = members(groups)
+    found = []
+    for _, chosen in KFold(min(count, len(together)), shuffle=True, random_state=seed).split(together):
+        rest = sorted(place for one in chosen for place in together[one])
+        held = set(rest)
+        found.append(([place for place in range(len(groups)) if place not in held], rest))
+    return found
