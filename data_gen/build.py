@@ -16,14 +16,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import RULES
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
@@ -83,12 +85,23 @@ def examples(
         targets.check()
 
 
+def refuse_old(rule: Mapping[str, Any], labels: Path | None) -> None:
+    """Raise :class:`UserError` for labels of answers that today's rules of grading might judge otherwise."""
+    old = [name for name, value in RULES.items() if "normalisation" in rule and rule.get(name) != value]
+    if old:
+        raise UserError(
+            f"{at(labels or '')}: its answers were graded by an older rule ({old[0]} {rule.get(old[0])}, today "
+            f"{RULES[old[0]]}); run data_gen/label.py again"
+        )
+
+
 def main(config: BuildConfig) -> None:
     started = time.monotonic()
     labels, evidence = config.labels, config.run / "evidence.jsonl" if config.with_reference else None
     inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
     check_unchanged(*inputs)
     rule = label_rule(labels) if labels else {}
+    refuse_old(rule, labels)
     known = jsonl.read(Label, labels) if labels else ()
     benefit = BenefitTarget.of(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}

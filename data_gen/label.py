@@ -103,7 +103,7 @@ def main(config: LabelConfig) -> None:
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
-        "normalisation": grading.NORMALISATION,
+        **grading.RULES,
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }

@@ -19,6 +19,7 @@ from kbtrain.records import Question
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/2"
+RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/2"}  # noted beside labels: others are old
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(rf"([{CJK}])")
@@ -145,6 +146,7 @@ _SECOND = re.compile(
     r"(?i:(?:or|and|also|option|answer|" + _HEDGE + r")\b[\s(,]*|选项|(?:或|也许|可能|也可能|或许|大概)是?)*"
     rf"(?:{_UPPER}|([a-j])(?=\s*[).,;:]|\s*$))"
 )
+_PREFIX = re.compile(r"[\W_]*[Aa]\s*:\s*(?:(?i:option|choice|letter)\s+|选项|选)?(?=\S)")  # "A:" for "answer:"
 _ONLY_LETTERS = re.compile(r"[\W_]*(?:[A-J](?:[\W_]+|$)){2,}", re.DOTALL)
 _REFUSED = re.compile(r"(?i:\b(?:not|isn't|wasn't|never|nor|neither|except)\b|[不非别没])[^.,;:]{0,12}$")
 
@@ -155,8 +157,8 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     A letter counts alone ("B", "(b)", "**B**"), in front ("B. Paris"), where the answer says that it is the answer
     ("The correct answer is: B", "B is correct", "答案是B"), and, without one of these, where it is spoken of
     ("option B", "选B"). Without any letter, the full text of one option counts if no other option's text stands
-    there and nothing is asked back. "A or B", "A, B" and "A, perhaps B" name two; a list of options below an answer of
-    its own line says nothing more.
+    there and nothing is asked back. "A:" before another letter, or another option's whole text, means "answer:".
+    "A or B", "A, B" and "A, perhaps B" name two; a list of options below an answer of its own line says nothing more.
     """
     letters = [chr(65 + i) for i in range(len(options))]
     text = _undressed(answer)
@@ -165,6 +167,9 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     whole = [letter for letter, option in zip(letters, options, strict=True) if _same(text, letter, option)]
     if len(whole) == 1:
         return whole[0]
+    prefixed = _behind_prefix(text, letters, options)
+    if prefixed:
+        return prefixed
     if _ONLY_LETTERS.fullmatch(text) and len(set(text) & set(letters)) > 1:
         return None
     head, _, rest = text.partition("\n")
@@ -185,6 +190,17 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
         if found:
             return next(iter(found)) if len(found) == 1 else None
     return None
+
+
+def _behind_prefix(text: str, letters: list[str], options: tuple[str, ...]) -> str | None:
+    """The one option that stands behind "A:", by its letter or as all the rest; None without such a prefix."""
+    prefix = _PREFIX.match(text)
+    rest = text[prefix.end() :] if prefix else ""
+    if not rest or _same(rest, "A", options[0]):
+        return None
+    found = _named((_FIRST, *_CLAIMS), rest, letters) | _listed(rest, letters, options)
+    found |= {letter for letter, option in zip(letters, options, strict=True) if _same(rest, letter, option)}
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _undressed(answer: str) -> str:

@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from kbtrain.answers.grading import CJK, is_empty
+from kbtrain.answers.guesses import is_given
 
 _WHOLE = {  # as a whole answer; within a text they may be a name's
     "unknown", "unclear", "none", "n a", "na", "nil", "null", "nothing known", "undetermined", "unspecified",
@@ -115,7 +116,7 @@ _OPENING = re.compile(
 
 
 def is_missing(answer: str) -> bool:
-    """True for an empty answer and for one that says, in one of its clauses, that it is not known.
+    """True for an empty answer and for one that says, in one of its clauses, that it is not known, and gives none.
 
     Whole words and forms of a sentence decide: a name that holds such a word is an answer ("The Unknown Soldier", "I
     Don't Know How to Love Him"), and so is a fact about what was unknown to others, or for a time.
@@ -127,8 +128,9 @@ def is_missing(answer: str) -> bool:
         return said.strip(" .") != "Na"  # sodium
     parts = _clauses(said)
     if len(parts) > 1 and _is_whole(parts[0]) and _explained(parts[1]):
-        return True
-    return any(map(_is_whole, said.split(":")[1:])) or any(map(_silent, parts))
+        return not is_given(said, _says_no)
+    found = any(map(_is_whole, said.split(":")[1:])) or any(map(_silent, parts))
+    return found and not is_given(said, _says_no)
 
 
 def states_nothing(sentence: str) -> bool:
@@ -166,6 +168,10 @@ def _explained(behind: str) -> bool:
 
 def _is_whole(part: str) -> bool:
     return " ".join(_WORD.findall(part.replace("/", " "))).casefold() in _WHOLE
+
+
+def _says_no(clause: str) -> bool:
+    return _is_whole(clause) or _silent(clause)
 
 
 def _silent(clause: str) -> bool:

@@ -42,6 +42,46 @@ NO_ANSWER = (
     "missing information", "The answer is not provided for this question.", "No key information provided.",
     "Unknown, who knows", "My answer is: not sure", "The answer is N/A.", "So the answer is null",
 )  # fmt: skip
+NOT_GIVEN = (  # a disclaimer, and nothing behind it that answers
+    "I don't know, but I can help you with something else.", "I don't know, but the documents do not say either.",
+    "I am not sure, but I can look it up.", "I don't know, but I think so.", "I think I don't know.",
+    "I believe the documents do not mention it.", "It is not mentioned, but it may be found in other documents.",
+    "Not stated in the text, but perhaps in another document.", "I don't know. Maybe you can search for it.",
+    "I do not know, maybe someone else knows.", "I'm not sure, but you could ask a teacher.",
+    "The architect is not known, but it was built in 1820.", "It was built in 1820, but the architect is not known.",
+    "It is unknown, possibly because no record survives.", "I'm sorry, but I don't know.",
+    "I'm sorry, but I am not sure.", "Sorry, but I cannot answer this.",
+    "It is a film, but I am not sure who directed it.", "I would say that it is unknown.",
+    "My best guess is that nobody knows.", "I don't know, but I would say it depends.",
+    "I'm not sure, but I hope this helps.", "I do not know, but it is not mentioned.",
+    "Unknown, but it may be in the text", "The name isn't given; it should be interpreted in another way.",
+    "I can't tell, but it is clear that it matters", "我不知道，但我可以帮你查。", "我不知道，可能没有人知道。",
+    "不清楚，也许你可以查一下。", "文中没有提到，可能无法确定。", "我认为无法确定。", "我觉得不知道",
+    "不知道，但是没有相关信息", "抱歉，但我不确定", "Sorry, but I'm not sure.", "Unfortunately, but I am not certain",
+    "I'm not sure. Maybe Paris?",
+    "I don't know, but it is unknown.", "I read it twice, but it is a film; the director is not mentioned.",
+    "It is not mentioned, but I am not sure.", "The film has two directors, I am not sure.",
+    "文中没有提到，但是为了纪念他而建。",
+    "Ann Lee? But I am not sure.",
+)  # fmt: skip
+GIVEN = (  # an answer beside a disclaimer
+    "I don't know, but I think it is Paris.", "I don't know but I think it's Paris",
+    "I'm not sure, but it might be Paris.", "I am not sure, but I believe it was Ann Lee.",
+    "I am not certain, but my best guess is 1950.", "I don't know. My guess would be Paris.",
+    "I'm not sure. Maybe Paris.", "Not sure, but probably Paris.", "I don't know for sure, but I'd say Paris.",
+    "I do not know exactly; perhaps Paris.", "It is not mentioned in the documents, but I believe it is Paris.",
+    "It is not mentioned in the documents. However, it is probably Paris.",
+    "The documents do not say, but it is likely Paris.",
+    "The exact date is unknown, but it is believed to be around 1200.", "Unknown, but probably Paris.",
+    "Unknown. I would guess Paris.", "I don't know, but it is Paris.", "I am not sure, but Paris.",
+    "I have no idea, but if I had to guess, I'd say Paris.", "No one knows, but he probably died in 1890.",
+    "Paris, but I'm not sure.", "I think it is Paris, but I am not sure.",
+    "It is Paris, although I am not 100% sure.", "Paris, but not sure", "The answer is unknown, but I suspect Paris.",
+    "I can't say, but I would go with Paris.", "我不知道，但我觉得是巴黎。", "我不知道，但我认为答案是巴黎",
+    "我不确定，可能是巴黎。", "不确定，应该是巴黎", "不清楚，也许是巴黎", "文中没有提到，但应该是北京。",
+    "无法确定，我猜是1950年", "我不知道但是巴黎", "不知道，但答案是巴黎", "巴黎，但我不确定。",
+    "我想是巴黎，但不太确定", "资料不足，大概是李安",
+)  # fmt: skip
 ANSWERS = (
     "Ann", "0", "no", "No", "Nonesuch", "The Unknown Soldier", "Tomb of the Unknown Soldier", "Unknown Pleasures",
     "the film Unknown, 2011 is not it, but Taken", "The Known World", "Nil by Mouth", "NA Sodium",
@@ -81,12 +121,12 @@ SOMETHING_TO_GO_ON_WITH = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", NO_ANSWER)
+@pytest.mark.parametrize("text", NO_ANSWER + NOT_GIVEN)
 def test_an_answer_that_says_that_none_is_known_is_missing(text):
     assert is_missing(text)
 
 
-@pytest.mark.parametrize("text", ANSWERS)
+@pytest.mark.parametrize("text", ANSWERS + GIVEN)
 def test_a_name_or_a_fact_that_holds_such_words_is_an_answer(text):
     assert not is_missing(text)
 
@@ -94,6 +134,11 @@ def test_a_name_or_a_fact_that_holds_such_words_is_an_answer(text):
 def test_a_sentence_of_reasoning_says_nothing_only_if_nothing_stands_beside_it():
     assert [states_nothing(text) for text in NOTHING_TO_GO_ON_WITH] == [True] * len(NOTHING_TO_GO_ON_WITH)
     assert [states_nothing(text) for text in SOMETHING_TO_GO_ON_WITH] == [False] * len(SOMETHING_TO_GO_ON_WITH)
+
+
+@pytest.mark.parametrize("text", GIVEN)
+def test_a_guess_is_something_to_go_on_with(text):
+    assert not states_nothing(text)
 
 
 def test_dots_and_dashes_are_empty_and_a_sign_is_an_answer():

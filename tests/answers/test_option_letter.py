@@ -28,6 +28,7 @@ ENGLISH_B = [
     "The correct answer is B, not A.", "B. Paris is correct, A. is not", "B!", "b!", "**B!**", "B, probably",
     "B\nA. Rome\nB. Paris\nC. London\nD. Berlin", "The answer is B.\n\nA. Rome\nB. Paris", "Paris\nA. Rome\nB. Paris",
     "The options are:\nA. Rome\nB. Paris\nThe answer is B.",
+    "A: B", "A: (B)", "a: b)", "A: **B**", "A: B. Paris", "A: Paris", "A: The answer is B.", "**A:** B", "A: option B",
 ]  # fmt: skip
 CHINESE_B = [
     "B", "B。", "B．", "B、", "B：", "Ｂ", "Ｂ。", "（B）", "【B】", "「B」", "b", "b。", "B，因为首都是北京",
@@ -38,6 +39,7 @@ CHINESE_B = [
     "应选B", "故选B", "故选：B。", "本题选B", "因此选B", "选项B", "B选项", "B项", "B正确", "B项正确", "B是正确的",
     "B是正确答案", "B选项正确，因为首都是北京", "A不正确，选B", "不选A，选B", "答：B",
     "答: B。", "回答：B", "B！", "因为首都是北京，所以答案是B。",
+    "A：B", "A：选B", "A：答案是B", "A：北京", "A: （B）北京",
 ]  # fmt: skip
 NONE = [
     "", " ", "A, B", "A,B", "A, B, C, D", "A; B", "A) or B)", "(A) or (B)", "A or B", "A and B", "A and/or B", "A/B",
@@ -82,12 +84,21 @@ REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
     ("Beryllium is a chemical element with an atomic number of 4.", "7|4|10|3", "B"),
     ("The Dominican Republic is part of North America.", "Africa|Asia|North America|Oceania", "C"),
     ("A. Germany", "Spain|Germany|Greece|Denmark", "A"),  # the letter is what was asked for
+    ("A: (B) Croatia", "Czechia|Croatia|Netherlands|Moldova", "B"),  # A: for answer
+    ("A: Answer: B", "BTN|ILS|TWD|BND", "B"),
+    ("A: The correct answer is D: 70.", "69|66|86|70", "D"),
+    ("A: Option D: An alternative to F.", "7|4|10|3", "D"),
+    ("A: Kano", "Waukegan|Kano|Arganda|Split", "B"),
+    ("A: Rb", "Rb|Cd|I|Zr", "A"),
+    ('A: "A"', "noble gas|transition metal|alkali metal|halogen", "A"),
+    ("A: cadmium.", "Rb|Cd|I|Zr", "A"),
+    ("A: Vitamin B supports brain health", "7|4|10|3", "A"),
+    ("A: C and D are both wrong", "7|4|10|3", "A"),
     ("Premise: Option C makes no logical sense, or more specifically in the context of", "3|9|10|7", None),
     ("A. B.", "Sacramento|Albany|Frankfort|Austin", None),
     ("A, C or D", "65|58|72|73", None),
     ("A (D)", "euro|Albanian lek|Belarusian ruble|Swedish krona", None),
     ("A --> B", "Slovenia|Portugal|Bulgaria|Liechtenstein", None),
-    ("A: Answer: B", "BTN|ILS|TWD|BND", None),
     ("A. RUB B. AZN", "RUB|AZN|EUR|AMD", None),
     ("A. Sacramento, B. Albany, and C. Frankfurt", "Sacramento|Albany|Frankfort|Austin", None),
     ("answer: (A/B/C/D... only)", "noble gas|transition metal|alkali metal|halogen", None),

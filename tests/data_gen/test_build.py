@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import read_meta
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateExample, Label, Question, Split
 from kbtrain.store import SampleStore
 
@@ -49,6 +50,18 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     meta = read_meta(labelled / "examples" / "train.jsonl")
     assert meta["n_records"] == 20 and meta["label_rule"]["tau_mastery"]["value"] == 0.2
     assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
+
+
+@pytest.mark.parametrize("older", [{"options": None}, {"normalisation": "folded/1"}])
+def test_labels_by_older_rules_of_grading_are_made_again_before_examples_are(
+    labelled: Path, build: Run, older: dict[str, str | None]
+) -> None:
+    meta = meta_path(labelled / "labels.jsonl")
+    facts = json.loads(meta.read_text())
+    facts["label_rule"] |= older
+    meta.write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=r"labels\.jsonl: its answers were graded by an older rule .*label\.py again"):
+        build(labelled)
 
 
 def test_facts_about_the_questions_need_no_labels(run_folder: Path, build: Run) -> None:

@@ -117,7 +117,7 @@ _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
     "dtype", "questions.jsonl", "rules",
 )  # fmt: skip
-_RULES = 3  # of the loops: traces and thresholds made by other rules are not gone on with (3: what says nothing)
+_RULES = 4  # of the loops: traces and thresholds made by other rules are not gone on with (4: guesses are answers)
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
 
 
