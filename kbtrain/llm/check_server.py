@@ -123,7 +123,8 @@ class _Probe:
                 raise UserError(f"{where}: no connection ({error}); is it running, is the address right?") from None
             if reply.status_code not in PASSING or failed == _WAITS.tries:
                 break
-            time.sleep(_WAITS.seconds(failed, retry_after(reply.headers.get("retry-after"), _WAITS.patience)))
+            patience = min(_WAITS.patience, self.seconds)
+            time.sleep(_WAITS.seconds(failed, retry_after(reply.headers.get("retry-after"), patience)))
         if reply.status_code in {401, 403}:
             said = f"status {reply.status_code} ({message(reply, text)})"
             raise UserError(f"{where}: {said}; set the key in the environment variable {self.key_env}, or name another "

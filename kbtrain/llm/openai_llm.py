@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -63,11 +64,11 @@ def samples(
         made = []
         for i, choice in enumerate(choices[:n]):
             found = token_logprobs(choice)
-            if logprobs and found is None:
+            text, finish = _text(choice, stop), _finish(choice, stop)
+            if logprobs and (found is None or (text and not found)):
                 raise UserError(
                     "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
                 )
-            text, finish = _text(choice, stop), _finish(choice, stop)
             if found is not None:
                 count = len(found)
             elif tokenizer is not None and (used is None or len(choices) > 1):
@@ -80,6 +81,12 @@ def samples(
                 raise ValueError(f"log-probability {total}")
             made.append(Sample(index, whole_text(text)[0], count, finish, total))
         return made
+
+
+def n_broken(reply: Mapping[str, Any]) -> int:
+    """Number of halves of surrogate pairs in a reply's answers; :func:`samples` puts U+FFFD in their place."""
+    with protocol():
+        return sum(whole_text(_text(choice, ()))[1] for choice in reply["choices"])
 
 
 def _counted(reply: Mapping[str, Any], what: str) -> int | None:
@@ -103,11 +110,13 @@ def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
     given = choice.get("logprobs")
     if not isinstance(given, dict):
         return None
-    if given.get("token_logprobs") is not None:
-        return [float(value) for value in given["token_logprobs"]]
-    if given.get("content") is not None:
-        return [float(token["logprob"]) for token in given["content"]]
-    return None
+    if (values := given.get("token_logprobs")) is None and (tokens := given.get("content")) is not None:
+        values = [token["logprob"] for token in tokens] if isinstance(tokens, list) else tokens
+    if values is None:
+        return None
+    if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
+        raise TypeError(f"log-probabilities {values!r:.40}")
+    return [float(value) for value in values]
 
 
 def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
@@ -146,8 +155,13 @@ async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _text(choice: Mapping[str, Any], stop: Sequence[str]) -> str:
-    """The answer up to the first stop string, should a server leave it in."""
-    text = (choice.get("message") or {}).get("content") or choice.get("text") or ""
+    """The answer up to the first stop string, should a server leave it in; empty where its content is null."""
+    message = choice.get("message")
+    if message is not None and "role" in message:
+        text = message.get("content")
+    else:
+        text = choice["text"] if message is None else message["content"]
+    text = "" if text is None else text
     if not isinstance(text, str):
         raise TypeError(f"text {text!r:.40}")
     for string in stop:
@@ -157,6 +171,8 @@ def _text(choice: Mapping[str, Any], stop: Sequence[str]) -> str:
 
 def _finish(choice: Mapping[str, Any], stop: Sequence[str]) -> Finish:
     """vLLM names the stop string that was met; of another server it is only known that the answer ended."""
+    if not isinstance(choice.get("finish_reason"), str | None):
+        raise TypeError(f"finish_reason {choice['finish_reason']!r:.40}")
     if choice.get("finish_reason") == "length":
         return "length"
     if "stop_reason" in choice:
@@ -204,6 +220,7 @@ class OpenAILLM:
         self.server = server
         self._one_by_one = not server.n_in_one
         self._gate: asyncio.Semaphore | None = None
+        self._broken = 0
 
     @classmethod
     def connect(cls, name: str, sampling: Sampling, server: Server) -> OpenAILLM:
@@ -251,6 +268,17 @@ class OpenAILLM:
                         raise failures[0]
             finally:
                 runner.run(_close(client, pending))
+                self._tell_broken()
+
+    def _tell_broken(self) -> None:
+        """Warn of halves of characters, which no store can hold."""
+        if self._broken:
+            warnings.warn(
+                f"server {self.server.url}: {self._broken} halves of surrogate pairs in its answers are stored as "
+                "U+FFFD",
+                stacklevel=2,
+            )
+            self._broken = 0
 
     async def _ask(self, client: httpx2.AsyncClient, request: AnswerRequest) -> SampleSet:
         prompt, n_tokens, cut = self._prompt(request)
@@ -284,6 +312,7 @@ class OpenAILLM:
         assert self._gate is not None
         async with self._gate:
             reply = await _post(client, self.server, body)
+        self._broken += n_broken(reply)
         made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
         return made, _counted(reply, "prompt_tokens") or 0
 

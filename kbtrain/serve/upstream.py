@@ -18,11 +18,12 @@ import httpx2
 
 from kbtrain.credentials import key_from_environment
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.echoes import Echoes
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.streams import AsyncioBackend, AsyncioStream
-from kbtrain.servers import is_loopback
+from kbtrain.servers import LARGEST, is_loopback
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -103,8 +104,8 @@ class Upstream(Protocol):
 class HttpUpstream:
     """A server by its address.
 
-    Its key comes from the environment. Without one the client's own ``Authorization`` is passed on, unless that is a
-    key of this server.
+    Its key comes from the environment, and is struck from what it sends back. Without one the client's own
+    ``Authorization`` is passed on, unless that is a key of this server.
     """
 
     name = "upstream"
@@ -113,11 +114,13 @@ class HttpUpstream:
         assert config.upstream is not None
         self._url = config.upstream.rstrip("/")
         self._key = key_from_environment(config.upstream_key_env)
+        self._echoes = Echoes(self._key)
         self._own_keys = config.keys is not None
         self._tries = config.upstream_tries
         self._metrics = metrics
         silence = config.upstream_timeout_s
         self._timeout = {"connect": min(5.0, silence), "read": silence, "write": silence}
+        self._head_deadline = sum(self._timeout.values())  # status and headers may come a byte at a time, without end
         self._host = urlsplit(self._url).netloc.encode()
         self._pool = connections(self._url)
 
@@ -131,6 +134,7 @@ class HttpUpstream:
             if key not in NOT_SENT | named
             and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
             and not (own and key in {b"authorization", b"cookie"})
+            and not (self._echoes and key == b"accept-encoding")  # a compressed reply would hide an echo of the key
         ]
         if self._key is not None:
             kept.append((b"authorization", b"Bearer " + self._key.encode()))
@@ -150,10 +154,16 @@ class HttpUpstream:
         response = await self._first_bytes(request)
         try:
             lower = ((key.lower(), value) for key, value in response.headers)
-            kept = [(k, value) for k, value in lower if k not in NOT_RETURNED and not k.startswith(b"x-kbtrain-")]
+            kept = [
+                (key, self._echoes.struck(value))
+                for key, value in lower
+                if key not in NOT_RETURNED and not key.startswith(b"x-kbtrain-")
+            ]
             connection = response.extensions.get("network_stream")
             reading = connection if isinstance(connection, AsyncioStream) else None
-            yield UpstreamReply(response.status, kept, self._chunks(response), reading)
+            chunks = self._chunks(response)
+            chunks = self._echoes.chunks(chunks) if self._echoes else chunks
+            yield UpstreamReply(response.status, kept, chunks, reading)
         finally:
             await response.aclose()
 
@@ -167,8 +177,9 @@ class HttpUpstream:
         failed = 0
         while True:
             try:
-                return await self._pool.handle_async_request(request)
-            except (httpcore2.ReadTimeout, httpcore2.WriteTimeout):
+                async with asyncio.timeout(self._head_deadline):
+                    return await self._pool.handle_async_request(request)
+            except (httpcore2.ReadTimeout, httpcore2.WriteTimeout, TimeoutError):
                 self._metrics.upstream_failures.labels("slow").inc()
                 raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
             except FAILED as error:
@@ -195,14 +206,23 @@ class HttpUpstream:
                 request = self._request("GET", f"{self._url}/models", self._headers([]))
                 response = await self._pool.handle_async_request(request)
                 try:
-                    found = json.loads(await response.aread())["data"] if response.status == 200 else None
+                    found = json.loads(await self._small(response))["data"] if response.status == 200 else None
                 finally:
                     await response.aclose()
-        except (*FAILED, TimeoutError, ValueError, KeyError, TypeError):
+        except (*FAILED, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
             found = None
         if not isinstance(found, list):
             raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
         return found
+
+    async def _small(self, response: httpcore2.Response) -> bytes:
+        """A whole body without the key. Raises ``ValueError`` for one of more than :data:`LARGEST` bytes."""
+        body = bytearray()
+        async for chunk in self._chunks(response):
+            body += chunk
+            if len(body) > LARGEST:
+                raise ValueError("a list of models without end")
+        return self._echoes.struck(bytes(body))
 
     async def close(self) -> None:
         """As :meth:`Upstream.close`."""

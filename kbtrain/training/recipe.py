@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.training.run import check_saved, claim_folder, finished, last_good, remember_once, run_key
+from kbtrain.training.run import check_saved, check_states, claim_folder, finished, last_good, remember_once, run_key
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -116,13 +116,17 @@ class Recipe:
         return on_log
 
     def train_to_end(self, trainer: Trainer) -> None:
-        """Train, from the last complete checkpoint if there is one; incomplete ones are deleted, and said."""
+        """Train, from the last complete checkpoint if there is one; incomplete ones are deleted, and said.
+
+        Raises :class:`UserError` for a checkpoint with code in it.
+        """
         checkpoint, broken = last_good(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
         for path in broken:
             self.say(f"{path}: incomplete (killed while saving); left out")
             shutil.rmtree(path, ignore_errors=True)
         if checkpoint:
+            check_states(checkpoint)
             self.say(f"goes on from {checkpoint}")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 

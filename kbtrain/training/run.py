@@ -214,6 +214,36 @@ def last_good(run: Path) -> tuple[Path | None, list[Path]]:
     return (good[-1] if good else None), [path for path in all_checkpoints(run) if path not in good]
 
 
+_STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+_NEVER_READ = "training_args.bin"  # what transformers writes beside every checkpoint
+_OF_DEEPSPEED = frozenset({
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler", "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.utils.tensor_fragment.fragment_address",
+})  # fmt: skip
+
+
+def check_states(checkpoint: Path) -> None:
+    """Raise :class:`UserError` for a state of optimizer, schedule or random numbers that is more than numbers.
+
+    torch keeps them as pickles. transformers reads them without running code, DeepSpeed does not, and an output folder
+    may come from anybody.
+    """
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+    from transformers.trainer_pt_utils import safe_globals
+
+    for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in _STATES and path.name != _NEVER_READ):
+        try:
+            with safe_globals():  # type: ignore[no-untyped-call,unused-ignore]
+                found = set(get_unsafe_globals_in_checkpoint(path)) - _OF_DEEPSPEED
+        except Exception as error:  # noqa: BLE001 - what takes a pickle to pieces raises what it likes at a broken one
+            found = {str(error)[:60] or type(error).__name__}
+        if found:
+            raise UserError(
+                f"{at(path)}: more than numbers is in it ({sorted(found)[0]}), which could run code; delete "
+                f"{checkpoint} and run again"
+            )
+
+
 def rotate(run: Path, keep: set[Path]) -> None:
     """Delete all complete checkpoints but the newest and those to keep."""
     good = [path for path in all_checkpoints(run) if is_complete(path)]

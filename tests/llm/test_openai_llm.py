@@ -266,6 +266,30 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
         {"choices": [{"index": "first", "text": "x"}]},
         {"choices": {"text": "x"}},
         {"choices": [{"message": "x", "logprobs": {"token_logprobs": [-1.0]}}]},
+        *(
+            {"choices": [{**wrong, "logprobs": {"token_logprobs": [-1.0]}}]}
+            for wrong in (
+                {},
+                {"message": {}},
+                {"message": []},
+                {"message": ""},
+                {"message": {"content": []}},
+                {"text": {}},
+                {"text": "x", "finish_reason": 3},
+                {"text": "x", "finish_reason": ["stop"]},
+            )
+        ),
+        *(
+            {"choices": [{"text": "x", "logprobs": wrong}]}
+            for wrong in (
+                {"content": {}},
+                {"content": ""},
+                {"token_logprobs": {}},
+                {"token_logprobs": ["-1"]},
+                {"token_logprobs": [False]},
+                {"content": [{"logprob": None}]},
+            )
+        ),
     ],
 )
 def test_a_reply_of_wrong_types_is_one_line(change):
@@ -277,6 +301,27 @@ def test_a_reply_of_wrong_types_is_one_line(change):
 def test_halves_of_surrogate_pairs_are_replaced():
     reply = {"choices": [{"text": "a\ud800b", "logprobs": {"token_logprobs": [-1.0]}}]}
     assert samples(reply, 0, 1, (), True, None)[0].text == "a\ufffdb"
+
+
+def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
+    told = pytest.warns(UserWarning, match=r"32 halves of surrogate pairs in its answers are stored as U\+FFFD")
+    with ModelServer(say=lambda body, place: f"{place}\ud800\ud83d") as server, told:
+        found = answered(open_llm(server), asks)  # 4 greedy answers, 12 drawn
+    assert [sample.text for sample in found[0].samples] == [f"{i}\ufffd\ufffd" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "choice", [{"message": {"content": None}}, {"message": {"role": "assistant"}}, {"text": None}, {"text": ""}]
+)
+def test_an_answer_that_is_null_or_empty_is_empty(choice):
+    reply = {"choices": [{**choice, "logprobs": {"content": []}}]}
+    assert [s.text for s in samples(reply, 0, 1, (), True, None)] == [""]
+
+
+@pytest.mark.parametrize("kept", [{"content": []}, {"token_logprobs": []}, None])
+def test_text_without_log_probabilities_is_told(kept):
+    with pytest.raises(UserError, match="gives no log-probabilities; set server_logprobs: false"):
+        samples({"choices": [{"text": "x", "logprobs": kept}]}, 0, 1, (), True, None)
 
 
 @contextlib.contextmanager

@@ -1,28 +1,39 @@
-"""What every training shares: the optimizer's state does not outlive it."""
+"""What every training shares: the optimizer's state does not outlive it, and none is read that could run code."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
 from tiny_kbm import labelled, make_folder
 from transformers import Trainer
 
+from kbtrain.errors import UserError
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.load import load_model
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import target
+from kbtrain.training.recipe import Recipe
+from kbtrain.training.run import check_states, mark_complete
 
 
-def test_the_optimizer_s_state_goes_before_the_best_checkpoint_is_read(tmp_path, monkeypatch):
-    """It is twice the weights, and would lie beside the checkpoint and then beside the gate opened again."""
-    model, tokenizer = load_model(make_folder(tmp_path / "model"), "fp32", "cpu")
+def small_trainer(folder):
+    model, tokenizer = load_model(make_folder(folder / "model"), "fp32", "cpu")
     kbm, keys = KBM(model, tokenizer, ("mastery",), 400), ("mastery",)
     train, dev = [replace(labelled(i), question_id=f"t{i}") for i in range(4)], [labelled(9, "dev"), labelled(8, "dev")]
     encode = Encoder(tokenizer, kbm_template(keys), 400).encode
     rows = [make_row(encode(e), [target(e, "mastery", "hard")]) for e in train]
-    config = TrainingConfig(model="tiny", train=Path(), output=tmp_path / "out", epochs=1)
-    trainer = KBMTrainer(kbm, training_arguments(config, "fp32", "cpu", has_dev=True), rows, dev, "hard")
+    config = TrainingConfig(model="tiny", train=Path(), output=folder / "out", epochs=1)
+    return KBMTrainer(kbm, training_arguments(config, "fp32", "cpu", has_dev=True), rows, dev, "hard")
+
+
+def test_the_optimizer_s_state_goes_before_the_best_checkpoint_is_read(tmp_path, monkeypatch):
+    """It is twice the weights, and would lie beside the checkpoint and then beside the gate opened again."""
+    trainer = small_trainer(tmp_path)
     read, states = Trainer._load_best_model, []
 
     def seen(self):
@@ -34,4 +45,43 @@ def test_the_optimizer_s_state_goes_before_the_best_checkpoint_is_read(tmp_path,
     monkeypatch.setattr(KBMTrainer, "log", lambda self, *_: stepped.append(len(self.optimizer.state)))
     trainer.train()
     assert max(stepped) > 0 and states == [0] and not trainer.optimizer.state
-    assert all(weight.grad is None for weight in model.parameters())
+    assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+class Planted:
+    """A pickle of it makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    return small_trainer(tmp_path_factory.mktemp("trainer"))
+
+
+STATES = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "global_step2/mp_rank_00_model.pt")
+
+
+@pytest.mark.parametrize("written", ["by torch", "as a bare pickle", "without end"])
+@pytest.mark.parametrize("name", STATES)
+def test_no_code_that_lies_in_a_checkpoint_is_run(name, written, trainer, tmp_path):
+    """A training that goes on there; DeepSpeed's states too, which its own reader would run."""
+    config = TrainingConfig(model="tiny", train=Path(), output=tmp_path / "out", epochs=1)
+    checkpoint = config.output / "checkpoints" / "checkpoint-2"
+    (checkpoint / "global_step2").mkdir(parents=True)
+    for own in STATES:
+        torch.save({"state": torch.zeros(2), "numbers": np.arange(3, dtype=np.uint32)}, checkpoint / own)
+    check_states(checkpoint)
+    if written == "by torch":
+        torch.save({"state": Planted(tmp_path / "ran")}, checkpoint / name)
+    else:
+        data = pickle.dumps(Planted(tmp_path / "ran"))
+        (checkpoint / name).write_bytes(data if written == "as a bare pickle" else data[:-1])
+    mark_complete(checkpoint)
+    with pytest.raises(UserError, match=rf"{name}: more than numbers is in it .* delete .*checkpoint-2 and run again"):
+        Recipe("some", config).train_to_end(trainer)
+    assert not (tmp_path / "ran").exists()
