@@ -96,7 +96,8 @@ def main(config: EndToEndConfig) -> None:
     meta["dev_entities_in_test"] = folder.dev_entities_in_test
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
-    best = oracles(known.llm, known.rag)
+    sampled = answers(test.outcomes, "expected") if has_expected(test.outcomes) else None
+    best = oracles(known.llm, known.rag, sampled and sampled.rag - sampled.llm)
     results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons, oracles=best,
                       methods=methods)  # fmt: skip
     outcomes, out = config.run / "outcomes.jsonl", config.run / "results.json"

@@ -153,17 +153,23 @@ class Oracles:
 
     ``accuracy`` is the highest one; gates reach it at retrieval ratios from ``fewest`` (only where retrieval mends) to
     ``most`` (everywhere but where it breaks). ``as_all_rag``: the least ratio at which All-RAG's accuracy is reached.
-    The best accuracy at each ratio is :func:`oracle_curve`.
+    The best accuracy at each ratio is :func:`oracle_curve`. ``sampled_benefit``: the area, random 0 and
+    oracle 1, that a gate would reach which knew exactly what retrieval does to the sampled answers of each question:
+    less than 1, since the one answer in use may differ from most of them. None without samples of every question.
     """
 
     accuracy: float
     fewest: float
     most: float
     as_all_rag: float
+    sampled_benefit: float | None = None
 
 
-def oracles(llm: Floats, rag: Floats) -> Oracles:
-    """The three oracles: most accurate, fewest retrievals at that accuracy, and (as a curve) best at each ratio."""
+def oracles(llm: Floats, rag: Floats, benefit: Floats | None = None) -> Oracles:
+    """The three oracles: most accurate, fewest retrievals at that accuracy, and (as a curve) best at each ratio.
+
+    ``benefit``: share of sampled answers that are right with retrieval minus that without, for the fourth figure.
+    """
     curve = oracle_curve(llm, rag)
     rising = slice(0, int(np.argmax(curve.accuracy)) + 1)
     as_all_rag = np.interp(rag.mean(), curve.accuracy[rising], curve.ratio[rising])
@@ -172,6 +178,7 @@ def oracles(llm: Floats, rag: Floats) -> Oracles:
         fewest=float((rag > llm).mean()),
         most=float((rag >= llm).mean()),
         as_all_rag=float(as_all_rag),
+        sampled_benefit=None if benefit is None else normalised_area(benefit, llm, rag),
     )
 
 

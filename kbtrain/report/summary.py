@@ -55,12 +55,14 @@ def caption(results: Results) -> str:
     meta = results.meta
     left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
     shared = meta.get("dev_entities_in_test", 0)
+    reachable = results.oracles.sampled_benefit if results.oracles else None
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
         f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
         + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {drawn(meta)}"
+        + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
         + (f"; {shared} dev questions share an entity with test" if shared else "")
     )

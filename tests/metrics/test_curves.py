@@ -63,7 +63,16 @@ def test_three_oracles_worked_by_hand() -> None:
     found = oracles(llm, rag)
     assert (found.accuracy, found.fewest, found.most) == (0.8, 0.4, 0.8)
     assert found.as_all_rag == pytest.approx(0.2)  # one search more than none: 3 of 5 right, as All-RAG
+    assert found.sampled_benefit is None
     assert oracle_curve(llm, rag).at(np.array([0.2, 0.4, 0.8, 1.0])) == pytest.approx([0.6, 0.8, 0.8, 0.6])
+
+
+def test_the_sampled_benefit_reaches_less_than_the_oracle_where_the_answer_in_use_is_another_draw() -> None:
+    llm, rag = np.array([0.0, 0, 1, 1]), np.array([1.0, 0, 1, 0])
+    assert oracles(llm, rag, rag - llm).sampled_benefit == pytest.approx(1)
+    benefit = np.array([0.2, 0.5, 0.1, -0.4])  # most for a question whose greedy answer stays wrong
+    # curves .5, .5, .75, .75, .5 of the samples' order and .5, .75, .75, .75, .5 of the oracle's, by trapezoids
+    assert oracles(llm, rag, benefit).sampled_benefit == pytest.approx((0.625 - 0.5) / (0.6875 - 0.5))
 
 
 def test_oracles_where_retrieval_only_harms() -> None:
