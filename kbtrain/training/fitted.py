@@ -26,7 +26,7 @@ from kbtrain.training.finish import (
 )
 from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
-from kbtrain.training.run import claim_folder
+from kbtrain.training.run import claim_folder, defaults_of
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def claim_fitted(config: FittedConfig, kind: str, paths: frozenset[str] = frozen
     there = read_json(card).get("kind") if card.exists() else kind
     if there != kind:
         raise UserError(f"{at(card)}: a gate '{there}' is in this folder; choose another output, or delete the folder")
-    settings = config.model_dump(mode="json").items()
-    claim_folder(config.output, {"gate": kind} | {key: value for key, value in settings if key not in DATA | paths})
+    settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in DATA | paths}
+    claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config))
 
 
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order

@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.training.run import check_saved, check_states, claim_folder, finished, last_good, remember_once, run_key
+from kbtrain.training.run import (
+    check_saved,
+    check_states,
+    claim_folder,
+    defaults_of,
+    finished,
+    last_good,
+    remember_once,
+    run_key,
+)
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -78,7 +87,7 @@ class Recipe:
         self.processes = start_processes(self.device)
         settings = config.model_dump(mode="json")
         self.key = {**run_key(settings, config.train, dev or config.dev, config.not_part_of_a_run), **facts}
-        main_first(lambda: claim_folder(config.output, self.key))
+        main_first(lambda: claim_folder(config.output, self.key, defaults_of(config)))
         if not finished(config.output, *last_files):
             return True
         check_saved(config.output, *last_files)

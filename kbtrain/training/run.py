@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read_json
@@ -48,11 +49,18 @@ def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: f
     return {**kept, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 
 
-def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
+def defaults_of(config: BaseModel) -> dict[str, Any]:
+    """Defaults of a configuration's keys, as ``run.json`` would hold them."""
+    fields = type(config).model_fields.items()
+    return {key: to_jsonable_python(field.default) for key, field in fields if not field.is_required()}
+
+
+def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
     """Write a training's key as ``run.json``, or compare it with the one there.
 
-    A training is bound to its folder by its first checkpoint or gate: a first attempt that failed binds nothing. Raises
-    :class:`UserError` naming what differs.
+    A training is bound to its folder by its first checkpoint or gate: a first attempt that failed binds nothing. What
+    an older version did not know yet counts as left at its default (``defaults``). Raises :class:`UserError` naming
+    what differs.
     """
     path = folder / RUN
     if not path.exists():
@@ -62,6 +70,7 @@ def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
     if not isinstance(old, dict):
         raise UserError(f"{at(path)}: expected a JSON object; choose another output folder")
     new = json.loads(json.dumps(run, default=str))
+    old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **old}
     differing = [key for key in {**old, **new} if key != MEASURED and old.get(key) != new.get(key)]
     if differing and not trained_here(folder):
         write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")

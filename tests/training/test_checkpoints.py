@@ -1,10 +1,14 @@
+from pathlib import Path
+
 import pytest
 
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.training.run import (
     MARK,
     all_checkpoints,
     claim_folder,
+    defaults_of,
     is_complete,
     last_good,
     mark_complete,
@@ -61,6 +65,21 @@ def test_another_training_in_the_same_folder_is_refused_by_the_key_that_differs(
     make(tmp_path / "checkpoints", 5)
     with pytest.raises(UserError, match="epochs was 3, is 4"):
         claim_folder(tmp_path, {"epochs": 4, "seed": 0})
+
+
+def test_a_training_by_a_version_without_some_option_goes_on_where_that_is_left_at_its_default(tmp_path):
+    class Made(Config):
+        epochs: int
+        label_smoothing: float = 0.0
+        output: Path = Path("here")
+
+    defaults = defaults_of(Made(epochs=3))
+    assert defaults == {"label_smoothing": 0.0, "output": "here"}
+    claim_folder(tmp_path, {"epochs": 3})
+    make(tmp_path / "checkpoints", 5)
+    claim_folder(tmp_path, {"epochs": 3, "label_smoothing": 0.0}, defaults)
+    with pytest.raises(UserError, match=r"label_smoothing was 0.0, is 0.1"):
+        claim_folder(tmp_path, {"epochs": 3, "label_smoothing": 0.1}, defaults)
 
 
 def test_what_was_measured_at_the_start_holds_for_every_resume(tmp_path):
