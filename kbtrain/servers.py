@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import functools
 import ipaddress
 import re
 import time
@@ -31,6 +32,7 @@ def whole_text(text: str) -> tuple[str, int]:
     return _HALVES.subn("�", text)
 
 
+@functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """True for addresses that only this machine reaches."""
     if host == "localhost":

@@ -200,8 +200,11 @@ class Endpoint:
             self._metrics.requests.labels(self.route, str(status)).inc()
 
     def _admit(self, exchange: Exchange) -> None:
-        if sum(len(name) + len(value) for name, value in exchange.headers) > LONGEST_HEADERS:
+        address = len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"])
+        if address + sum(len(name) + len(value) for name, value in exchange.headers) > LONGEST_HEADERS:
             raise Refused(431, "headers", f"the headers are longer than {LONGEST_HEADERS:,} bytes", headers=CLOSE)
+        if exchange.scope["http_version"] == "1.1" and sum(name == b"host" for name, _ in exchange.headers) != 1:
+            raise Refused(400, "host", "expected one header Host", headers=CLOSE)
         if self.public:
             return
         if self._keys:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with a limit on the time that a request's head may take."""
+"""uvicorn's HTTP protocol with limits on the time and the bytes that a request's head may take."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+LONGEST = 65_536  # bytes of a request that bring it no further: of a head that does not end, of chunks' own lines
 LINGER = 2.0  # seconds, and bytes below, for which a refused client may go on sending before it is cut off
 MOST_DISCARDED = 64 * 2**20
-ANSWER = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+ANSWER = b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class GatheredWrites:
@@ -64,14 +65,17 @@ class GatheredWrites:
         return getattr(self._transport, name)
 
 
-class GuardedProtocol(H11Protocol):
-    """Closes connections whose next request's head is not whole after ``seconds``: uvicorn itself waits for ever.
-
-    h11 refuses heads above 64 KiB.
+class GuardedProtocol(HttpToolsProtocol):
+    """Closes connections whose next request's head is not whole after ``seconds``: uvicorn itself waits for ever. Its
+    parser, in C, keeps whatever a line holds; here a request may bring :data:`LONGEST` bytes that it gains nothing by.
     """
 
     seconds = 10.0
     _discarded = 0  # bytes that came after the last answer
+    _idle_bytes = 0  # since a head was whole, or a part of a body came
+    _in_head = False
+    _in_body = False
+    _declining = False
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -85,7 +89,7 @@ class GuardedProtocol(H11Protocol):
 
     def _unread(self) -> bool:
         """True while the client may be sending a request that is answered already."""
-        return self.conn.their_state in {h11.SEND_BODY, h11.ERROR}
+        return self._in_head or self._in_body
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -93,15 +97,83 @@ class GuardedProtocol(H11Protocol):
             if self._discarded > MOST_DISCARDED:
                 self.transport.abort()
             return
-        if self._timer is None and self.conn.their_state is h11.IDLE:
+        self._idle_bytes += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        if self._idle_bytes > LONGEST:
+            self._refuse(b"431 Request Header Fields Too Large")
+        elif self._answered():
             self._arm()
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                self._decline()
+                data = data[offer.args[0] :]
+
+    def _decline(self) -> None:
+        """Read on after a head that offers another protocol (Java's client offers HTTP/2): its parser goes over the
+        body, another one reads it by the head's own words about its length."""
+        framing = (b"content-length", b"transfer-encoding")
+        lines = [name + b": " + value + b"\r\n" for name, value in self.headers if name in framing]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._declining = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(lines) + b"\r\n")
+        self._declining = False
+
+    def _answered(self) -> bool:
+        """True where the last request, if any, has its answer: what comes now is the next head."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _may_speak(self) -> bool:
+        """True where nothing of an answer is on its way that an error could break into."""
+        return self._answered() or not (self.cycle.response_started or self.pipeline)
+
+    def on_message_begin(self) -> None:
+        if not self._declining:
+            self._in_head = True
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._declining:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it stands behind the body, where nobody asked for any
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if not self._declining:
+            self._in_head, self._in_body, self._idle_bytes = False, True, 0
             self._disarm()
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():  # else the body is still to come
+            self._in_body, self._idle_bytes = False, 0
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._in_head = True  # whatever else the client sends is no request
+        if self._may_speak():
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self._timer is None:
+        if self._in_head:
             self._arm()  # a part of the next head has come already
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,7 +181,8 @@ class GuardedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _arm(self) -> None:
-        self._timer = self.loop.call_later(self.seconds, self._too_slow)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._too_slow)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -118,6 +191,12 @@ class GuardedProtocol(H11Protocol):
 
     def _too_slow(self) -> None:
         self._timer = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self.transport.write(ANSWER)
+        if self._answered():
+            self._refuse(b"408 Request Timeout")
+
+    def _refuse(self, status: bytes) -> None:
+        """Close; in the middle of an answer without a word."""
+        if not self.transport.is_closing():
+            if self._may_speak():
+                self.transport.write(ANSWER % status)
             self.transport.close()

@@ -165,10 +165,12 @@ async def _forward(
         ours: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in added.items()]
         await exchange.start(reply.status, [*reply.headers, *ours])
 
-        async def send(piece: bytes) -> None:
-            if exchange.moment != "stream":
+        async for piece in reply.pieces:
+            first = exchange.moment != "stream"
+            if first:
                 exchange.moment = "stream"
                 service.metrics.first_token.observe(time.perf_counter() - began)
             await exchange.chunk(piece)
-
-        await exchange.chunk(await reply.pieces(send), more=False)
+            if first:
+                await asyncio.sleep(0)  # what is written leaves now, whatever is ready behind it
+        await exchange.chunk(b"", more=False)

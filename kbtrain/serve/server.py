@@ -39,7 +39,7 @@ def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
     if words and not words[0].startswith("-") and "=" not in words[0]:
         words[0] = f"gate={words[0]}"
     config = parse_args(ServeConfig, words, USAGE, "kbtrain serve FOLDER")
-    for package in ("starlette", "uvicorn", "prometheus_client"):
+    for package in ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn"):
         require(package, "serve")
     run(placed(config), say)
 

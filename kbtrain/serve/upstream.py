@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import ssl
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote_from_bytes, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import httpcore2
+import aiohttp
 import httpx2
+from yarl import URL
 
 from kbtrain.credentials import key_from_environment
 from kbtrain.serve.config import ServeConfig
@@ -22,7 +25,6 @@ from kbtrain.serve.echoes import Echoes
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.streams import AsyncioBackend, AsyncioStream
 from kbtrain.servers import LARGEST, is_loopback
 
 HOP_BY_HOP = {
@@ -31,11 +33,9 @@ HOP_BY_HOP = {
 }  # fmt: skip
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
-FAILED = (
-    httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError,
-    httpcore2.UnsupportedProtocol,
-)  # fmt: skip
-IDLE = 256  # connections that are kept
+CONNECT = 5.0  # seconds until a connection stands
+LINE = 65_536  # bytes of a line of the upstream's head
+LARGE = 2**20  # bytes of a body that is sent in parts, so that no stream waits for it
 PAUSE = 0.1  # seconds before the second try, doubled each time
 
 logger = logging.getLogger("kbtrain.serve")
@@ -43,42 +43,12 @@ logger = logging.getLogger("kbtrain.serve")
 
 @dataclass(frozen=True)
 class UpstreamReply:
-    """Status, headers, and the body's bytes as they come.
-
-    ``connection``: where the chunks are read from, if several may come with one read.
-    """
+    """Status, headers, and the body's bytes as they come: those of one read in one piece, since fast models send many
+    tokens at once and each piece costs what a token costs."""
 
     status: int
     headers: list[Header]
-    chunks: AsyncIterator[bytes]
-    connection: AsyncioStream | None = None
-
-    async def pieces(self, send: Callable[[bytes], Awaitable[None]]) -> bytes:
-        """Send the chunks, the first at once and others joined with those of the same read; returns what is left for
-        the end. Each piece costs what a token costs, and fast models send many at once."""
-        gathered: list[bytes] = []
-
-        async def flush() -> None:
-            if gathered:
-                data = b"".join(gathered)
-                gathered.clear()
-                await send(data)
-
-        if self.connection is not None:
-            self.connection.before_read = flush
-        first = True
-        try:
-            async for chunk in self.chunks:
-                gathered.append(chunk)
-                if first or self.connection is None:
-                    await flush()
-                if first:
-                    await asyncio.sleep(0)  # what is written leaves now, not behind all tokens that came with the first
-                first = False
-        finally:
-            if self.connection is not None:
-                self.connection.before_read = None  # the next request's on this connection
-        return b"".join(gathered)
+    pieces: AsyncIterator[bytes]
 
 
 class Upstream(Protocol):
@@ -118,11 +88,11 @@ class HttpUpstream:
         self._own_keys = config.keys is not None
         self._tries = config.upstream_tries
         self._metrics = metrics
-        silence = config.upstream_timeout_s
-        self._timeout = {"connect": min(5.0, silence), "read": silence, "write": silence}
-        self._head_deadline = sum(self._timeout.values())  # status and headers may come a byte at a time, without end
-        self._host = urlsplit(self._url).netloc.encode()
-        self._pool = connections(self._url)
+        self._silence = config.upstream_timeout_s
+        self._connect = min(CONNECT, self._silence)
+        self._session: aiohttp.ClientSession | None = None
+        self._proxy = proxy_for(self._url)
+        self._trusted = httpx2.create_ssl_context() if self._url.startswith("https:") else None
 
     def _headers(self, headers: Iterable[Header]) -> list[Header]:
         headers = list(headers)
@@ -139,9 +109,7 @@ class HttpUpstream:
         if self._key is not None:
             kept.append((b"authorization", b"Bearer " + self._key.encode()))
         if not any(key == b"accept-encoding" for key, _ in kept):
-            kept.append(
-                (b"accept-encoding", b"identity")
-            )  # else the client library asks for what this one may not read
+            kept.append((b"accept-encoding", b"identity"))  # else a server may choose what the client cannot read
         return kept
 
     @contextlib.asynccontextmanager
@@ -149,40 +117,40 @@ class HttpUpstream:
         self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`Upstream.send`."""
-        url = f"{self._url}/{path}" + (f"?{query.decode('latin-1')}" if query else "")
-        request = self._request("POST", url, [*self._headers(headers), (b"content-length", b"%d" % len(data))], data)
-        response = await self._first_bytes(request)
+        url = f"{self._url}/{path}" + (f"?{quote_from_bytes(query, PRINTABLE)}" if query else "")
+        response = await self._first_bytes(url, self._headers(headers), data)
         try:
-            lower = ((key.lower(), value) for key, value in response.headers)
+            lower = ((key.lower(), value) for key, value in response.raw_headers)
             kept = [
                 (key, self._echoes.struck(value))
                 for key, value in lower
                 if key not in NOT_RETURNED and not key.startswith(b"x-kbtrain-")
             ]
-            connection = response.extensions.get("network_stream")
-            reading = connection if isinstance(connection, AsyncioStream) else None
-            chunks = self._chunks(response)
-            chunks = self._echoes.chunks(chunks) if self._echoes else chunks
-            yield UpstreamReply(response.status, kept, chunks, reading)
+            pieces = self._pieces(response)
+            yield UpstreamReply(response.status, kept, self._echoes.chunks(pieces) if self._echoes else pieces)
         finally:
-            await response.aclose()
+            response.close()  # the connection is kept if the answer came whole, else its server sees it end
 
-    def _request(self, method: str, url: str, headers: list[Header], data: bytes = b"") -> httpcore2.Request:
-        return httpcore2.Request(
-            method, url, headers=[(b"host", self._host), *headers], content=data, extensions={"timeout": self._timeout}
-        )
+    async def _request(self, method: str, url: str, headers: list[Header], data: bytes = b"") -> aiohttp.ClientResponse:
+        if self._session is None:
+            self._session = session(self._connect, self._silence, self._trusted)
+        body = BytesIO(data) if len(data) > LARGE else data
+        async with asyncio.timeout(self._connect + self._silence):  # a body not taken, a head without end
+            return await self._session.request(
+                method, URL(url, encoded=True), headers=[(k.decode(), _text(v)) for k, v in headers], data=body or None,
+                allow_redirects=False, proxy=self._proxy,
+            )  # fmt: skip
 
-    async def _first_bytes(self, request: httpcore2.Request) -> httpcore2.Response:
+    async def _first_bytes(self, url: str, headers: list[Header], data: bytes) -> aiohttp.ClientResponse:
         """Status and headers; a connection that fails before them is tried again."""
         failed = 0
         while True:
             try:
-                async with asyncio.timeout(self._head_deadline):
-                    return await self._pool.handle_async_request(request)
-            except (httpcore2.ReadTimeout, httpcore2.WriteTimeout, TimeoutError):
-                self._metrics.upstream_failures.labels("slow").inc()
-                raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
-            except FAILED as error:
+                return await self._request("POST", url, headers, data)
+            except (TimeoutError, aiohttp.ClientError) as error:
+                if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                    self._metrics.upstream_failures.labels("slow").inc()
+                    raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
                 failed += 1
                 self._metrics.upstream_failures.labels("connection").inc()
                 logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, self._tries)
@@ -191,11 +159,11 @@ class HttpUpstream:
                     raise Refused(502, "upstream_unreachable", message) from None
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
 
-    async def _chunks(self, response: httpcore2.Response) -> AsyncIterator[bytes]:
+    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         try:
-            async for chunk in response.aiter_stream():
-                yield chunk
-        except FAILED:
+            async for piece in response.content.iter_any():
+                yield piece
+        except (TimeoutError, aiohttp.ClientError):
             self._metrics.upstream_failures.labels("stream").inc()
             raise
 
@@ -203,48 +171,64 @@ class HttpUpstream:
         """As :meth:`Upstream.models`."""
         try:
             async with asyncio.timeout(5.0):
-                request = self._request("GET", f"{self._url}/models", self._headers([]))
-                response = await self._pool.handle_async_request(request)
+                response = await self._request("GET", f"{self._url}/models", self._headers([]))
                 try:
                     found = json.loads(await self._small(response))["data"] if response.status == 200 else None
                 finally:
-                    await response.aclose()
-        except (*FAILED, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
+                    response.close()
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
             found = None
         if not isinstance(found, list):
             raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
         return found
 
-    async def _small(self, response: httpcore2.Response) -> bytes:
+    async def _small(self, response: aiohttp.ClientResponse) -> bytes:
         """A whole body without the key. Raises ``ValueError`` for one of more than :data:`LARGEST` bytes."""
         body = bytearray()
-        async for chunk in self._chunks(response):
-            body += chunk
+        async for piece in self._pieces(response):
+            body += piece
             if len(body) > LARGEST:
                 raise ValueError("a list of models without end")
         return self._echoes.struck(bytes(body))
 
     async def close(self) -> None:
         """As :meth:`Upstream.close`."""
-        await self._pool.aclose()
+        if self._session is not None:
+            await self._session.close()
 
 
-def connections(url: str) -> httpcore2.AsyncConnectionPool:
-    """Connections to one server, kept; through the environment's proxy (HTTPS_PROXY), but not to this machine.
+PRINTABLE = "".join(map(chr, range(33, 127)))
 
-    A layer below httpx2's client, which keeps the cookies that one of our clients was given and sends them with the
-    requests of all others, and whose layers cost time at every token.
-    """
+
+def _text(value: bytes) -> str:
+    """A header's value as the client library takes it, which sends it as UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def session(connect: float, silence: float, trusted: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
+    """Connections that are kept, whose answers are neither unpacked nor asked for cookies: what one client is given is
+    not sent for another."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0, ssl=trusted or True),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_read=silence),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
+        max_line_size=LINE,
+        max_field_size=LINE,
+        max_headers=1000,
+    )
+
+
+def proxy_for(url: str) -> str | None:
+    """The environment's proxy (HTTPS_PROXY) for an address; none for this machine's own."""
     parts = urlsplit(url)
-    host, proxy = parts.hostname or "", None
-    if not is_loopback(host) and not proxy_bypass(host):
-        found = getproxies()
-        proxy = found.get(parts.scheme) or found.get("all")
-    settings: dict[str, Any] = {"max_connections": None, "max_keepalive_connections": IDLE, "keepalive_expiry": 5.0}
-    settings |= {"network_backend": AsyncioBackend()}
-    if parts.scheme == "https":
-        settings["ssl_context"] = httpx2.create_ssl_context()
-    if proxy is not None:
-        through = httpx2.Proxy(proxy if "://" in proxy else f"http://{proxy}")
-        return httpcore2.AsyncHTTPProxy(str(through.url), proxy_auth=through.raw_auth, **settings)
-    return httpcore2.AsyncConnectionPool(**settings)
+    host = parts.hostname or ""
+    if is_loopback(host) or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    return found if found is None or "://" in found else f"http://{found}"

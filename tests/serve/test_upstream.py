@@ -1,0 +1,154 @@
+"""What reaches the upstream and comes back from it, over TLS as well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import aiohttp
+import pytest
+from serve_support import KNOWN, serving
+
+from kbtrain.serve.upstream import session
+
+BODY = b"x" * 200_000  # more than is written at once
+
+
+class Echo:
+    """A server in a thread of its own that answers with the head and the body's length it got, packed by gzip; or one
+    that reads nothing. A context manager."""
+
+    def __init__(self, deaf: bool = False) -> None:
+        self.deaf = deaf
+        self._ready = threading.Event()
+
+    def __enter__(self) -> Echo:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._client, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.deaf:
+            await self._stop.wait()
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            body = await reader.readexactly(length)
+            told = gzip.compress(json.dumps([head.decode("latin-1"), len(body)]).encode(), mtime=0)
+            more = b"content-encoding: gzip\r\nx-long: " + b"y" * 20_000
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%s\r\n\r\n" % (len(told), more) + told)
+            await writer.drain()
+        writer.close()
+
+
+@pytest.fixture(scope="module")
+def echo(gate: Path) -> Iterator[Any]:
+    with Echo() as upstream, serving(gate, upstream=upstream.url, max_body_mb=40) as server:
+        yield server
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "stub", "messages": [{"role": "user", "content": KNOWN}], **more}
+
+
+def test_packed_answers_and_long_lines_of_heads_are_passed_on_as_they_are(echo: Any) -> None:
+    reply = echo.ask("POST", "/v1/chat/completions?a=1%2F2&b=%C3%A9", chat(), {"x-note": "né", "accept-encoding": "br"})
+    assert reply.headers["content-encoding"] == "gzip" and reply.headers["x-long"] == "y" * 20_000
+    head, _ = json.loads(gzip.decompress(reply.body))
+    assert head.startswith("POST /v1/chat/completions?a=1%2F2&b=%C3%A9 HTTP/1.1\r\n")
+    fields = [line.partition(":")[0].lower() for line in head.splitlines()[1:-1]]
+    assert sorted(fields) == ["accept-encoding", "content-length", "content-type", "host", "x-note"]
+    assert "x-note: n\xc3\xa9\r\n" in head and "accept-encoding: br\r\n" in head
+
+
+@pytest.mark.parametrize("size", [10, 300_000, 3_000_000])
+def test_bodies_of_any_size_arrive_whole(echo: Any, size: int) -> None:
+    data = json.dumps(chat(padding="p" * size)).encode()
+    _, length = json.loads(gzip.decompress(echo.ask("POST", "/v1/chat/completions", data).body))
+    assert length == len(data)
+
+
+def test_an_upstream_that_does_not_take_a_body_is_a_504(gate: Path) -> None:
+    with (
+        Echo(deaf=True) as upstream,
+        serving(gate, upstream=upstream.url, max_body_mb=40, upstream_timeout_s=0.2) as server,
+    ):
+        reply = server.post("/v1/chat/completions", chat(padding="p" * 30_000_000))
+    assert reply.status == 504 and reply.json["error"]["code"] == "upstream_slow"
+
+
+needs_openssl = pytest.mark.skipif(which("openssl") is None, reason="needs openssl, to make a certificate")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of localhost with its key, in one file."""
+    folder = tmp_path_factory.mktemp("tls")
+    ask = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+           "-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]  # fmt: skip
+    subprocess.run(ask, cwd=folder, check=True, capture_output=True)
+    both = folder / "both.pem"
+    both.write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
+    return both
+
+
+async def lengths(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer requests on one connection with the length of their bodies."""
+    with contextlib.suppress(asyncio.IncompleteReadError):  # the other end has closed
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            said = b"%d" % len(await reader.readexactly(length))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(said) + said)
+            await writer.drain()
+    writer.close()
+
+
+async def asked(certificate: Path, bodies: list[bytes], trusted: ssl.SSLContext | None) -> list[bytes]:
+    """Replies of a TLS server on this machine to requests of one session."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = await asyncio.start_server(lengths, "localhost", 0, ssl=context)
+    url = f"https://localhost:{server.sockets[0].getsockname()[1]}/v1/chat/completions"
+    replies = []
+    try:
+        async with session(30.0, 30.0, trusted) as connections:
+            for body in bodies:
+                reply = await connections.post(url, data=body)
+                replies.append(await reply.read())
+    finally:
+        server.close()
+    return replies
+
+
+@needs_openssl
+def test_small_and_large_requests_are_answered_over_tls(certificate: Path) -> None:
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    assert asyncio.run(asked(certificate, [b"hi", BODY, b""], trusting)) == [b"2", b"200000", b"0"]
+
+
+@needs_openssl
+def test_a_certificate_that_nobody_vouches_for_is_a_failed_connection(certificate: Path) -> None:
+    with pytest.raises(aiohttp.ClientConnectorCertificateError, match="certificate"):
+        asyncio.run(asked(certificate, [b"hi"], None))
