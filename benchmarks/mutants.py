@@ -100,17 +100,22 @@ def _pytest(tests: Sequence[str], copy: Path, fresh: bool) -> None:
     sys.exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *(str(copy / "tests" / name) for name in tests)])))
 
 
+def _forget_compiled(path: Path) -> None:
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
+
+
 def tried(mutant: Mutant, copy: Path, timeout: float) -> Verdict:
     """The verdict on one mutant; a test that does not end is one that noticed."""
     path = copy / mutant.path
     text = path.read_text(encoding="utf-8")
     path.write_text(mutant.made(text), encoding="utf-8")
-    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
-        compiled.unlink()
+    _forget_compiled(path)
     try:
         code = passes(mutant.tests, copy, timeout, fresh=True)
     finally:
         path.write_text(text, encoding="utf-8")
+        _forget_compiled(path)  # the suite's own settings let it be written
     return "SURVIVES" if code == 0 else "killed" if code in (None, 1) else "does not run"
 
 

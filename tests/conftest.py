@@ -1,6 +1,8 @@
 """Settings of every test process; they must stand before torch or a tokenizer is imported."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +12,10 @@ from xdist.remote import Producer
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads only slow tiny models down
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a test that needs the network is a wrong test
+
+# Hundreds of processes import the package: it is compiled once, for the workers and for all that they start.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
 
 # The same commit gives the same verdict: the suite draws the same examples every time, `make examples` new ones.
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
@@ -43,11 +49,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         del items[: len(slow)]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """No search for garbage while modules are imported: all of it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def _keep() -> None:
+    """Spare all that lives now (modules, 5,000 tests) every later collection of garbage: a training starts several."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     scripts.asked.clear()
     if _last_file != [item.path]:  # a key that one file's tests plant must not be struck from another's pages
         errors._SECRETS.clear()
         _last_file[:] = [item.path]
+        _keep()
 
 
 @pytest.hookimpl(wrapper=True)

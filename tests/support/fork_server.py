@@ -179,10 +179,12 @@ def exit_code(script: str) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # what is imported stays
     for name in PRELOADED:
         importlib.import_module(name)
     check_alone()
     gc.freeze()
+    gc.enable()
     asked = serve(sys.argv[1])
     become(asked)
     code = exit_code(asked["script"])
