@@ -192,13 +192,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that can change a result, as far as they are installed."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    found = {name: _version(name) for name in PACKAGES}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+@functools.cache  # a process keeps what it imported
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

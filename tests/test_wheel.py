@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from support.installed import Installed
-from support.small_smollm2 import NAME, make_small_smollm2
+from support.installed import Installed, demo
 
-from kbtrain import jsonl
 from kbtrain.demo import chain
-from kbtrain.models import embedded
-from kbtrain.records import Question
 from kbtrain.scripts import shipped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,17 +61,11 @@ def test_the_environment_says_how_it_was_installed(installed):
     assert f"installed with pip: {installed.package}" in installed.run("kbtrain", "env").stdout
 
 
-def test_the_whole_chain_runs_and_says_nothing_foreign(installed, tmp_path):
+def test_the_whole_chain_runs_and_says_nothing_foreign():
     """On a small model of the real one's class, where the real one lies: `make demo` is the chain on that."""
-    collect = chain("tiny")[0].arguments
-    asked = installed.forked("kbtrain", "run", "collect", *collect, "--run", "asked")
-    assert asked.returncode == 0, asked.stderr
-    words = (word for q in jsonl.read(Question, installed.folder / "asked" / "questions.jsonl") for word in q.answers)
-    small = make_small_smollm2(tmp_path / "models" / NAME, words)
-    shutil.copyfile(embedded.path_of(NAME) / embedded.PROVENANCE, small / embedded.PROVENANCE)
-    done = installed.forked("kbtrain", "demo", "--tiny", KBTRAIN_CACHE=str(tmp_path))
+    ran = demo()
+    done, run = ran.done, ran.run
     assert done.returncode == 0, done.stderr[-2000:]
-    run = installed.folder / "runs" / "demo-tiny"
     assert (run / "report.html").stat().st_size > 100_000
     assert done.stdout.splitlines()[-1].endswith(f"open {run / 'report.html'}") and done.stdout.count("\n") == 6
     names = [step.script for step in chain("tiny")]
@@ -96,6 +85,6 @@ def test_the_whole_chain_runs_and_says_nothing_foreign(installed, tmp_path):
     assert [line for line in done.stderr.splitlines() if not line.startswith((*own, *progress))] == []
     training = next(step for step in chain("tiny") if step.script == "train_kbm")
     given = (*training.arguments[:-2], "--output", "fresh")  # in a Python of its own: what its imports say, too
-    afresh = installed.run("kbtrain", "run", "train_kbm", "--launch", "cpu", *given, KBTRAIN_CACHE=str(tmp_path))
-    assert afresh.returncode == 0 and (installed.folder / "fresh" / "gate.json").exists(), afresh.stderr
+    afresh = ran.installed.run("kbtrain", "run", "train_kbm", "--launch", "cpu", *given, **ran.cache)
+    assert afresh.returncode == 0 and (ran.installed.folder / "fresh" / "gate.json").exists(), afresh.stderr
     assert [line for line in afresh.stderr.splitlines() if not line.startswith(progress)] == []

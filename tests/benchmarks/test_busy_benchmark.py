@@ -17,6 +17,7 @@ def test_it_gives_seconds_and_ratios_of_every_work_and_setting(tmp_path):
         "benchmarks/busy.py", "--model", model, "--dtype", "fp32", "--examples", 4, "--tokens", 20, "--repeats", 1,
         "--works", json.dumps(works),
         "--busy", 1, "--settings", json.dumps(settings), "--output", out,
+        nested=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(out.read_text())

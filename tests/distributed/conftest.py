@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kbtrain.config import parse_args
 from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore
 
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asks the network
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 25
 QUICK = {  # how soon a dead node is noticed
@@ -26,27 +28,32 @@ QUICK = {  # how soon a dead node is noticed
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
-@pytest.fixture(scope="session")
-def started() -> Iterator[Any]:
-    """The one Ray cluster of all tests."""
-    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
+_clusters: list[Any] = []  # at most one, for all tests of this folder
+
+
+def _start() -> Any:
     from ray.cluster_utils import Cluster
 
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     head = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "_system_config": QUICK, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    yield made
-    ray.shutdown()
-    made.shutdown()
-    patch.undo()
+    return Cluster(initialize_head=True, head_node_args=head)
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the cluster behind the folder's last test: a dozen processes would go on beside the rest of the suite."""
+    if _clusters and (nextitem is None or nextitem.path.parent != item.path.parent):
+        import ray
+
+        ray.shutdown()
+        _clusters.pop().shutdown()
 
 
 @pytest.fixture
-def cluster(started: Any) -> Any:
+def cluster() -> Any:
     """A Ray cluster: a head without CPUs, and two nodes with one each; what a test before killed is made anew."""
-    import ray
-
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
+    if not _clusters:
+        _clusters.append(_start())
+    (started,) = _clusters
     while len(started.worker_nodes) < 2:
         started.add_node(**NODE)
     if not ray.is_initialized():

@@ -58,6 +58,7 @@ def load(path):
 def configured(script, folder, **changes):
     module = script("run_seakr")
     base = {"run": folder, "demonstrations": 2, "max_new_tokens": 6, "documents": 2, "threshold_questions": 3}
+    base |= {"max_steps": 3}
     return module, module.RunSeakrConfig(**{**base, **changes})
 
 

@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 
+arguments = sys.argv[1:]
+if arguments[0] in ("-S", "-c"):  # a line of code that imports nothing: Python itself is as quick
+    os.execv(sys.executable, [sys.executable, *arguments])
 server = socket.socket(socket.AF_UNIX)
 server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
-arguments = sys.argv[1:]
 while arguments[0] in ("-u", "-I"):
     del arguments[0]
 request = {"script": arguments[0], "argv": arguments[1:], "cwd": os.getcwd(), "env": dict(os.environ),

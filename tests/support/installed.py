@@ -9,13 +9,19 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 
+from kbtrain import jsonl
+from kbtrain.demo import chain, run_folder
+from kbtrain.models import embedded
+from kbtrain.records import Question
 from support.scripts import Server
+from support.small_smollm2 import NAME, make_small_smollm2
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,3 +77,29 @@ class Installed:
         path, env = self.bin / command[0], clean() | more
         started = _server().start(path, list(command[1:]), env, self.folder, nested=True)
         return subprocess.CompletedProcess(started.args, started.wait(), started.stdout, started.stderr)
+
+
+class Demo:
+    """`kbtrain demo --tiny` of the wheel: its run folder, what it said, and the models it found in its cache.
+
+    The model is a small random one of SmolLM2's class with its tokenizer, where the real one lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.installed = Installed(folder)
+        self.cache = {"KBTRAIN_CACHE": str(folder)}
+        asked = self.installed.forked("kbtrain", "run", "collect", *chain("tiny")[0].arguments, "--run", "asked")
+        assert asked.returncode == 0, asked.stderr
+        questions = jsonl.read(Question, self.installed.folder / "asked" / "questions.jsonl")
+        small = make_small_smollm2(folder / "models" / NAME, (word for q in questions for word in q.answers))
+        shutil.copyfile(embedded.path_of(NAME) / embedded.PROVENANCE, small / embedded.PROVENANCE)
+        self.done = self.installed.forked("kbtrain", "demo", "--tiny", **self.cache)
+        self.run = self.installed.folder / run_folder("tiny")
+
+
+@functools.cache
+def demo() -> Demo:
+    """The one run of all tests that look into it."""
+    made = tempfile.TemporaryDirectory(prefix="demo-")
+    atexit.register(made.cleanup)
+    return Demo(Path(made.name))

@@ -19,6 +19,7 @@ SLOW = (
     "test_cli.py",
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
+    "distributed/test_ray_states.py",
     "test_chain.py",
     "data_gen/test_label.py",
     "recipes/test_train_dialogue.py",
@@ -76,8 +77,8 @@ SLOW = (
     "test_scripts.py",
 )
 TOGETHER = {  # files whose slow fixture is one for the process
-    "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py"),
-    "installed": ("test_wheel.py", "test_own_data.py"),
+    "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py", "distributed/test_ray_states.py"),
+    "installed": ("test_wheel.py", "test_own_data.py", "test_chain.py"),
 }
 PLACE = {name: place for place, name in enumerate(SLOW)}
 
