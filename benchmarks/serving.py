@@ -120,8 +120,6 @@ def probe(folder: Path) -> Path:
     examples = [GateExample.ask(question) for question in QUESTIONS[:100]]
     reader = ProbeInput(tokenizer, 64)
     made = EncoderProbe.fit(model, reader, examples, [float(i % 2) for i in range(len(examples))])
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     made.save_beside(folder)
     chosen = Threshold(threshold=0.5, rule="given", dev_file_sha256="", n_dev=0)
     ClassifierCard(

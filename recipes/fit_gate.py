@@ -6,9 +6,15 @@ is opened again and must give equal scores; it gets a card, dev's figures and th
 --key a gate is fitted to each label there is, and the one that ranks dev best is kept. Features of a gate that names
 them (Kind.features) are extracted once and kept beside the output folder, for every later fit, to whatever label.
 
+Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
+a question (its recipe reads the corpus's word counts too), structural and dialogue_state turns. The others have no fit:
+probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in steps; stack and
+average are made of other gates; seakr, p_yes, draft and server learn nothing from labels.
+
 Examples:
   python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\
       --output runs/ketod/structural
+  python recipes/fit_gate.py --gate encoder_probe --run runs/demo
   python recipes/fit_gate.py --gate my_gate --train runs/demo/examples/train.jsonl \\
       --dev runs/demo/examples/dev.jsonl --output runs/demo/my_gate --key benefit --labels soft
 """
@@ -17,12 +23,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
-from kbtrain.gates.fitting import Fitted, best_key, kind_to_fit, plain
+from kbtrain.gates.fitting import Fitted, best_key, fit_kind, kind_to_fit, names_to_fit, plain
 from kbtrain.gates.registry import Kind
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
@@ -37,7 +44,13 @@ KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good o
 class FitGateConfig(FittedConfig):
     """Settings of this script."""
 
-    gate: str = Field(description="kind of gate, by its name in the registry or of its entry point")
+    gate: str = Field(description=f"kind of gate: {names_to_fit()}, or the name of an entry point")
+    run: Path | None = Field(None, description="run folder: its examples or turns, and a folder in it, where not given")
+    train: Path = Field(Path("RUN/examples/train.jsonl"), description="training examples (JSONL), or turns")
+    dev: Path = Field(
+        Path("RUN/examples/dev.jsonl"), description="dev examples; they choose the threshold noted in the folder"
+    )
+    output: Path = Field(Path("RUN/GATE"), description="folder the gate is written to")
     key: Key | None = Field(None, description="questions: label to learn; without it the one that dev chooses")
     features: Path | None = Field(
         None,
@@ -45,12 +58,27 @@ class FitGateConfig(FittedConfig):
         "beside the output folder",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_run(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Paths in the run folder for those that are not given. Raises :class:`ValueError` where both are missing."""
+        missing = [name for name in ("train", "dev", "output") if values.get(name) is None]
+        if missing and values.get("run") is None:
+            raise ValueError(f"give --run, or --{missing[0]}")
+        if not missing:
+            return values
+        run = Path(values["run"])
+        turns = run / "turns.jsonl"
+        found = {split: turns if turns.exists() else run / "examples" / f"{split}.jsonl" for split in ("train", "dev")}
+        found["output"] = run / str(values.get("gate"))
+        return values | {name: found[name] for name in missing}
+
 
 def main(config: FitGateConfig) -> None:
     """Look the gate up, bind the folder to this run, fit by each key, write the best."""
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
-    claim_fitted(config, config.gate, frozenset({"features"}))
+    claim_fitted(config, config.gate, frozenset({"features", "run"}))
     kept = kept_features(config, kind)
     tried = fit_by_keys(config, kind, kept)
     key, areas = best_key(tried, kept)
@@ -87,12 +115,7 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
             problems.append(error)
             continue
         train, dev = plain(data.train), plain(data.dev)
-        examples, need = [row.example for row in train], [row.need for row in train]
-        more = () if kept is None else (kept.of(examples),)
-        gate = kind.fit(examples, need, *more) if kind.fit else None
-        if gate is None or gate.card is None:
-            raise UserError(f"gate '{config.gate}': its fit() gives no gate with a card to write")
-        found[key] = Fitted(gate, train, dev)
+        found[key] = Fitted(fit_kind(config.gate, kind, key, train, kept), train, dev)
     if not found:
         raise problems[0]
     return found

@@ -19,12 +19,13 @@ NEEDS, KNOWN = "Tell me about the museum", "Book 3 tickets"
 def probe_folder(folder: Path, threshold: float | None = 0.5, dev_scores: list[float] | None = None) -> Path:
     """An encoder probe on a tiny random BERT, fitted to ask for a search where a sight is asked about."""
     from kbtrain.gate_folder import ClassifierCard, Threshold
-    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
+    from kbtrain.gates.encoder.probe import HEAD, EncoderProbe, ProbeInput
     from kbtrain.models.encoders import open_body
 
     model, tokenizer = open_body(str(bert_folder(folder)), "fp32", "cpu")
     reader, turns = ProbeInput(tokenizer, 64), [turn(i) for i in range(480)]
-    EncoderProbe.fit(model, reader, turns, [float(t.label) for t in turns], (0.25, 0.75)).save_beside(folder)
+    made = EncoderProbe.fit(model, reader, turns, [float(t.label) for t in turns], (0.25, 0.75))
+    (folder / HEAD).write_text(made.head.model_dump_json())  # weights and tokenizer lie there
     evidence = {"dev_scores": dev_scores} if dev_scores else {}
     chosen = Threshold(threshold=threshold or 0.0, rule="given", dev_file_sha256="", n_dev=0, evidence=evidence)
     ClassifierCard(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import Gate
-from kbtrain.gates.registry import Kind, kinds
+from kbtrain.gate_folder import Gate, KeyedCard
+from kbtrain.gates.registry import GATES, Kind, kinds
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
@@ -34,6 +34,22 @@ def kind_to_fit(name: str) -> Kind:
         hint = f"it has no fit; run {known[name].made_by}" if name in known else did_you_mean(name, able)
         raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
     return able[name]
+
+
+def names_to_fit() -> str:
+    """Names of the kinds that come with the package and have a fit, for a help text."""
+    return ", ".join(sorted(name for name, kind in GATES.items() if kind.fit))
+
+
+def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], kept: KeptFeatures | None) -> Gate:
+    """A gate of the kind, fitted to labels of that key. Raises :class:`UserError` for one without a card."""
+    examples, need = [row.example for row in rows], [row.need for row in rows]
+    features = () if kept is None else (kept.of(examples),)
+    named = {"key": key} if issubclass(kind.card, KeyedCard) else {}
+    gate = kind.fit(examples, need, *features, **named) if kind.fit else None
+    if gate is None or gate.card is None:
+        raise UserError(f"gate '{name}': its fit() gives no gate with a card to write")
+    return gate
 
 
 def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:

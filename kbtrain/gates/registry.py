@@ -16,7 +16,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, read_gate_json
 from kbtrain.gates.average import AverageCard, AverageGate
 from kbtrain.gates.encoder.gate import EncoderGate
-from kbtrain.gates.encoder.probe import EncoderProbe
+from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.probe.gate import Probe, ProbeCard
@@ -32,6 +32,7 @@ from kbtrain.hub import local_folder
 from kbtrain.records import DtypeName
 
 GROUP = "kbtrain.gates"
+FIT_GATE = "recipes/fit_gate.py"  # makes the gates that have no recipe of their own
 _LONGEST_NAME = 255  # characters: what file systems take
 QUESTION: frozenset[Reads] = frozenset({"question"})
 TURN: frozenset[Reads] = frozenset({"turn"})
@@ -44,10 +45,11 @@ class Kind:
     ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``names`` of its
     scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
     ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
-    in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed.
-    ``features``: of such a gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit;
-    ``fit`` gets them as its third argument, and the gate has ``score_features(features)``. ``files``: names of files in
-    its folder that go to the hub and come from there, beside :data:`kbtrain.hub.FILES`.
+    in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed;
+    where the card is a :class:`~kbtrain.gate_folder.KeyedCard`, the label's name is ``key``. ``features``: of such a
+    gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
+    third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
+    the hub and come from there, beside :data:`kbtrain.hub.FILES`.
     """
 
     card: type[GateCard]
@@ -59,6 +61,11 @@ class Kind:
     fit: Callable[..., Gate] | None = None
     features: Callable[[Sequence[Any]], Any] | None = None
     files: tuple[str, ...] = ()
+
+    @property
+    def unasked(self) -> bool:
+        """True for a gate that is made of labels alone, without a recipe: a run of turns gets it when it is scored."""
+        return self.fit is not None and self.made_by == FIT_GATE
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
@@ -100,6 +107,8 @@ GATES: dict[str, Kind] = {
         _named("encoder_probe"),
         "recipes/train_encoder.py",
         ("encoder_probe",),
+        fit=EncoderProbe.fit_embedded,
+        features=embedded,
     ),
     "features": Kind(
         FeaturesCard,
@@ -107,6 +116,7 @@ GATES: dict[str, Kind] = {
         QUESTION,
         FeaturesCard.names,
         "recipes/train_features.py",
+        fit=Features.fit_form,
     ),
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
     "p_yes": Kind(p_yes.PYesCard, p_yes.PYes.load, QUESTION, _named(*p_yes.SIGNALS), "recipes/make_untrained.py"),
@@ -123,7 +133,7 @@ GATES: dict[str, Kind] = {
         DialogueStateGate.load,
         TURN,
         _named("dialogue_state"),
-        "recipes/fit_gate.py",
+        FIT_GATE,
         fit=DialogueStateGate.fit,
     ),
     "structural": Kind(
@@ -131,7 +141,7 @@ GATES: dict[str, Kind] = {
         StructuralGate.load,
         TURN,
         _named("structural"),
-        "recipes/fit_gate.py",
+        FIT_GATE,
         fit=StructuralGate.fit,
     ),
     "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def _open(
     from kbtrain.models.weights import open_weights, opening
 
     where, place = resolve(name), choose_device(device)
+    if place == "cpu":  # said, so that DeepSpeed does not warn of having found nothing better when the model is saved
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with opening(where, name):
         config: Any = AutoConfig.from_pretrained(where)
         for key, value in changes.items():

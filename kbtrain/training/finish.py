@@ -300,10 +300,7 @@ def finish_classifier(
     )
 
     def write(folder: Path) -> None:
-        gate.model.save_pretrained(folder)
-        gate.reader.tokenizer.save_pretrained(folder)
-        if hasattr(gate, "save_beside"):
-            gate.save_beside(folder)
+        gate.save_beside(folder)
         card.write(folder)
 
     def difference(folder: Path) -> float:

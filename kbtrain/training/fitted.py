@@ -165,7 +165,8 @@ def finish_single(
     """End the fitting of a gate with one score, whose card has what it learnt; ``rows``: of dev; ``chosen``: settings
     that dev chose, for card and model card; ``kept``: the gate's features, where they are kept.
 
-    A gate with weights writes them by ``save_beside(folder)``. Returns the sentence to be said.
+    A gate with weights writes them by ``save_beside(folder)``; of ``chosen``, a field of its card is taken over.
+    Returns the sentence to be said.
     """
     dev, fitted_card = DevScores.of(by_kept(gate, kept), rows, config.dev), gate.card
     if fitted_card is None:
@@ -180,8 +181,9 @@ def finish_single(
         "seconds": round(time.monotonic() - started, 1),
         "peak_rss_mb": peak_rss_mb(),
     }
-    about = {"label_rule": label_rule(config.train), "versions": package_versions()}
-    known = {name: value for name, value in about.items() if name not in fitted_card.ABSENT}
+    about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels, **chosen}
+    fields = type(fitted_card).model_fields.keys() - fitted_card.ABSENT
+    known = {name: value for name, value in about.items() if name in fields}
     card = fitted_card.model_copy(update={"run": run, "thresholds": {gate.name: dev.threshold}, **known})
 
     def write(folder: Path) -> None:
@@ -200,6 +202,8 @@ def finish_single(
         what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
         points=(
             f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
+            *((f"Stands on {fitted_card.base_model}.",) if fitted_card.base_model else ()),
+            *(f"{name}: {value}" for name, value in fitted_card.run.items() if isinstance(value, str)),
             *(f"{name}: {value}" for name, value in chosen.items()),
         ),
         limits="it was fitted to the data named below; other data were not tried.",

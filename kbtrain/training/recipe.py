@@ -102,11 +102,15 @@ class Recipe:
         return main_first(lambda: remember_once(self.config.output, "compute", measure))
 
     def bar(self, dev_lines: bool = True) -> OnLog:
-        """A trainer's ``on_log``: progress with the remaining time, losses, and dev's figures (a line of their own
-        with ``dev_lines``)."""
+        """A trainer's ``on_log``: progress with the remaining time, losses, and dev's figures.
+
+        With ``dev_lines`` these have a line of their own, but for a training that looks at dev once, at its end: what
+        is said of the finished training has them.
+        """
         from kbtrain.progress import progress_bar
 
         bar: tqdm[None] = progress_bar(desc=self.label or self.name, unit="steps", disable=not self.first)
+        looked: list[int] = []
 
         def on_log(step: int, steps: int, logs: Mapping[str, float]) -> None:
             bar.total = steps
@@ -117,7 +121,8 @@ class Recipe:
             if shown:
                 bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()}, refresh=False)
             bar.update(step - bar.n)
-            if dev and dev_lines:
+            if dev and dev_lines and (step < steps or looked):
+                looked.append(step)
                 bar.write(f"step {step}: dev " + ", ".join(f"{name} {value:.3f}" for name, value in dev.items()))
             if "train_runtime" in logs:
                 bar.close()

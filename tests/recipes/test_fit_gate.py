@@ -80,6 +80,48 @@ def test_a_folder_that_scores_otherwise_when_opened_is_not_kept(files, tmp_path,
     assert not (tmp_path / "length" / "gate.json").exists()
 
 
+@pytest.mark.parametrize("kind", ["encoder_probe", "features"])
+def test_a_gate_of_questions_that_comes_along_is_fitted_to_a_run_by_its_name_alone(files, tmp_path, kind):
+    run = tmp_path / "run"
+    for split in ("train", "dev"):
+        jsonl.write(run / "examples" / f"{split}.jsonl", list(jsonl.read(GateExample, tmp_path / f"{split}.jsonl")))
+    done = here("recipes/fit_gate.py", "--gate", kind, "--run", run, "--labels", "hard")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "30 examples, fitted in" in done.stdout and "saved, opened again, scores equal" in done.stdout
+    gate = kbtrain.load_gate(run / kind)
+    long, short = gate.score(["What is the dev 31? And why is that so?", "What is the dev 32?"])
+    assert long > short and gate.threshold is not None
+    assert gate.score(["What is the dev 32?"]) == pytest.approx([short], abs=1e-6)
+    assert gate.card.run["key"] == "benefit" and gate.card.label_rule == {} and gate.card.labels == "hard"
+    page = (run / kind / "README.md").read_text()
+    told = {"encoder_probe": "- Stands on all-minilm-l6-v2.", "features": "- corpus: none"}
+    assert "- key: benefit" in page and told[kind] in page
+    if kind == "encoder_probe":
+        assert gate.card.key == "benefit"
+        assert "features of 60 examples" in done.stdout and "60 of them extracted now" in done.stdout
+
+
+def test_the_help_lists_the_gates_that_can_be_fitted_and_paths_come_from_the_run(files, tmp_path):
+    done = here("recipes/fit_gate.py", "--help")
+    told = " ".join(done.stdout.split())
+    assert "kind of gate: " + ", ".join(sorted(name for name, kind in GATES.items() if kind.fit)) in told
+    assert {"encoder_probe", "features", "structural"} <= {name for name, kind in GATES.items() if kind.fit}
+    done = here("recipes/fit_gate.py", "--gate", "features")
+    assert done.returncode == 2 and done.stderr == "error: command line: give --run, or --train\n"
+
+
+def test_turns_of_a_run_are_read_by_the_frozen_encoder_too_and_no_other_command_fits_it_unasked(tmp_path):
+    rows = {split: [turn(i, split) for i in range(40)] for split in ("train", "dev", "test")}
+    jsonl.write(tmp_path / "turns.jsonl", [row for part in rows.values() for row in part])
+    done = here("recipes/fit_gate.py", "--gate", "encoder_probe", "--run", tmp_path)
+    assert done.returncode == 0 and "40 examples, fitted in" in done.stdout, done.stderr
+    assert kbtrain.load_gate(tmp_path / "encoder_probe").needs_retrieval(rows["test"][0]) in (True, False)
+    assert [name for name, kind in GATES.items() if kind.unasked and name != "length"] == [
+        "dialogue_state",
+        "structural",
+    ]
+
+
 def test_a_gate_that_cannot_be_fitted_here_names_what_makes_it(files):
     for name, says in (("probe", "it has no fit; run recipes/train_probe.py"), ("lengt", "did you mean 'length'")):
         done = here("recipes/fit_gate.py", *files, "--gate", name)

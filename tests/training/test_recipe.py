@@ -30,6 +30,20 @@ def test_dev_figures_have_a_line_of_their_own(config, capsys):
     assert "step 8: dev loss 0.250, auroc 0.750" in "".join(capsys.readouterr())
 
 
+def test_one_look_at_dev_at_the_end_is_told_by_the_finished_training_alone(config, capsys):
+    on_log = Recipe("train_kbm", config).bar()
+    on_log(10, 10, {"loss": 0.5})
+    on_log(10, 10, {"eval_loss": 0.25})
+    on_log(10, 10, {"train_runtime": 1.0})
+    assert "dev" not in "".join(capsys.readouterr())
+    on_log = Recipe("train_kbm", config).bar()
+    on_log(5, 10, {"eval_loss": 0.5})
+    on_log(10, 10, {"eval_loss": 0.25})  # of several looks all are told: any may be the one that is kept
+    on_log(10, 10, {"train_runtime": 1.0})
+    said = "".join(capsys.readouterr())
+    assert "step 5: dev loss 0.500" in said and "step 10: dev loss 0.250" in said
+
+
 def test_many_short_epochs_have_none(config, capsys):
     on_log = Recipe("train_ragate_mha", config, "h(2)").bar(dev_lines=False)
     on_log(1, 10, {"eval_f1": 0.25})

@@ -73,7 +73,9 @@ class EncoderGate(Gate):
         return scores
 
     def save_beside(self, folder: Path) -> None:
-        """Write what the folder needs beside weights and tokenizer."""
+        """Write weights, tokenizer and base: all that the folder needs beside its card."""
+        self.model.save_pretrained(folder)
+        self.reader.tokenizer.save_pretrained(folder)
         if self.base:
             self.base.save(folder)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HEAD = "probe.json"
+ENCODER, MAX_LENGTH = "all-minilm-l6-v2", 64  # where neither is chosen: of recipes/configs/encoder_probe_turns.yaml
 SPREAD = 0.6  # standard deviation of an embedding's number beside 1 of the others (cross-validated: .3 to .8 are alike)
 ROWS_PER_BATCH = 64
 
@@ -101,6 +102,24 @@ class EncoderProbe(Gate):
         vectors = embeddings(model, reader, examples)
         return cls(model, reader, fit_head(vectors, reader.state(examples), need, weights))
 
+    @classmethod
+    def fit_embedded(cls, examples: Sequence[Example], need: Sequence[float], vectors: np.ndarray) -> EncoderProbe:
+        """From texts and labels alone, with the encoder that comes with the package; ``vectors``: :func:`embedded`.
+
+        Raises :class:`UserError` for a single class.
+        """
+        if len({value > 0.5 for value in need}) < 2:
+            raise UserError(f"gate 'encoder_probe': all {len(need)} examples have one label; nothing to learn")
+        model, tokenizer = open_body(ENCODER, "auto", "auto")
+        reader = ProbeInput(tokenizer, MAX_LENGTH)
+        head = fit_head(vectors, reader.state(examples), need)
+        card = ClassifierCard(kind="encoder_probe", base_model=ENCODER, reads=reader.settings, labels="soft", seed=0)
+        return cls(model, reader, head, card)
+
+    def score_features(self, vectors: np.ndarray) -> list[float]:
+        """Scores of :func:`embedded` texts, by a gate that reads no dialogue state."""
+        return [logistic(self.head.intercept + float(value)) for value in vectors @ list(self.head.embedding)]
+
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` if one is not a number, and for questions
         where dialogue features are read."""
@@ -124,7 +143,9 @@ class EncoderProbe(Gate):
         return cls(model, card.reader(ProbeInput, tokenizer, folder), head, card)
 
     def save_beside(self, folder: Path) -> None:
-        """Write what the folder needs beside weights and tokenizer."""
+        """Write encoder, tokenizer and the regression: all that the folder needs beside its card."""
+        self.model.save_pretrained(folder)
+        self.reader.tokenizer.save_pretrained(folder)
         write_atomically(folder / HEAD, self.head.model_dump_json(indent=1) + "\n")
 
 
@@ -157,6 +178,12 @@ def fit_head(
         embedding=tuple(slopes[:n].tolist()),
         state=dict(zip(names, slopes[n:].tolist(), strict=True)),
     )
+
+
+def embedded(examples: Sequence[Example]) -> np.ndarray:
+    """(examples, size): :func:`embeddings` by the encoder that comes with the package."""
+    model, tokenizer = open_body(ENCODER, "auto", "auto")
+    return embeddings(model, ProbeInput(tokenizer, MAX_LENGTH), examples)
 
 
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:

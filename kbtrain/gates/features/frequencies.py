@@ -32,6 +32,13 @@ class Frequencies:
     logs: NDArray[np.float16]
 
     @classmethod
+    def none(cls) -> Frequencies:
+        """Of no corpus: each word stands in no passage."""
+        import numpy as np
+
+        return cls(Tokens(), np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.float16))
+
+    @classmethod
     def of_index(cls, index: Path, least: int = 1) -> Frequencies:
         """From a BM25 index's folder; words of fewer than ``least`` passages are left out.
 

@@ -79,6 +79,21 @@ class Features(KeyedGate):
         card = FeaturesCard(keys=tuple(data), labels=labels, after_search=after_search, models=models)
         return cls(frequencies, card)
 
+    @classmethod
+    def fit_form(cls, examples: Sequence[GateExample], need: Sequence[float], key: Target) -> Features:
+        """From questions and labels alone: how they are put. No word's frequency is known, for want of a corpus.
+
+        Raises :class:`UserError` for fewer than 20 questions, and for one class.
+        """
+        rows = [Labelled(example, value) for example, value in zip(examples, need, strict=True)]
+        made = cls.fit(Frequencies.none(), {key: rows})
+        made.card = made.card.model_copy(update={"run": {"corpus": "none: of a question its form alone is read"}})
+        return made
+
+    def save_beside(self, folder: Path) -> None:
+        """Write the words' frequencies."""
+        self.frequencies.save(folder)
+
     @property
     def spent(self) -> Counter[str]:
         """No request."""

@@ -186,6 +186,11 @@ class RagateMHA(Gate):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         return cls(model.to(choose_device(device)).eval(), card.reader(MHAInput, tokenizer, folder), card)
 
+    def save_beside(self, folder: Path) -> None:
+        """Write weights and tokenizer: all that the folder needs beside its card."""
+        self.model.save_pretrained(folder)
+        self.reader.tokenizer.save_pretrained(folder)
+
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order."""
         rows = [self.reader.encode(example) for example in examples]
