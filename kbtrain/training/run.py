@@ -178,7 +178,9 @@ def curves(history: Sequence[Mapping[str, Any]]) -> str:
             if name.startswith("eval_") and name.removeprefix("eval_") in ("loss", "auroc", "f1", "average_precision"):
                 dev.setdefault(name.removeprefix("eval_"), []).append((log["step"], log[name]))
     with rc_context({"svg.hashsalt": "kbtrain", "svg.fonttype": "none", "font.size": 10.0}):
-        figure = Figure(figsize=(6.4, 4.8 if dev else 2.8), layout="constrained")
+        height = 4.8 if dev else 2.8
+        figure = Figure(figsize=(6.4, height))
+        figure.subplots_adjust(left=0.15, right=0.97, top=1 - 0.2 / height, bottom=0.55 / height, hspace=0.1)
         axes = figure.subplots(2 if dev else 1, 1, sharex=True, squeeze=False)[:, 0]
         if losses:
             axes[0].plot(*zip(*losses, strict=True), color=COLOURS["blue"], linewidth=1.2)

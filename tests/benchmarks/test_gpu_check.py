@@ -5,14 +5,15 @@ import sys
 from pathlib import Path
 
 from support import scripts
+from tiny_kbm import make_folder
 
 SCRIPT = "benchmarks/gpu_check.py"
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 
 def test_every_check_runs_on_the_cpu_and_what_has_no_meaning_there_says_so(tmp_path):
-    out = tmp_path / "gpu.json"
-    done = scripts.run(SCRIPT, "--device", "cpu", "--tiny", "true", "--output", out)
+    out, model = tmp_path / "gpu.json", make_folder(tmp_path / "model")
+    done = scripts.run(SCRIPT, "--device", "cpu", "--tiny", "true", "--model", model, "--output", out)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     found = {each["check"]: each for each in json.loads(out.read_text())["checks"]}
     results = {name: each["result"] for name, each in found.items()}
