@@ -102,3 +102,11 @@ def test_a_part_that_is_no_folder_s_name_is_one_line(part: str, tmp_path: Path) 
     (tmp_path / "gate" / "gate.json").write_text(json.dumps({**card, "members": ["one", part]}), encoding="utf-8")
     with pytest.raises(UserError, match=r"gate\.json: part '.{1,45}' is no folder's name; take it out"):
         load_gate(tmp_path / "gate")
+
+
+def test_a_part_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gate.json").write_text(json.dumps({"kind": "average", "members": ["one"]}))
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(UserError, match="part 'one' is a link that leads nowhere; take it out"):
+        load_gate(tmp_path)

@@ -240,7 +240,10 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
     for part in card.parts():
         if not part.isprintable() or len(part) > _LONGEST_NAME:
             raise UserError(f"{at(folder / CARD)}: part '{part[:40]}' is no folder's name; take it out")
-        target = (own / part).resolve()
+        try:
+            target = (own / part).resolve()
+        except (OSError, RuntimeError):
+            raise UserError(f"{at(folder / CARD)}: part '{part}' is a link that leads nowhere; take it out") from None
         if Path(part).is_absolute() or not target.is_relative_to(own.parent) or target == own.parent:
             raise UserError(f"{at(folder / CARD)}: part '{part}' lies neither in nor beside this folder; copy it there")
         if target in (own, *above):

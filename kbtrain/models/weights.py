@@ -11,7 +11,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,11 @@ _CONFIGS = (
 _READ = (".json", ".jinja", ".safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _WHOLE = re.compile(r"[IU]\d|BOOL")  # safetensors' names of numbers that weights are only made of when packed
+_LARGEST_SIZES = (  # names of a configuration's fields, and the largest value of them
+    (re.compile(r"layers?$"), 1_000),
+    (re.compile(r"^r$"), 10_000),
+    (re.compile(r"(_size|_dim|_model|_ff|_embd|_ctx|heads|experts|positions|position_embeddings)$"), 10**8),
+)
 _NAMED = 3  # tensors that an error names
 
 
@@ -174,6 +179,8 @@ def _check_files(folder: Path) -> None:
     for name in _CONFIGS:
         if os.path.lexists(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
+        if os.path.lexists(folder / name):
+            _check_sizes(folder / name, json.loads(read_text(folder / name)))
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in _READ or (path.exists() and not path.is_dir()):
             check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
@@ -181,6 +188,16 @@ def _check_files(folder: Path) -> None:
         header_of(path)
     if os.path.lexists(folder / _ADAPTER_CONFIG) and not os.path.lexists(folder / "config.json"):
         raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter without its base model; name the base, or merge both")
+
+
+def _check_sizes(path: Path, config: Mapping[str, Any], above: str = "") -> None:
+    """Raise :class:`UserError` for sizes that no model has: its parts are made one by one before a file is read."""
+    for key, value in config.items():
+        limit = next((most for names, most in _LARGEST_SIZES if names.search(key)), None)
+        if isinstance(value, dict):
+            _check_sizes(path, value, f"{above}{key}.")
+        elif limit is not None and isinstance(value, int | float) and value > limit:
+            raise UserError(f"{path}: field '{above}{key}' is larger than in any model; copy the whole folder again")
 
 
 def _problem(path: Path) -> str | None:

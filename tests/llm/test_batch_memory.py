@@ -1,4 +1,5 @@
-"""What may take more memory than there is says so before it starts, and goes on: sampling, scores, states."""
+"""What may take more memory than there is says so before it starts, and goes on: sampling, scores, states,
+uncertainty."""
 
 import warnings
 
@@ -7,6 +8,7 @@ from tiny_kbm import labelled, make_folder
 
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import StateStore
+from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes
 from kbtrain.models.batching import BatchLimits
@@ -65,6 +67,21 @@ def test_states_warn_before_they_are_extracted(tmp_path, llm, short):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is left to extract
         assert list(store.extract(llm.model, [[1, 2, 3]])) == []
+
+
+def test_uncertainties_warn_before_their_largest_batch(llm, short):
+    settings = SeakrSettings(k=2, max_new_tokens=2, layer=1)
+    engine = Uncertainty(llm.model, llm.tokenizer, settings, BatchLimits(rows=3))
+    asked = [("a", [5, 6, 7]), ("b", [5, 6])]
+    with pytest.warns(UserWarning, match=r"a batch of SeaKR's samples takes up to .*a smaller k") as said:
+        assert len(engine.think(asked)) == 2
+    assert len(said) == 1  # in the larger of two batches
+    assert engine._most == batch_bytes(llm.model, BatchLimits(3, 3), settings.sampling())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.think([("c", [8, 9, 10])])
+    with pytest.warns(UserWarning, match="a batch of SeaKR's samples takes up to"):
+        engine.complete([("d", [5] * 40)], 2, ())
 
 
 def test_a_long_scoring_gives_back_what_it_keeps(tmp_path, monkeypatch):

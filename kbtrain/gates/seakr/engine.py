@@ -98,6 +98,7 @@ class Uncertainty:
         if problem:
             warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
         self._completer: BatchSampler | None = None
+        self._most = 0.0
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared=problem is None)
         self._stopper = self._sampler.stopper
 
@@ -127,6 +128,7 @@ class Uncertainty:
         self._sampler.stopper = self._stopper if first is None else self._stopper.cut_at(first)
         found: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
+        self._warn_if_short(list(batches(rows, self.limits)), self.settings.sampling())
         for batch in batches(rows, self.limits):
             for row, answers in zip(batch, self._closed(batch), strict=True):
                 found[place[id(row)]] = self._thought(row, answers)
@@ -145,10 +147,28 @@ class Uncertainty:
             self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared)
         found: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
+        self._warn_if_short(list(batches(rows, self.limits)), sampling)
         for batch in batches(rows, self.limits):
             for row, (sample,) in zip(batch, self._completer.sample(batch), strict=True):
                 found[place[id(row)]] = _completed(row, sample)
         return [found[i] for i in range(len(rows))]
+
+    def _warn_if_short(self, of_prompts: Sequence[Sequence[PromptRows]], sampling: Sampling) -> None:
+        """Say before the first pass if a batch, larger than any before, may take more memory than there is."""
+        from kbtrain.kernels.memory import warn_if_short
+        from kbtrain.llm.transformers_llm import batch_bytes
+        from kbtrain.models.batching import BatchLimits
+
+        if self.model.device.type != "cpu":
+            return
+        sizes = (
+            BatchLimits(sum(len(row.indices) for row in batch), len(batch) * max(len(row.ids) for row in batch))
+            for batch in of_prompts
+        )
+        largest = max((batch_bytes(self.model, size, sampling) for size in sizes), default=0.0)
+        if largest > self._most:
+            self._most = largest
+            warn_if_short(largest, "a batch of SeaKR's samples", "a smaller k, shorter answers or prompts take less")
 
     def _closed(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
         """Closed answers of a batch; when memory runs out, of its halves."""
