@@ -56,11 +56,11 @@ def main(config: GpuCheckConfig) -> None:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("no NVIDIA GPU is seen by torch here; --device cpu --tiny true shows that the program runs")
     torch.backends.cuda.matmul.allow_tf32 = False
-    started, found = time.time(), list[dict[str, Any]]()
+    started, found = time.monotonic(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         here = Here(config.device, model_folder(config, Path(folder)), Path(folder), config.tiny)
         for name in tqdm([name for name in CHECKS if name in (config.only or CHECKS)], unit=" checks", file=sys.stderr):
-            late = time.time() - started > config.limit_seconds
+            late = time.monotonic() - started > config.limit_seconds
             found.append({"check": name, **(LATE if late else one(CHECKS[name], here))})
     about = {"gpu": gpu(config.device), "checks": found}
     config.output.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def main(config: GpuCheckConfig) -> None:
     print(aligned(("check", "result", "s", "figures".ljust(widest)), [[*r[:-1], r[-1].ljust(widest)] for r in rows]))
     count = {word: sum(each["result"] == word for each in found) for word in ("passed", "FAILED", "not run")}
     said = ", ".join(f"{n} {word}" for word, n in count.items())
-    print(f"{about['gpu']}: {said}; {time.time() - started:.0f} s -> {config.output}")
+    print(f"{about['gpu']}: {said}; {time.monotonic() - started:.0f} s -> {config.output}")
     if count["FAILED"]:
         sys.exit(1)
 

@@ -62,7 +62,7 @@ def main(config: SamplingBenchmarkConfig) -> None:
                     "max_new_tokens": dict.fromkeys(NAMES, 3)}  # fmt: skip
         config = config.model_copy(update=few)
     config.output.parent.mkdir(parents=True, exist_ok=True)
-    folder, started = resolve(config.model), time.time()
+    folder, started = resolve(config.model), time.monotonic()
     machine = peer(config, "machine", folder, config.dtype)
     dtype = machine.ask([config.n])["dtype"]
     peers = [peer(config, "kbtrain_llm", folder, dtype, config.batch_rows, config.batch_prompt_tokens)]
@@ -76,9 +76,9 @@ def main(config: SamplingBenchmarkConfig) -> None:
             running.close()
     text, numbers = report(results)
     print(text)
-    about = {"config": config.model_dump(mode="json"), "wall_seconds": time.time() - started, "settings": numbers}
+    about = {"config": config.model_dump(mode="json"), "wall_seconds": time.monotonic() - started, "settings": numbers}
     config.output.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    print(f"{time.time() - started:.0f} s in all -> {config.output}")
+    print(f"{time.monotonic() - started:.0f} s in all -> {config.output}")
 
 
 def peer(config: SamplingBenchmarkConfig, name: str, *arguments: object) -> Peer:

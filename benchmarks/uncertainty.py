@@ -57,7 +57,7 @@ def main(config: UncertaintyBenchmarkConfig) -> None:
         changes = {"k": 3, "rounds": 1, "questions": few, "hf_questions": few, "max_new_tokens": 3, "long_prompt": 300}
         config = config.model_copy(update=changes)
     config.output.parent.mkdir(parents=True, exist_ok=True)
-    folder, started = resolve(config.model), time.time()
+    folder, started = resolve(config.model), time.monotonic()
     dtype = config.dtype or name_of(choose_dtype("auto", "cpu", "llama"))
     peers = [
         peer(config, OURS, folder, dtype, config.batch_rows, config.batch_prompt_tokens),
@@ -71,7 +71,7 @@ def main(config: UncertaintyBenchmarkConfig) -> None:
     about = {"config": config.model_dump(mode="json"), "dtype": dtype, "threads": torch.get_num_threads()}
     config.output.write_text(json.dumps(about | {"settings": results}, indent=1) + "\n", encoding="utf-8")
     print(table(results, config.k, dtype))
-    print(f"{time.time() - started:.0f} s in all -> {config.output}")
+    print(f"{time.monotonic() - started:.0f} s in all -> {config.output}")
 
 
 def peer(config: UncertaintyBenchmarkConfig, name: str, *arguments: object) -> Peer:

@@ -85,7 +85,7 @@ def errors_of(path: Path | str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # each library has a class of its own for what the system says; all others go on
         refused = _refusal(error)
         if refused is None or (path is None and refused.errno not in _PROBLEMS):
             raise
@@ -220,7 +220,7 @@ def replacing(target: Path) -> Iterator[Path]:
             with open(partial, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(partial, target)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too, leaves no half file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
@@ -284,7 +284,7 @@ def _acquired(lock: Path) -> int | None:
             return None
         except FileNotFoundError:
             pass
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: an open descriptor would hold the lock
             os.close(file)
             raise
         os.close(file)  # its holder has just removed it: another one is to be locked

@@ -8,6 +8,7 @@ Lines file, streamed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ from urllib.parse import quote
 
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
+from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, Condition, Sample, SampleSet
 
 VERSION = 1
@@ -89,6 +91,33 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
+def check_noted(path: Path, read_only: bool) -> None:
+    """Raise :class:`UserError` for a store whose bytes are others than its meta data note.
+
+    SQLite itself sees a changed byte only where pages are joined, not in an answer. The hash is of the whole file even
+    if size and time are as they were: it takes a fraction of SQLite's own check, and a disk's fault leaves both.
+    """
+    if not meta_path(path).exists():
+        return
+    try:
+        noted = read_meta(path).get("sha256")
+    except UserError:
+        if read_only:
+            raise
+        return  # of the stage that is about to write it anew
+    if noted != _hash(path, tuple(stamp(path).values())):
+        name = meta_path(path).name
+        raise UserError(
+            f"{at(path)}: its bytes are others than {name} notes; restore a copy, or delete both and sample again; to "
+            f"keep it as it is, delete {name} alone"
+        )
+
+
+@functools.lru_cache(64)
+def _hash(path: Path, _stamp: tuple[int | None, ...]) -> str:
+    return file_sha256(path)
+
+
 @contextlib.contextmanager
 def user_errors(path: Path) -> Iterator[None]:
     """Turn what a user can mend (disk, permissions, another writer, a wrong file) into :class:`UserError`."""
@@ -132,7 +161,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     """The samples of one or more runs in one file; a context manager.
 
     Writers wait up to 30 s for each other; a reader never blocks a writer. Raises :class:`UserError` for a file that
-    is missing (``read_only``), is no store, has another version, or cannot be written (disk full included).
+    is missing (``read_only``), is no store, has another version or other bytes than its meta data note, or cannot be
+    written (disk full included).
     """
 
     def __init__(self, path: Path | str, read_only: bool = False) -> None:
@@ -149,7 +179,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 if not read_only:
                     create(self._db, self.path)
                 check(self._db, self.path)
-        except BaseException:
+            check_noted(self.path, read_only)
+        except BaseException:  # Ctrl-C, too: nobody else could close what was opened here
             self._db.close()
             raise
 
@@ -222,6 +253,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         """
         for made in sets:
             _check(made)
+        with files.errors_of(self.path):
+            meta_path(self.path).unlink(missing_ok=True)  # what it notes is over; the stage writes another at its end
         with self._transaction() as db:
             row = db.execute("SELECT run FROM runs WHERE name = ?", (run,)).fetchone()
             if row is None:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+import kbtrain.store
 from kbtrain.errors import UserError
+from kbtrain.provenance import meta_path, write_meta
 from kbtrain.records import Condition, Sample, SampleSet
 from kbtrain.store import ROWS, SampleStore
 
@@ -351,3 +353,28 @@ def test_values_of_types_that_were_never_stored_are_one_line(tmp_path, change, r
         db.execute(change)
     with SampleStore(tmp_path / "s.db", read_only=True) as store, pytest.raises(UserError, match=r"s\.db: .*damaged"):
         read(store)
+
+
+def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "samples.db"
+    with SampleStore(path) as store:
+        store.begin("main", {})
+        store.put("main", [made("q1", "llm")])
+    write_meta(path, stage="sample", config=None, inputs=[])
+    whole, before = path.read_bytes(), path.stat()
+    with SampleStore(path) as store:
+        store.begin("main", {})  # changes nothing
+    assert path.read_bytes() == whole
+    for place in range(7, len(whole), 997):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk's own fault would leave it
+        for read_only in (True, False):
+            kbtrain.store._hash.cache_clear()  # a process that is begun anew
+            with pytest.raises(UserError, match=r"samples\.db: "):
+                SampleStore(path, read_only=read_only)
+    path.write_bytes(whole)
+    with SampleStore(path) as store:
+        store.put("main", [made("q2", "llm")])
+        assert not meta_path(path).exists()  # else a reader would take a store that grows for a damaged one
+    with SampleStore(path, read_only=True) as store:
+        assert store.counts("main") == {"llm": 2}

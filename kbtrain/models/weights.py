@@ -165,7 +165,7 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
         yield
     except (UserError, ImportError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # of any class, see above
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
         name = _broken_json(folder)

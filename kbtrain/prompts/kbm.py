@@ -217,7 +217,7 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[s
     try:
         _check_template(str(tokenizer.get_chat_template()))
         return str(tokenizer.apply_chat_template([dict(turn) for turn in turns], tokenize=False, **options))
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - a program out of a folder: it raises what it likes
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"model '{tokenizer.name_or_path}': its chat template fails ({first})") from None
 
