@@ -170,8 +170,10 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         self.read_only = read_only
         if read_only or os.path.lexists(self.path):
             files.check_regular(self.path)
-        if not read_only:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            with files.errors_of(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                meta_path(self.path).unlink(missing_ok=True)  # of a store that was deleted
         with user_errors(self.path):
             self._db = self._connect(read_only)
         try:

@@ -378,3 +378,7 @@ def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
         assert not meta_path(path).exists()  # else a reader would take a store that grows for a damaged one
     with SampleStore(path, read_only=True) as store:
         assert store.counts("main") == {"llm": 2}
+    write_meta(path, stage="sample", config=None, inputs=[])
+    path.unlink()
+    SampleStore(path).close()
+    SampleStore(path).close()  # a new one, which meta data of a deleted store say nothing of
