@@ -147,6 +147,11 @@ def test_a_held_out_score_is_by_a_model_that_never_saw_the_question():
     fitted, rest = folds(range(40), 0)[0]
     model = fit_additive([rows[i] for i in fitted], [need[i] for i in fitted])
     assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
+    groups = [i // 4 for i in range(40)]
+    fitted, rest = folds(groups, 0)[0]
+    found = held_out_log_odds(rows, need, groups=groups)
+    model = fit_additive([rows[i] for i in fitted], [need[i] for i in fitted], groups=[groups[i] for i in fitted])
+    assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
 
 
 def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher(folder, tmp_path, capsys):

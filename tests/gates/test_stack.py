@@ -120,6 +120,12 @@ def test_a_held_out_score_is_by_weights_that_never_saw_the_question():
     fitted, rest = folds(range(40), 0)[0]
     model = fit_linear({n: [v[i] for i in fitted] for n, v in columns.items()}, [need[i] for i in fitted])
     assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
+    groups = [i // 4 for i in range(40)]
+    fitted, rest = folds(groups, 0)[0]
+    found = held_out_log_odds(columns, need, groups=groups)
+    own = [groups[i] for i in fitted]
+    model = fit_linear({n: [v[i] for i in fitted] for n, v in columns.items()}, [need[i] for i in fitted], groups=own)
+    assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
 
 
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(run, tmp_path):
