@@ -7,6 +7,7 @@ times its time (``benchmarks/busy.py``).
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -31,7 +32,8 @@ FEW = 4  # questions: up to so many gain little from one core more
 
 
 def leave_a_core(n: int) -> None:
-    """Before this thread scores ``n`` questions: few are computed on all cores but one, many on every core.
+    """Before this thread scores ``n`` questions: few are computed on all threads but one, many on every thread that
+    torch has by itself, which where two processors share a core is half of what the system counts.
 
     An event loop in the same process has that core for itself: beside a gate that takes them all, a decision on two
     cores took twice as long. Without torch, or where the user has chosen a number of threads, nothing is changed.
@@ -39,10 +41,18 @@ def leave_a_core(n: int) -> None:
     torch = sys.modules.get("torch")
     if torch is None or "OMP_NUM_THREADS" in os.environ:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = cores if n > FEW else max(1, cores - 1)
+    wanted = threads_of_torch() if n > FEW else max(1, threads_of_torch() - 1)
     if torch.get_num_threads() != wanted:
         torch.set_num_threads(wanted)
+
+
+@functools.cache
+def threads_of_torch() -> int:
+    """Number of torch's threads when this was first asked, before it is changed here: a change holds for threads that
+    begin later, too."""
+    import torch
+
+    return torch.get_num_threads()
 
 
 @contextmanager

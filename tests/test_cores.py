@@ -8,7 +8,7 @@ import pytest
 from support import scripts
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from kbtrain.cores import SPIN_COUNT, leave_a_core, one_thread, share_cores
+from kbtrain.cores import SPIN_COUNT, leave_a_core, one_thread, share_cores, threads_of_torch
 from kbtrain.gates.probe.head import fit_layers
 
 
@@ -52,21 +52,23 @@ def test_a_server_s_event_loop_has_a_core_for_itself_while_few_questions_are_sco
     import torch
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)), raising=False)  # two for each of three cores
     before = torch.get_num_threads()
     try:
-        seen = []
-        for n in (1, 32, 4):
-            leave_a_core(n)
-            seen.append(torch.get_num_threads())
-        assert seen == [2, 3, 2]
-        monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
-        leave_a_core(1)
-        assert torch.get_num_threads() == 1
+        for at_first, expected in ((3, [2, 3, 2]), (1, [1, 1, 1])):
+            threads_of_torch.cache_clear()
+            torch.set_num_threads(at_first)
+            seen = []
+            for n in (1, 32, 4):
+                leave_a_core(n)
+                seen.append(torch.get_num_threads())
+            assert seen == expected
         monkeypatch.setenv("OMP_NUM_THREADS", "8")
+        torch.set_num_threads(2)
         leave_a_core(32)
-        assert torch.get_num_threads() == 1  # the user's choice is torch's own business
+        assert torch.get_num_threads() == 2  # the user's choice is torch's own business
     finally:
+        threads_of_torch.cache_clear()
         torch.set_num_threads(before)
 
 
