@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -44,6 +46,8 @@ class Metrics:
             "p-value of recent questions being of dev's kind",
             registry=registry,
         )
+        for nothing_compared_yet in (self.shift, self.question_shift):
+            nothing_compared_yet.set(math.nan)  # 0 would say that they differ for certain
         self.prefills = Counter(
             "kbtrain_prefills_kept", "Answers that went on from the gate's own pass over the prompt", registry=registry
         )

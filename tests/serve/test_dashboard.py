@@ -2,7 +2,9 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
+from shutil import which
 
 import pytest
 import yaml
@@ -50,6 +52,22 @@ def test_every_query_names_a_series_and_its_labels():
         assert {*by, *filtered} <= labels, query
         shown = re.findall(r"histogram_quantile", query)
         assert not shown or "le" in by, query
+
+
+@pytest.mark.skipif(which("promtool") is None, reason="needs Prometheus' own tool (Debian: prometheus)")
+def test_prometheus_itself_reads_its_files_and_every_query(tmp_path):
+    rules = [{"record": f"q:{i}", "expr": query.replace("$__rate_interval", "1m")} for i, query in enumerate(QUERIES)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    (tmp_path / "key").write_text("0f" * 16)
+    inside = COMPOSE["configs"]["prometheus"]["content"]
+    (tmp_path / "inside.yml").write_text(inside.replace("/run/secrets/key", str(tmp_path / "key")))
+    for check, file in (("rules", "rules.yml"), ("config", "inside.yml"), ("config", FOLDER / "prometheus.yml")):
+        subprocess.run(["promtool", "check", check, tmp_path / file], check=True, capture_output=True)
+
+
+def test_before_anything_is_compared_no_p_value_is_shown():
+    shown = Metrics().text().decode()
+    assert "\nkbtrain_score_shift_p NaN\n" in shown and "\nkbtrain_question_shift_p NaN\n" in shown
 
 
 def test_every_metric_of_the_server_is_on_the_dashboard():
