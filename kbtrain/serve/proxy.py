@@ -99,10 +99,10 @@ async def _decide(service: Service, found: GateInput, policy: Policy, course: Co
         except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
             _gate_failed(service, error, course)
         course.gate_seconds = time.perf_counter() - began
-    if service.config.shadow and course.wanted:
-        course.reason, course.wanted = "shadow", False
-    if service.search is None and course.wanted:
-        course.reason, course.wanted = "no-search", False
+    if course.wanted and (service.config.shadow or service.search is None):
+        course.wanted = False
+        if course.reason != "gate-failed":  # a failure is said whatever becomes of the request
+            course.reason = "shadow" if service.config.shadow else "no-search"
 
 
 def _gate_failed(service: Service, error: Exception, course: Course) -> None:

@@ -70,6 +70,14 @@ def test_a_gate_that_fails(gate, stub, policy, status, retrieved):
         assert server.metric(f"kbtrain_decisions_total{{{labels}}}") == 1
 
 
+@pytest.mark.parametrize("settings", [{"shadow": True, "search": "atlas"}, {"search": "none"}], ids=str)
+def test_a_gate_s_failure_is_said_where_nothing_is_searched(gate, stub, settings):
+    with serving(gate, upstream=stub.url, **settings) as server:
+        Broken(server, ArithmeticError("no number"))
+        reply, reason, retrieved = ask(server, NEEDS)
+    assert (reply.status, reason, retrieved) == (200, "gate-failed", "0")
+
+
 def test_a_gate_slower_than_its_deadline_counts_as_failed(gate, stub):
     with serving(gate, upstream=stub.url, gate_deadline_s=0.05, on_gate_failure="plain") as server:
         broken = Broken(server)
