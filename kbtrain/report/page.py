@@ -196,6 +196,8 @@ def _values(report: Report) -> dict[str, Any]:
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
+        "needed": summary.searches_needed(results),
+        "gains": [f"{part:.0%}".replace("%", " %") for part in summary.GAINS],
         "drawn": summary.drawn(results.meta),
         "verdicts": summary.verdicts(results, words.gate_name),
         "headline": headline(results, report.main_gate),

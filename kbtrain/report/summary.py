@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
+from kbtrain.evaluation.savings import fewest_searches
 from kbtrain.jsonl import read_value
 from kbtrain.llm.prices import Prices
+from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.words import percent, points, points_interval
 from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
+GAINS = (0.5, 0.8, 1.0)  # parts of what searching always gains over never searching
 KIND = {
     "greedy": "accuracy of greedy answers",
     "expected": "expected accuracy (mean share of right sampled answers)",
@@ -43,6 +47,25 @@ def row(gate: GateResult) -> list[str]:
         percent(area),
         number(gate.p_vs_random_holm),
     ]
+
+
+def searches_needed(results: Results) -> list[tuple[str, list[str]]]:
+    """Of each gate's order: the least percent of searches for these :data:`GAINS` of what searching always gains.
+
+    Best first; empty where searching always gains nothing, or one of the two ways without a gate is missing.
+    """
+    named = {gate.gate: gate for gate in results.gates}
+    if not {"llm_only", "all_rag"} <= named.keys():
+        return []
+    never, always = named["llm_only"].accuracy, named["all_rag"].accuracy
+    if always <= never:
+        return []
+    found = {}
+    for gate in results.gates:
+        if gate.gate not in {"llm_only", "all_rag"}:
+            curve = Curve(np.asarray(gate.curve.ratio), np.asarray(gate.curve.accuracy))
+            found[gate.gate] = [fewest_searches(curve, never + part * (always - never)) for part in GAINS]
+    return [(name, [percent(x) for x in found[name]]) for name in sorted(found, key=lambda name: found[name][-1])]
 
 
 def interval(delta: Delta) -> str:

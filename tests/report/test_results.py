@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
 from kbtrain.evaluation.results import Results, check, load, save, to_json
 from kbtrain.records import Outcome
+from kbtrain.report.summary import searches_needed
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,17 @@ def test_figures_worked_by_hand(results: Results) -> None:
     assert (always.accuracy, always.cost.generated_tokens, always.delta_vs_random.mean) == (0.5, 24, 0)
     assert always.oracle_normalised_area == pytest.approx(0)
     assert results.conditions["mask"].accuracy is None
+
+
+def test_searches_needed_for_parts_of_what_searching_always_gains(results: Results) -> None:
+    kbm, always = results.gates  # its first search mends one of eight questions, as much as searching always gains
+    never = dataclasses.replace(always, gate="llm_only", accuracy=3 / 8)
+    whole = dataclasses.replace(results, gates=[dataclasses.replace(always, gate="all_rag"), never, kbm])
+    ((name, cells),) = searches_needed(whole)
+    assert name == "kbm_mastery" and [float(x) for x in cells] == pytest.approx([6.25, 10, 12.5], abs=0.051)
+    assert searches_needed(results) == []  # without "never" there is no gain to have a part of
+    harmed = dataclasses.replace(never, accuracy=always.accuracy)
+    assert searches_needed(dataclasses.replace(whole, gates=[whole.gates[0], harmed, kbm])) == []
 
 
 def test_what_is_written_is_read_back(results: Results, tmp_path: Path) -> None:
