@@ -16,6 +16,7 @@ Form = Literal["open", "choice", "turn"]  # turn: the text is a dialogue, the an
 Grading = Literal["exact", "contains", "option"]
 Gold = Literal["given", "none", "hidden"]
 Effect = Literal["beneficial", "neutral", "harmful"]
+GATE_NAME = "[a-z][a-z0-9_]{0,99}"  # of a gate in scores and results: a column, a file of the report
 Finish = Literal["eos", "stop", "length"]
 Speaker = Literal["USER", "SYSTEM"]
 Titles = Literal["missing", "always", "never"]  # of passages, before their texts in a prompt; missing: not in the text

@@ -11,18 +11,19 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
-from kbtrain.records import GREEDY, Condition, Sample, SampleSet
+from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
 
 VERSION = 1
 APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
@@ -45,6 +46,7 @@ ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence
     FROM questions {scan} CROSS JOIN sets USING (question) LEFT JOIN samples USING (question, condition)
     WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
     ORDER BY questions.question, sets.condition, samples.idx"""
+_FINISHES = frozenset(get_args(Finish))
 _DAMAGED = "damaged database; restore a copy, or delete it and sample again"
 PROBLEMS = {
     sqlite3.SQLITE_ERROR: f"tables or columns are missing: {_DAMAGED}",
@@ -247,6 +249,15 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             raise UserError(f"{at(self.path)}: numbers of answers are no numbers: {_DAMAGED}")
         return sizes
 
+    def check_whole(self, run: str) -> None:
+        """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
+        wanted = sum(size * n for size, n in self.set_sizes(run).items())
+        query = """SELECT count(*) FROM questions CROSS JOIN samples USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx <> ?"""
+        ((found,),) = self._fetch(query, (run, GREEDY))
+        if found != wanted:
+            raise UserError(f"{at(self.path)}: {found} of {wanted} answers of run '{run}' are in it: {_DAMAGED}")
+
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
 
@@ -293,7 +304,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         typed = (
             all(isinstance(n, int) for n in numbers)
             and all(isinstance(text, str) for text in texts)
-            and all(isinstance(s.logprob, float) for s in every)
+            and all(isinstance(s.logprob, float) and math.isfinite(s.logprob) for s in every)
+            and all(s.finish in _FINISHES and s.n_tokens >= 0 for s in every)
         )
         if not every or not typed or [sample.index for sample in samples] != list(range(n_samples)):
             raise UserError(

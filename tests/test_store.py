@@ -343,6 +343,12 @@ def test_meta_data_of_a_run_that_cannot_be_read_are_one_line(tmp_path: Path, met
             for field in ("sets.n_samples", "sets.prompt_tokens", "samples.n_tokens", "samples.logprob")
         ),
         ("UPDATE samples SET finish = x'ff'", lambda store: list(store.iterate("r"))),
+        *(
+            (f"UPDATE samples SET {change}", lambda store: list(store.iterate("r")))
+            for change in ("finish = 'bye'", "n_tokens = -5", "logprob = 9e999")
+        ),
+        ("DELETE FROM samples WHERE idx = 0", lambda store: store.check_whole("r")),
+        ("UPDATE sets SET n_samples = 5", lambda store: store.check_whole("r")),
     ],
 )
 def test_values_of_types_that_were_never_stored_are_one_line(tmp_path, change, read):

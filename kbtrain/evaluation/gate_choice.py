@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.provenance import made_before, meta_path, read_meta, write_meta
+from kbtrain.records import GATE_NAME
 from kbtrain.trained_on import write_trained_on
 
 FIT = "fit"  # stage of the gates that are fitted here
@@ -74,6 +76,11 @@ def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
     found = [gate for gate in found if not config.only or {gate.name, *gate.names} & set(config.only)]
     if not found:
         raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
+    if wrong := [name for gate in found for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
+        raise UserError(
+            f"{config.run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
+            "name it by small letters, digits and _"
+        )
     twice = [name for i, gate in enumerate(found) for name in gate.names if any(name in o.names for o in found[:i])]
     if twice:
         raise UserError(f"{config.run}: two gates score under the name '{twice[0]}'; rename the folder of one")

@@ -26,7 +26,7 @@ from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import check_unchanged, meta_path, read_meta
 from kbtrain.questions.checks import leak_key
-from kbtrain.records import CONDITIONS, Condition, GateScore, Label, Outcome, Question, Split
+from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
 
 ByQuestion = Mapping[str, Verdicts]
@@ -112,7 +112,6 @@ def first_ids(ids: Sequence[str], shown: int = 3) -> str:
 
 
 BASELINES = frozenset({"llm_only", "all_rag", "random", "oracle", "relation_only"})  # made by every evaluation
-_NAME = re.compile(r"[^\W_][\w .:@+-]*")
 
 
 def read_scores(path: Path) -> dict[str, dict[str, float]]:
@@ -125,10 +124,10 @@ def read_scores(path: Path) -> dict[str, dict[str, float]]:
     for number, record in jsonl.read_numbered(GateScore, path):
         if record.score - record.score != 0:  # infinite or not a number
             raise UserError(f"{at(path, number, 'score')}: expected a finite number, found {record.score}")
-        if record.gate in BASELINES or not _NAME.fullmatch(record.gate):
+        if record.gate in BASELINES or not re.fullmatch(GATE_NAME, record.gate):
             raise UserError(
                 f"{at(path, number, 'gate')}: '{record.gate}' is no name for a gate that was scored (taken: "
-                f"{', '.join(sorted(BASELINES))}); rename it"
+                f"{', '.join(sorted(BASELINES))}; else small letters, digits and _, at most 100); rename it"
             )
         if not record.question_id.isprintable():
             raise UserError(

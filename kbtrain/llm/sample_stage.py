@@ -184,6 +184,7 @@ class SamplingJob:
         if "own_prompts" in stored:
             defaults["own_prompts"] = None
         store.begin(self.run, {**stored, **defaults, **self.settings})
+        store.check_whole(self.run)
         return sum(store.counts(self.run).values())
 
     def sample(self, store: SampleStore, engine: Engine) -> Iterator[int]:

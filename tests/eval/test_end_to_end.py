@@ -212,7 +212,7 @@ def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
         evaluate(script, run_folder)
 
 
-@pytest.mark.parametrize("name", ["oracle", "random", "a\\nb", "", "../kbm"])
+@pytest.mark.parametrize("name", ["oracle", "random", "a\\nb", "", "../kbm", "é", "KBM", "kbm-2", "a b", "x" * 101])
 def test_a_name_that_no_gate_can_have_is_told_where_the_scores_are_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text('{"question_id": "q", "gate": "%s", "score": 0.5}\n' % name)  # noqa: UP031 - braces

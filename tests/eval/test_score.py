@@ -272,6 +272,19 @@ def test_bad_input_is_refused_before_a_model_is_opened(
         run(script, run_folder, Scripted(), monkeypatch)
 
 
+def test_a_folder_whose_name_no_result_holds_is_told_before_anything_is_scored(
+    script: Script, run_folder: Path
+) -> None:
+    """Its scores were written, and read to the end of the evaluation."""
+    KBMCard(
+        base_model="tiny", keys=("mastery",), prompt_fingerprint="x", max_length=512, dtype="fp32", method="full",
+        labels="soft",
+    ).write(run_folder / "KBM-2")  # fmt: skip
+    module = script("score")
+    with pytest.raises(UserError, match=r"scores would be named 'KBM-2', after .* small letters, digits and _"):
+        module.main(build(module.ScoreConfig, None, {"run": run_folder}))
+
+
 def test_a_kbm_folder_and_the_prompt_baseline_are_scored_like_the_gates_alone(
     script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
