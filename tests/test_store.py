@@ -15,19 +15,13 @@ import time
 from pathlib import Path
 
 import pytest
+from support.sample_sets import made
 
 import kbtrain.store
 from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, write_meta
-from kbtrain.records import Condition, Sample, SampleSet
+from kbtrain.records import Sample, SampleSet
 from kbtrain.store import ROWS, SampleStore
-
-
-def made(
-    question: str, condition: Condition = "llm", n: int = 3, greedy: bool = True, text: str = "Zürich 苏黎世\n"
-) -> SampleSet:
-    samples = tuple(Sample(i, f"{text}{i}", 4 + i, "stop", -0.1 * i) for i in range(n))
-    return SampleSet(question, condition, samples, Sample(-1, text, 3, "eos", -1 / 3) if greedy else None, 41, 7)
 
 
 def rows(path: Path) -> list[tuple[object, ...]]:
@@ -192,7 +186,7 @@ def test_a_really_full_disk_is_one_line(tmp_path: Path) -> None:
     code = """
         import resource, signal, sys
         sys.path.insert(0, "tests")
-        from test_store import made
+        from support.sample_sets import made
         from kbtrain.errors import UserError
         from kbtrain.store import SampleStore
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -218,7 +212,7 @@ def test_a_really_full_disk_is_one_line(tmp_path: Path) -> None:
 WRITER = """
     import sys
     sys.path.insert(0, "tests")
-    from test_store import made
+    from support.sample_sets import made
     from kbtrain.records import CONDITIONS
     from kbtrain.store import SampleStore
     with SampleStore(sys.argv[1]) as store:
