@@ -78,6 +78,8 @@ def problem_of(question: Question) -> tuple[str, str] | None:
     """(field, problem) of a question that could not be asked or graded; None if it is sound."""
     if not question.id.strip():
         return "id", "empty"
+    if not question.id.isprintable():  # nor could scores name it
+        return "id", f"line ends or control characters in {question.id!r:.60}"
     if not question.text.strip():
         return "text", "empty"
     if not question.answers and question.gold == "given":

@@ -25,6 +25,8 @@ def test_a_sound_question_passes(sound: Question) -> None:
     ("question", "changed", "field", "message"),
     [
         (OPEN, {"id": " "}, "id", "empty"),
+        (OPEN, {"id": "a\nb"}, "id", "line ends or control characters in 'a\\nb'"),
+        (OPEN, {"id": "a\x1b[2J"}, "id", "line ends or control characters in 'a\\x1b[2J'"),
         (OPEN, {"text": "\n"}, "text", "empty"),
         (OPEN, {"answers": ()}, "answers", "no answer; give at least one"),
         (OPEN, {"answers": ("Goethe", "")}, "answers", "an answer is empty; delete it or fill it in"),
