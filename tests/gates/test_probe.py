@@ -180,13 +180,13 @@ def test_ridge_left_out_is_a_regression_on_all_other_groups(groups, width):
 def test_what_is_learnt_of_an_entity_is_no_held_out_score_of_its_other_questions():
     """Labels follow the entities alone, which states tell apart: of a new entity nothing can be known."""
     rng = np.random.default_rng(4)
-    groups = [i // 6 for i in range(120)]
-    states = np.repeat(rng.normal(size=(20, 64)), 6, axis=0) + 0.1 * rng.normal(size=(120, 64))
-    labels = np.repeat(rng.random(20), 6)
+    groups = [i // 4 for i in range(240)]
+    states = np.repeat(rng.normal(size=(60, 64)), 4, axis=0) + 0.1 * rng.normal(size=(240, 64))
+    labels = np.repeat(rng.random(60), 4)
     for method in ("ridge", "logistic", "means"):
         (together,) = fit_layers(method, [0], lambda layer: states, labels, groups)
         (alone,) = fit_layers(method, [0], lambda layer: states, labels)
-        assert alone.held_out > 0.5 > 0.4 > together.held_out
+        assert alone.held_out > 0.45 > 0.35 > together.held_out  # 0 but for chance: 60 entities, deviation .13
 
 
 def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():
