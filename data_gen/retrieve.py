@@ -67,6 +67,9 @@ def main(config: RetrieveConfig) -> None:
     check_unchanged(*inputs)
     key = key_of(config, questions, corpus)
     if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key and unchanged(target):
+        if config.retriever in ("bm25", "tfidf"):  # other stages read its index
+            with contextlib.ExitStack() as opened:
+                search_of(config, corpus, opened)
         return print(f"{target} is there already, made from the same questions, passages and options")
     with stage.EvidenceFile(target, key) as out, contextlib.ExitStack() as opened:
         search, web = search_of(config, corpus, opened)

@@ -3,12 +3,16 @@
 What :meth:`SampleStore.put` has returned from survives ``kill -9`` and a power cut; what it was doing is undone. A run
 has one writer at a time: two samplers would draw the same answers twice. A run can be exported as one Parquet or JSON
 Lines file, streamed.
+
+Every question-condition carries a digest of its answers, and every run the number of its question-conditions: answers
+that are others or gone are noticed where they are read, whatever lies beside the file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -25,24 +29,28 @@ from kbtrain.errors import UserError, at, strike
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
 
-VERSION = 1
+VERSION = 2  # 1: without digests; such a store is read, and gone on with as it is
 APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
 TABLES = (
-    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL)",
+    "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL,"
+    " n_sets INTEGER NOT NULL, digest TEXT NOT NULL)",
     "CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL,"
     " UNIQUE (run, id))",
     # one small row per finished question-condition: a resume reads these and never the samples
     "CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL,"
     " n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL,"
-    " PRIMARY KEY (question, condition)) WITHOUT ROWID",
+    " digest TEXT NOT NULL, PRIMARY KEY (question, condition)) WITHOUT ROWID",
     "CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL,"
     " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
     " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
 )
+_OF_RUNS, _OF_SETS = ", n_sets INTEGER NOT NULL, digest TEXT NOT NULL", " digest TEXT NOT NULL,"
+TABLES_1 = tuple(table.replace(_OF_RUNS, "").replace(_OF_SETS, "") for table in TABLES)
+HASHED = 64 * 2**20  # bytes of a store whose whole file is hashed at each opening: a fifth of a second
 # CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
 # (a LEFT JOIN does so too, and shows the sets whose answers are gone)
 ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, sets.n_samples, samples.idx,
-    samples.text, samples.n_tokens, samples.finish, samples.logprob
+    samples.text, samples.n_tokens, samples.finish, samples.logprob, {digest}
     FROM questions {scan} CROSS JOIN sets USING (question) LEFT JOIN samples USING (question, condition)
     WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
     ORDER BY questions.question, sets.condition, samples.idx"""
@@ -80,34 +88,48 @@ def create(db: sqlite3.Connection, path: Path) -> None:
             db.execute("ROLLBACK")
 
 
-def check(db: sqlite3.Connection, path: Path) -> None:
-    """Raise :class:`UserError` unless the file is a store of this version."""
+def check(db: sqlite3.Connection, path: Path) -> int:
+    """The store's version. Raises :class:`UserError` unless it can be read here and its tables are a store's."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
         raise UserError(f"{at(path)}: not a sample store; name another file")
-    if version != VERSION:
+    if version not in (1, VERSION):
         raise UserError(
             f"{at(path)}: store of version {version}, this kbtrain reads {VERSION}; "
             "use the kbtrain that wrote it or sample into a new file"
         )
+    found = {name: (kind, text or "") for kind, name, text in db.execute("SELECT type, name, sql FROM sqlite_master")}
+    for table in TABLES if version == VERSION else TABLES_1:
+        name = table.split()[2]
+        kind, text = found.get(name, ("", ""))
+        if kind != "table" or text.split() != table.split():
+            raise UserError(f"{at(path)}: table '{name}' is missing or another one: {_DAMAGED}")
+    triggers = [name for name, (kind, _) in found.items() if kind == "trigger"]
+    if triggers:  # they would change what is stored
+        raise UserError(f"{at(path)}: trigger '{triggers[0]}' is none of a store's: {_DAMAGED}")
+    return int(version)
 
 
-def check_noted(path: Path, read_only: bool) -> None:
+def check_noted(path: Path, read_only: bool, digests: bool) -> None:
     """Raise :class:`UserError` for a store whose bytes are others than its meta data note.
 
-    SQLite itself sees a changed byte only where pages are joined, not in an answer. The hash is of the whole file even
-    if size and time are as they were: it takes a fraction of SQLite's own check, and a disk's fault leaves both.
+    SQLite itself sees a changed byte only where pages are joined, not in an answer. Up to :data:`HASHED` bytes the
+    hash is of the whole file even if size and time are as they were: a disk's fault leaves both. A larger store with
+    ``digests`` of its answers is hashed only where size or time are others; its answers are checked as they are read.
     """
     if not meta_path(path).exists():
         return
     try:
-        noted = read_meta(path).get("sha256")
+        meta = read_meta(path)
     except UserError:
         if read_only:
             raise
         return  # of the stage that is about to write it anew
-    if noted != _hash(path, tuple(stamp(path).values())):
+    found = stamp(path)
+    if digests and (found["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in found.items()):
+        return
+    if meta.get("sha256") != _hash(path, tuple(found.values())):
         name = meta_path(path).name
         raise UserError(
             f"{at(path)}: its bytes are others than {name} notes; restore a copy, or delete both and sample again; to "
@@ -170,6 +192,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def __init__(self, path: Path | str, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
+        self._counted: set[str] = set()  # runs whose number of question-conditions was found to be right
         if read_only or os.path.lexists(self.path):
             files.check_regular(self.path)
         else:
@@ -182,8 +205,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             with user_errors(self.path):
                 if not read_only:
                     create(self._db, self.path)
-                check(self._db, self.path)
-            check_noted(self.path, read_only)
+                self._digests = check(self._db, self.path) == VERSION
+            check_noted(self.path, read_only, self._digests)
         except BaseException:  # Ctrl-C, too: nobody else could close what was opened here
             self._db.close()
             raise
@@ -195,12 +218,19 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         from it.
         """
         wanted = json.loads(strike(json.dumps(dict(meta))))
+        self._check_counted(run)
         with self._transaction() as db:
             text = json.dumps(wanted, ensure_ascii=False)
-            db.execute("INSERT OR IGNORE INTO runs (name, meta) VALUES (?, ?)", (run, text))
-            # a text of this line alone is put into the statement
             unanswered = "NOT EXISTS (SELECT 1 FROM questions JOIN sets USING (question) WHERE run = runs.run)"
-            db.execute(f"UPDATE runs SET meta = ? WHERE name = ? AND {unanswered}", (text, run))  # noqa: S608
+            more, places, new = (
+                (", n_sets, digest", ", 0, ?", ", digest = excluded.digest") if self._digests else [""] * 3
+            )
+            # texts of these lines alone are put into the statement
+            db.execute(
+                f"INSERT INTO runs (name, meta{more}) VALUES (?, ?{places}) "  # noqa: S608
+                f"ON CONFLICT (name) DO UPDATE SET meta = excluded.meta{new} WHERE {unanswered}",
+                (run, text, *([_digest(run, text, 0)] if self._digests else [])),
+            )
         stored, wanted = _flat(self.run_meta(run)), _flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
@@ -212,6 +242,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def run_meta(self, run: str) -> dict[str, Any]:
         """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""
+        self._check_counted(run)
         row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
         if not row:
             known = ", ".join(self.runs()) or "none yet"
@@ -230,24 +261,44 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def done(self, run: str) -> set[tuple[str, str]]:
         """All finished (question id, condition)."""
+        self._check_counted(run)
         query = """SELECT id, condition FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?)"""
         return set(self._facts(query, run))
 
     def counts(self, run: str) -> dict[str, int]:
         """Number of finished questions under each condition."""
+        self._check_counted(run)
         query = """SELECT condition, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY condition"""
         return dict(self._facts(query, run))
 
     def set_sizes(self, run: str) -> dict[int, int]:
         """Number of sampled answers -> how many finished question-conditions have so many."""
+        self._check_counted(run)
         query = """SELECT n_samples, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY n_samples"""
         sizes = dict(self._facts(query, run))
         if not all(isinstance(size, int) for size in sizes):
             raise UserError(f"{at(self.path)}: numbers of answers are no numbers: {_DAMAGED}")
         return sizes
+
+    def _check_counted(self, run: str) -> None:
+        """Raise :class:`UserError`, once, if question-conditions of a run are gone or its meta data are others."""
+        if not self._digests or run in self._counted:
+            return
+        query = """SELECT meta, n_sets, digest, (SELECT count(*) FROM questions JOIN sets USING (question)
+            WHERE run = runs.run) FROM runs WHERE name = ?"""
+        for meta, n_sets, noted, found in self._fetch(query, (run,)):
+            if not isinstance(meta, str) or noted != _digest(run, meta, n_sets):
+                raise UserError(
+                    f"{at(self.path)}: meta data of run '{run}' are not those it was begun with: {_DAMAGED}"
+                )
+            if n_sets != found:
+                raise UserError(
+                    f"{at(self.path)}: {found} of {n_sets} sets of answers of run '{run}' are in it: {_DAMAGED}"
+                )
+            self._counted.add(run)
 
     def check_whole(self, run: str) -> None:
         """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
@@ -269,15 +320,20 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with files.errors_of(self.path):
             meta_path(self.path).unlink(missing_ok=True)  # what it notes is over; the stage writes another at its end
         with self._transaction() as db:
-            row = db.execute("SELECT run FROM runs WHERE name = ?", (run,)).fetchone()
+            row = db.execute("SELECT * FROM runs WHERE name = ?", (run,)).fetchone()
             if row is None:
                 raise ValueError(f"run {run!r} was not begun")
             for made in sets:
                 self._insert(db, row[0], made)
+            if self._digests:
+                n_sets = row[3] + len(sets)
+                now = (n_sets, _digest(run, row[2], n_sets), row[0])
+                db.execute("UPDATE runs SET n_sets = ?, digest = ? WHERE run = ?", now)
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
         """One question-condition, or None if it is not stored."""
-        query = ROWS.format(scan="", where="AND questions.id = :id AND sets.condition = :condition")
+        self._check_counted(run)
+        query = self._rows(scan="", where="AND questions.id = :id AND sets.condition = :condition")
         rows = self._fetch(query, {"run": run, "id": question_id, "condition": condition})
         return self._sample_set(rows) if rows else None
 
@@ -289,14 +345,17 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         self.run_meta(run)
         where = "" if condition is None else "AND sets.condition = :condition"
         with user_errors(self.path), contextlib.closing(self._connect(read_only=True)) as db:
-            rows = db.execute(ROWS.format(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
+            rows = db.execute(self._rows(scan="NOT INDEXED", where=where), {"run": run, "condition": condition})
             for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
                 yield self._sample_set(list(group))
 
+    def _rows(self, scan: str, where: str) -> str:
+        return ROWS.format(scan=scan, where=where, digest="sets.digest" if self._digests else "NULL")
+
     def _sample_set(self, rows: Sequence[tuple[Any, ...]]) -> SampleSet:
-        """Raises :class:`UserError` unless all answers are there that were stored, of the types they had."""
-        question_id, condition, prompt_tokens, evidence_cut, n_samples = rows[0][:5]
-        samples = [Sample(*row[5:]) for row in rows if row[5] is not None]
+        """Raises :class:`UserError` unless all answers are there as they were stored."""
+        question_id, condition, prompt_tokens, evidence_cut, n_samples, *_, noted = rows[0]
+        samples = [Sample(*row[5:-1]) for row in rows if row[5] is not None]
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
         every = [*samples, *([greedy] if greedy else [])]
         numbers = (prompt_tokens, evidence_cut, n_samples, *(n for s in every for n in (s.index, s.n_tokens)))
@@ -312,7 +371,13 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
                 f"'{condition}' can be read: {_DAMAGED}"
             )
-        return SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
+        found = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
+        if self._digests and noted != _digest_of(found):
+            raise UserError(
+                f"{at(self.path)}: answers to question '{question_id}' under '{condition}' are not those that were "
+                f"stored: {_DAMAGED}"
+            )
+        return found
 
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it."""
@@ -335,11 +400,11 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, made.question_id))
         find = "SELECT question FROM questions WHERE run = ? AND id = ?"
         key = (db.execute(find, (run, made.question_id)).fetchone()[0], made.condition)
-        answers = [*([made.greedy] if made.greedy else []), *made.samples]
-        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in answers]
+        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _in_order(made)]
         try:
-            row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut)
-            db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?)", row)
+            digest = [_digest_of(made)] if self._digests else []
+            row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut, *digest)
+            db.execute(f"INSERT INTO sets VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - question marks
             db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError as error:
             place = f"{made.question_id!r} under {made.condition!r}"
@@ -381,6 +446,21 @@ def _check(made: SampleSet) -> None:
         raise ValueError(f"{place} has neither samples nor a greedy answer")
 
 
+def _in_order(made: SampleSet) -> list[Sample]:
+    """The greedy answer first, as its index -1 sorts it."""
+    return [*([made.greedy] if made.greedy else []), *made.samples]
+
+
+def _digest_of(made: SampleSet) -> str:
+    """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, none of them -0.0."""
+    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _in_order(made)]
+    return _digest(made.question_id, made.condition, int(made.prompt_tokens), int(made.evidence_cut), answers)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode("ascii"), digest_size=16).hexdigest()
+
+
 ROW_GROUP = 50_000  # answers held in memory at a time
 
 
@@ -419,7 +499,7 @@ def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
 
 def _answers(sets: Iterator[SampleSet]) -> Iterator[dict[str, Any]]:
     for made in sets:
-        for answer in [*([made.greedy] if made.greedy else []), *made.samples]:
+        for answer in _in_order(made):
             yield {
                 "question_id": made.question_id,
                 "condition": made.condition,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from kbtrain.gate_folder import set_threshold
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.jsonl import write
 from kbtrain.records import Passage
+from kbtrain.retrieval.bm25 import BM25, document_frequencies
 from kbtrain.retrieval.retrieve_stage import open_index
+from kbtrain.retrieval.tfidf import TfIdf
 from kbtrain.trained_on import trained_among
 
 SEED = 7
@@ -72,6 +75,26 @@ def test_a_damaged_index_is_built_again(kind: Any, share: float, tmp_path: Path)
     made = folder.stat().st_mtime_ns
     open_index(kind, corpus, folder)
     assert folder.stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize("kind", ["bm25", "tfidf"])
+@pytest.mark.parametrize("damage", ["cut", "a byte", "gone"])
+def test_a_damaged_index_is_one_line_for_what_cannot_build_it(kind: Any, damage: str, tmp_path: Path) -> None:
+    """A server, and a gate's words and their frequencies; the time of a file is as it was."""
+    corpus, folder = tmp_path / "passages.jsonl", tmp_path / "index"
+    write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people by a river.") for i in range(9)])
+    open_index(kind, corpus, folder)
+    readers = [BM25.load, document_frequencies] if kind == "bm25" else [TfIdf.load]
+    for path in [path for path in sorted(folder.iterdir()) if path.name != "built_from.json"]:
+        whole, before = path.read_bytes(), path.stat()
+        path.write_bytes(whole[:-9] if damage == "cut" else whole[:-9] + b"7" + whole[-8:])
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        if damage == "gone":
+            path.unlink()
+        for read in readers:
+            with pytest.raises(UserError, match=rf"/{path.name}: is not what was built; build the index again: run"):
+                read(folder)
+        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize(

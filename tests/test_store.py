@@ -67,7 +67,7 @@ def test_iterate_goes_by_first_put_then_condition_and_is_a_snapshot(tmp_path: Pa
 def test_iterating_sorts_nothing(tmp_path: Path) -> None:
     with SampleStore(tmp_path / "s.db") as store:
         for scan, where in [("NOT INDEXED", ""), ("NOT INDEXED", "AND sets.condition = :condition")]:
-            query = "EXPLAIN QUERY PLAN " + ROWS.format(scan=scan, where=where)
+            query = "EXPLAIN QUERY PLAN " + ROWS.format(scan=scan, where=where, digest="sets.digest")
             plan = [row[3] for row in store._db.execute(query, {"run": "main", "condition": "llm"})]
             assert not any("TEMP B-TREE" in step for step in plan), plan
             assert sum("SEARCH" in step and "PRIMARY KEY" in step for step in plan) == 2, plan
@@ -136,7 +136,7 @@ def test_a_foreign_broken_missing_or_newer_file_is_one_line(tmp_path: Path) -> N
     expected = {
         "text": "not a sample store",
         "foreign": "not a sample store",
-        "newer": "store of version 9, this kbtrain reads 1",
+        "newer": "store of version 9, this kbtrain reads 2",
         "folder": "is a folder, expected a file",
     }
     for name, message in expected.items():
@@ -296,9 +296,28 @@ def test_a_first_attempt_without_an_answer_binds_nothing(tmp_path: Path) -> None
         ("DELETE FROM samples WHERE idx = 1", r"[0-9] of the [0-9] answers to question 'q1' under 'llm' can be read"),
         ("DELETE FROM samples", r"0 of the [0-9] answers to question 'q1' under 'llm' can be read"),
         ("UPDATE samples SET text = x'00ff' WHERE idx = 0", r"answers to question 'q1' .* damaged database"),
-        ("DROP TABLE samples", r"tables or columns are missing: damaged database"),
-        ("ALTER TABLE samples RENAME COLUMN text TO answer", r"tables or columns are missing: damaged database"),
-        ("DROP TABLE questions", r"tables or columns are missing: damaged database"),
+        ("DROP TABLE samples", r"table 'samples' is missing or another one: damaged database"),
+        ("ALTER TABLE samples RENAME COLUMN text TO answer", r"table 'samples' is missing or another one: damaged"),
+        ("ALTER TABLE sets ADD COLUMN more TEXT", r"table 'sets' is missing or another one: damaged database"),
+        ("DROP TABLE questions", r"table 'questions' is missing or another one: damaged database"),
+        (
+            "ALTER TABLE sets RENAME TO old; CREATE VIEW sets AS SELECT * FROM old",
+            r"table 'sets' is missing or another one: damaged database",
+        ),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON samples BEGIN UPDATE samples SET text = 'yes'; END",
+            r"trigger 't' is none of a store's: damaged database",
+        ),
+        ("UPDATE samples SET text = 'another' WHERE idx = 0", r"'q1' under 'llm' are not those that were stored"),
+        ("UPDATE samples SET logprob = logprob - 1e-9", r"'q1' under 'llm' are not those that were stored"),
+        ("UPDATE samples SET idx = 5 - idx WHERE idx >= 0", r"answers to question 'q1' .* damaged database"),
+        ("UPDATE sets SET evidence_cut = 1", r"'q1' under 'llm' are not those that were stored"),
+        ("UPDATE questions SET id = 'q9' WHERE id = 'q2'", r"'q9' under 'llm' are not those that were stored"),
+        ("DELETE FROM samples WHERE question = 2; DELETE FROM sets WHERE question = 2", r"1 of 2 sets of answers"),
+        ("DELETE FROM questions WHERE id = 'q2'", r"1 of 2 sets of answers of run 'main' are in it: damaged"),
+        ("UPDATE runs SET n_sets = 1; DELETE FROM sets WHERE question = 2", r"meta data of run 'main' are not those"),
+        ("""UPDATE runs SET meta = '{"seed": 2}'""", r"meta data of run 'main' are not those it was begun with"),
+        ("UPDATE sets SET digest = ''", r"answers to question 'q1' under 'llm' are not those that were stored"),
     ],
 )
 def test_answers_that_are_gone_are_noticed_in_one_line(tmp_path: Path, damage: str, message: str) -> None:
@@ -306,14 +325,100 @@ def test_answers_that_are_gone_are_noticed_in_one_line(tmp_path: Path, damage: s
     with SampleStore(path) as store:
         store.begin("main", {})
         store.put("main", [made("q1")])
+        store.put("main", [made("q2")])
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute(damage)
+        db.executescript(damage)
         db.commit()
+
+    def by_id() -> None:
+        with SampleStore(path, read_only=True) as store:
+            for question in ("q1", "q2", "q9"):
+                store.get("main", question, "llm")
+
+    def all_of_it() -> None:
+        with SampleStore(path, read_only=True) as store:
+            list(store.iterate("main"))
+
+    for read in (by_id, all_of_it):
+        with pytest.raises(UserError, match=message) as caught:
+            read()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "read", ["done('main')", "counts('main')", "set_sizes('main')", "run_meta('main')", "begin('main', {})"]
+)
+def test_what_reads_no_answer_notices_sets_that_are_gone(tmp_path: Path, read: str) -> None:
+    with SampleStore(tmp_path / "s.db") as store:
+        store.begin("main", {})
+        store.put("main", [made("q1"), made("q2")])
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as db, db:
+        db.execute("DELETE FROM sets WHERE question = 1")
+    with (
+        SampleStore(tmp_path / "s.db") as store,
+        pytest.raises(UserError, match="1 of 2 sets of answers of run 'main'"),
+    ):
+        eval(f"store.{read}")
+
+
+def test_a_store_without_digests_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    """As versions before digests wrote them: tables with these words."""
+    path = tmp_path / "s.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript("""
+            PRAGMA journal_mode = WAL;
+            CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL);
+            CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL, UNIQUE (run, id));
+            CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL, n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL, PRIMARY KEY (question, condition)) WITHOUT ROWID;
+            CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL, text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL, PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID;
+            PRAGMA application_id = 1801614450;
+            PRAGMA user_version = 1;
+            INSERT INTO runs VALUES (1, 'main', '{"seed": 1}');
+            INSERT INTO questions VALUES (1, 1, 'q1');
+            INSERT INTO sets VALUES (1, 'llm', 1, 9, 0);
+            INSERT INTO samples VALUES (1, 'llm', 0, 'Paris', 2, 'eos', -1);
+        """)  # noqa: E501
+    with SampleStore(path) as store:
+        store.begin("main", {"seed": 1})
+        store.put("main", [made("q2")])
+        store.begin("second", {})
+        store.put("second", [made("q3")])
     with SampleStore(path, read_only=True) as store:
-        for read in (lambda: store.get("main", "q1", "llm"), lambda: list(store.iterate("main"))):
-            with pytest.raises(UserError, match=message) as caught:
-                read()
-            assert "\n" not in str(caught.value)
+        first = SampleSet("q1", "llm", (Sample(0, "Paris", 2, "eos", -1.0),), None, 9)
+        assert list(store.iterate("main")) == [first, made("q2")]
+        assert store.get("second", "q3", "llm") == made("q3")
+        assert store.runs() == ["main", "second"] and store.counts("main") == {"llm": 2}
+
+
+def test_a_large_store_is_hashed_where_its_time_is_another_and_else_its_answers_are_checked_as_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbtrain.store.HASHED", 0)
+    path = tmp_path / "samples.db"
+    with SampleStore(path) as store:
+        store.begin("main", {"seed": 1})
+        store.put("main", [made(f"q{i}", text="What was said. ") for i in range(9)])
+    write_meta(path, stage="sample", config=None, inputs=[])
+    whole, before = path.read_bytes(), path.stat()
+    expected = [made(f"q{i}", text="What was said. ") for i in range(9)]
+    hashed: list[Path] = []
+    monkeypatch.setattr("kbtrain.store._hash", lambda path, stamp: hashed.append(path) or "another")
+    noticed = 0
+    for place in range(7, len(whole), 211):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        try:
+            with SampleStore(path, read_only=True) as store:
+                assert store.run_meta("main") == {"seed": 1}
+                assert list(store.iterate("main")) == expected
+        except UserError:
+            noticed += 1
+    assert noticed >= 9 and not hashed  # the other bytes lie where nothing is
+    path.write_bytes(whole)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    with pytest.raises(UserError, match=r"its bytes are others than samples\.db\.meta\.json notes"):
+        SampleStore(path, read_only=True)
+    assert hashed == [path]
 
 
 @pytest.mark.parametrize("meta", ["{", "[]", '{"a": NaN}', b"\xff"])

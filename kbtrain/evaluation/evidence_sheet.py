@@ -75,13 +75,10 @@ def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) ->
     """Form and words' frequencies of each question, as the gate ``features`` reads them; the index is kept."""
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import feature_rows
-    from kbtrain.retrieval.bm25 import build_index
-    from kbtrain.retrieval.corpus import read_passages
-    from kbtrain.retrieval.tokens import Tokens
+    from kbtrain.retrieval.retrieve_stage import open_index
 
     index = folder / f"bm25-{file_sha256(corpus)[:12]}"
-    if not index.exists():
-        build_index(read_passages(corpus), index, Tokens())
+    open_index("bm25", corpus, index)
     return feature_rows(Frequencies.of_index(index), asked, after_search=False)
 
 

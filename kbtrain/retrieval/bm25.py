@@ -22,6 +22,7 @@ from kbtrain.files import check_regular
 from kbtrain.jsonl import read_json
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
+from kbtrain.retrieval.index_note import check_noted
 from kbtrain.retrieval.tokens import TokenIds, Tokens
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class BM25:
 
         for file in sorted(folder.glob("*")):  # opening a pipe would wait for a writer without end
             check_regular(file)
+        check_noted(folder)
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         backend = backend or ("numba" if len(passages) >= NUMBA_FROM else "numpy")
         try:
@@ -241,6 +243,7 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
     """
     import numpy as np
 
+    check_noted(folder)
     tokens = Tokens.load(folder / _TOKENS)
     try:
         vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")

@@ -27,13 +27,13 @@ from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, chunked, read_passages
+from kbtrain.retrieval.index_note import NOTE, is_whole, write_note
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import Tokens
 
 Query = Literal["text", "text_and_options"]
 Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
-_NOTE = "built_from.json"
 _BUILD = {"bm25": build_index, "tfidf": build_tfidf}
 _LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
 
@@ -53,43 +53,15 @@ def open_index(
     wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
     wanted["chunking"] = None if chunking is None else chunking._asdict()
     wanted |= {"columns": dict(columns)} if columns else {}
-    note = folder / _NOTE
-    if _is_whole(note, wanted):
+    if is_whole(folder, wanted):
         with contextlib.suppress(UserError, OSError):  # then it is built again
             return _LOAD[kind](folder)
     with writing(folder), errors_of(folder):
-        note.unlink(missing_ok=True)
+        (folder / NOTE).unlink(missing_ok=True)
         passages = read_passages(corpus, columns)
         _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
-        files = _files(folder)
-        hashes = {path.name: file_sha256(path) for path in files}
-        write_atomically(note, json.dumps({**wanted, "bytes": _sizes(files), "sha256": hashes}))
+        write_note(folder, wanted)
     return _LOAD[kind](folder)
-
-
-def _is_whole(note: Path, wanted: Mapping[str, Any]) -> bool:
-    """True if the index was built from this and its files are what they were then.
-
-    By their sizes where none is younger than the note, else by their hashes.
-    """
-    try:
-        noted = jsonl.read_json(note)
-    except UserError:
-        return False
-    sizes, hashes = noted.pop("bytes", None), noted.pop("sha256", None)  # older notes lack the hashes, or both
-    files = _files(note.parent)
-    if noted != wanted or sizes not in (None, _sizes(files)):
-        return False
-    younger = [path for path in files if path.stat().st_mtime_ns >= note.stat().st_mtime_ns]
-    return not isinstance(hashes, dict) or all(file_sha256(path) == hashes.get(path.name) for path in younger)
-
-
-def _sizes(files: Sequence[Path]) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in files}
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.name != _NOTE and path.is_file()]
 
 
 def by_search(searcher: Searcher, k: int) -> Search:

@@ -12,6 +12,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read_value
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
+from kbtrain.retrieval.index_note import check_noted
 from kbtrain.retrieval.tokens import Tokens
 
 _TOKENS, _WORDS = "tokens.json", "tfidf.json"
@@ -39,6 +40,7 @@ class TfIdf:
         import numpy as np
         from scipy.sparse import csr_matrix
 
+        check_noted(folder)
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         try:
             words = read_value(folder / _WORDS)

@@ -166,7 +166,7 @@ def automatic(config: ServeConfig) -> str | None:
     run = config.gate.resolve().parent
     if config.upstream is None and config.model is None:
         return None
-    if (run / "bm25" / "tokens.json").exists():
+    if (run / "bm25").exists():  # and one that is damaged is told
         return str(run / "bm25")
     if is_index(run / "vectors"):
         return str(run / "vectors")

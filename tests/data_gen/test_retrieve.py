@@ -102,6 +102,11 @@ def test_tf_idf_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
     assert (run / "tfidf" / "built_from.json").stat().st_mtime_ns == built
     assert retrieve(run, "--retriever", "tfidf", "--chinese", "characters").returncode == 0
     assert (run / "tfidf" / "built_from.json").stat().st_mtime_ns != built
+    idf = (run / "tfidf" / "idf.tfidf.npy").read_bytes()
+    (run / "tfidf" / "idf.tfidf.npy").write_bytes(idf[:-8])
+    done = retrieve(run, "--retriever", "tfidf", "--chinese", "characters")
+    assert done.returncode == 0 and "is there already" in done.stdout
+    assert (run / "tfidf" / "idf.tfidf.npy").read_bytes() == idf  # built again for what else reads it
 
 
 def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.store import SampleStore
+from kbtrain.store import SampleStore, _digest
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ def test_a_missing_shard_is_refused_unless_gaps_are_allowed(sharded, merge, rows
 def test_an_unfinished_shard_is_refused_and_the_rest_can_be_sampled_later(sharded, make_run, sample, merge, rows):
     with SampleStore(shard(sharded, 3)) as store:
         store._db.execute("DELETE FROM samples WHERE question = 1")
-        store._db.execute("DELETE FROM sets WHERE question = 1")
+        ((n_sets, meta),) = store._db.execute("SELECT n_sets, meta FROM runs").fetchall()
+        n_sets -= store._db.execute("DELETE FROM sets WHERE question = 1").rowcount
+        store._db.execute("UPDATE runs SET n_sets = ?, digest = ?", (n_sets, _digest("main", meta, n_sets)))
     meta_path(shard(sharded, 3)).unlink()  # a stage that has not ended has written none
     with pytest.raises(UserError, match=r"shard-3-of-3.db: holds \d+ of its 21 question-conditions"):
         merge(sharded)
