@@ -12,6 +12,9 @@ models behind an API. The card says so; it costs one pass of the reader, and the
 --keys may also name what UAR's heads tell (arXiv 2406.12534), where the data set gives it: time_sensitive (FreshQA's
 kinds of facts) and needs_knowledge (a column of yours). UAR's self-knowledge is mastery with --labels hard.
 
+With condition draft the model also begins its answer, and the states at its tokens are read beside the prompt's: what
+it is about to say tells more than what it was asked. The gate is asked after the draft, of --tokens tokens at most.
+
 With condition rag the states are those of the prompt with retrieved text: a second judgement, whether it helps.
 
 --engine ray reads the states on the machines of a Ray cluster; heads are fitted, and states written, here.
@@ -28,13 +31,13 @@ Examples:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.gate_folder import CARD
+from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import ALL_KEYS
 from kbtrain.records import DtypeName, Target
@@ -52,7 +55,10 @@ class TrainProbeConfig(FitConfig, EngineConfig):
     )
     dev: Path | None = Field(None, description="dev examples (JSONL), for figures; they choose nothing")
     states: Path | None = Field(None, description="folder where states are kept; null: OUTPUT/states")
-    condition: Literal["llm", "rag"] = Field("llm", description="read the plain prompt, or the one with a reference")
+    condition: Asked = Field(
+        "llm", description="read the plain prompt, the one with a reference (rag), or the plain one and a draft (draft)"
+    )
+    tokens: int = Field(DRAFT_TOKENS, ge=1, le=64, description="condition draft: longest draft, in tokens")
     keys: tuple[Target, ...] = Field(ALL_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
     method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
@@ -79,14 +85,14 @@ def main(config: TrainProbeConfig) -> None:
     rule = label_rule(config.train)
     own = own_prompts(rule, config.train)
     used = used_examples([*data.train, *data.dev], config.condition)
+    draft = config.condition == "draft"
     if config.dry_run:
-        return recipe.say(
-            f"{len(used)} prefills of {config.model} at most, {len(config.keys)} heads; nothing is loaded"
-        )
+        passes = f"{len(used)} {'drafts' if draft else 'prefills'} of {config.model} at most"
+        return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
     if not recipe.claim(CARD):
         return None
     from kbtrain.distributed.states import RayStates, ReadModel
-    from kbtrain.gates.probe.gate import Probe, ProbeCard, Reader, state_facts
+    from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, open_reader, state_facts
     from kbtrain.gates.probe.states import StateStore
     from kbtrain.gates.probe.train import finish_probe, fit
     from kbtrain.models.adapters import base_fingerprint
@@ -95,27 +101,30 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.prompts.own import asked_fingerprint
 
     model, tokenizer = load_model(config.model, config.dtype, recipe.device)
-    reader, fingerprint = Reader(model, tokenizer, config.condition, own), base_fingerprint(config.model)
-    dtype = recipe.compute(lambda: name_of(model.dtype))
-    store = StateStore(config.states or config.output / "states", state_facts(fingerprint, dtype))
+    reader = open_reader(config.condition, model, tokenizer, own, config.tokens)
+    fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
+    store = StateStore(config.states or config.output / "states", state_facts(fingerprint, dtype) | reader.facts)
     cluster, prompts = engine(config, None, RayStates), reader.prompts(used)
-    read = ReadModel(config.model, fingerprint, dtype, config.device)
+    read = ReadModel(config.model, fingerprint, dtype, config.device, config.tokens if draft else 0)
     with progress_bar(total=len(used), desc="states", unit="questions") as bar:
-        for n in store.extract(model, prompts) if cluster is None else cluster.extract(store, read, prompts):
+        for n in (
+            store.extract(model, prompts, reader.read) if cluster is None else cluster.extract(store, read, prompts)
+        ):
             bar.update(n)
         bar.update(bar.total - bar.n)
     train = used_examples(data.train, config.condition)
     with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
         shape = (config.keys, config.labels, config.method, config.average, config.layers)
         fitted = fit(reader, store, train, *shape, done=bar.update)
-    gate = Probe(reader, {key: one.head for key, one in fitted.items()}, config.method)
-    card = ProbeCard(
+    gate = (DraftProbe if draft else Probe)(reader, {key: one.head for key, one in fitted.items()}, config.method)
+    card = (DraftProbeCard if draft else ProbeCard)(
         base_model=config.model,
         base_fingerprint=fingerprint,
         dtype=dtype,
         prompt_fingerprint=asked_fingerprint(tokenizer, own),
         heads={key: one.layers for key, one in fitted.items()},
         label_rule=rule,
+        **({"tokens": config.tokens} if draft else {}),
         **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
     recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts()))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.probe.gate import open_reader
+from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.batching import windows
 
@@ -26,12 +27,16 @@ PER_ROW = 64  # prompts: 17 MB of states of a model of 7 billion
 
 @dataclass(frozen=True)
 class ReadModel:
-    """The model whose states are read: its name, its weights' fingerprint, the format it computes in, and where."""
+    """The model whose states are read: its name, its weights' fingerprint, the format it computes in, and where.
+
+    ``draft``: most tokens of the draft that is read, too; 0: none.
+    """
 
     name: str
     fingerprint: str
     dtype: str
     device: str = "auto"
+    draft: int = 0
 
 
 class StateWorker(RowWorker):
@@ -44,11 +49,12 @@ class StateWorker(RowWorker):
         wanted = ReadModel(**json.loads(config))
         if base_fingerprint(wanted.name) != wanted.fingerprint:
             raise UserError(f"{wanted.name}: other weights here than where the extraction was started")
-        self.model, _ = load_model(wanted.name, wanted.dtype, wanted.device)
+        model, tokenizer = load_model(wanted.name, wanted.dtype, wanted.device)
+        self.reader = open_reader("draft" if wanted.draft else "llm", model, tokenizer, tokens=wanted.draft)
 
     def do(self, row: str) -> str:
         """Prompts (lists of token ids, JSON) -> shape and bf16 bytes of their states."""
-        return packed(prompt_states(self.model, json.loads(row)))
+        return packed(self.reader.read(json.loads(row)))
 
 
 def packed(states: States) -> str:

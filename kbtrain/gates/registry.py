@@ -19,7 +19,7 @@ from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.probe.gate import Probe, ProbeCard
+from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
@@ -96,6 +96,14 @@ GATES: dict[str, Kind] = {
         ProbeCard.names,
         "recipes/train_probe.py",
         ("probe_benefit", "probe_certainty", "probe_mastery"),
+    ),
+    "draft_probe": Kind(
+        DraftProbeCard,
+        DraftProbe.load,
+        QUESTION,
+        DraftProbeCard.names,
+        "recipes/train_probe.py",
+        ("draft_probe_benefit",),
     ),
     "encoder": Kind(
         ClassifierCard, EncoderGate.load, QUESTION | TURN, _named("encoder"), "recipes/train_encoder.py", ("encoder",)

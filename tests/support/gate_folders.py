@@ -42,6 +42,21 @@ def probe(folder: Path) -> None:
     ).write(folder)  # fmt: skip
 
 
+def draft_probe(folder: Path) -> None:
+    import json
+
+    import numpy as np
+
+    from kbtrain.gates.probe.gate import WEIGHTS, DraftProbeCard, ProbeCard, save_heads
+    from kbtrain.gates.probe.head import Head
+
+    probe(folder)
+    weight = np.linspace(-1, 1, 3 * 32, dtype=np.float32)[None]
+    save_heads(folder / WEIGHTS, {key: Head((1,), weight * (i + 1), 0.0) for i, key in enumerate(KEYS)})
+    noted = json.loads(ProbeCard.read(folder).model_dump_json(exclude={"kind", "condition", "weights_sha256"}))
+    DraftProbeCard(**noted, tokens=4).write(folder)
+
+
 def encoder(folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -195,7 +210,7 @@ def average(folder: Path) -> None:
 FOLDERS: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
-        kbm, probe, encoder, encoder_probe, features, seakr, p_yes, draft, ragate_mha, ragate_peft, dialogue_state,
-        structural, stack, average,
+        kbm, probe, draft_probe, encoder, encoder_probe, features, seakr, p_yes, draft, ragate_mha, ragate_peft,
+        dialogue_state, structural, stack, average,
     )
 }  # fmt: skip

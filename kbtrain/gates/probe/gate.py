@@ -1,16 +1,19 @@
 """Probe: linear heads on the answering model's own states under the very prompt that it answers.
 
 One prefill of the prompt, which the answer needs anyway, and a dot product. Source: "No Answer Needed" (arXiv
-2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are ours.
+2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are ours. A draft probe
+reads on while the model begins its answer (:mod:`kbtrain.gates.probe.draft_states`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
 STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
-Asked = Literal["llm", "rag"]
+Asked = Literal["llm", "rag", "draft"]
+DRAFT_TOKENS = 16  # as of the gate ``draft``: TARG's longest (arXiv 2511.09803)
+MAX_DRAFTED = 2048  # tokens of a prompt behind which is drafted
 
 
 class LayerFigures(BaseModel):
@@ -63,7 +68,7 @@ class ProbeCard(KeyedCard):
     answered_by: str | None = None
     dtype: str
     prompt_fingerprint: str
-    condition: Asked
+    condition: Literal["llm", "rag"]
     method: Method
     labels: Literal["hard", "soft"]
     keys: tuple[Target, ...] = Field(min_length=1)
@@ -83,9 +88,27 @@ class ProbeCard(KeyedCard):
         return [Pass(asked_whole(example, read_reference(example, self.condition), self.own_prompts()))]
 
 
+class DraftProbeCard(ProbeCard):
+    """The card of a probe that reads a draft of ``tokens`` tokens at most."""
+
+    PREFIX = "draft_probe"
+    kind: Literal["draft_probe"] = "draft_probe"  # type: ignore[assignment]  # narrower: the card cannot be changed
+    condition: Literal["draft"] = "draft"  # type: ignore[assignment]
+    tokens: int = Field(DRAFT_TOKENS, ge=1, le=64)
+
+    @property
+    def stage(self) -> Stage:
+        """After the draft; a reader's draft needs nothing of the model that answers."""
+        return "draft" if self.answered_by is None else "question"
+
+    def passes(self, example: Any) -> list[Pass]:
+        """A draft of the answer."""
+        return [Pass(asked_whole(example, None, self.own_prompts()), self.tokens)]
+
+
 def read_reference(example: GateExample, condition: Asked) -> str | None:
     """The retrieved text that stands in the prompt."""
-    if condition == "llm":
+    if condition != "rag":
         return None
     return evidence_text(example.hits) if example.reference is None and example.hits else example.reference
 
@@ -126,12 +149,87 @@ class Reader:
         keys = [prompt_key(ids) for ids in prompts]
         known = [place for place, key in enumerate(keys) if self.stored is not None and key in self.stored]
         fresh = [place for place in range(len(keys)) if place not in set(known)]
-        found = np.empty((len(keys), len(layers), self.model.config.get_text_config().hidden_size), dtype=np.float32)
+        found = np.empty((len(keys), len(layers), self.width), dtype=np.float32)
         if known:
             found[known] = cast(StateStore, self.stored).layers([keys[place] for place in known], layers)
         if fresh:
-            found[fresh] = prompt_states(self.model, [prompts[place] for place in fresh])[:, list(layers)]
+            found[fresh] = self.read([prompts[place] for place in fresh])[:, list(layers)]
         return found
+
+    @property
+    def width(self) -> int:
+        """Numbers of a layer's states."""
+        return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts that its states depend on beside model, number format and prompt."""
+        return {}
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """(prompts, layers, width) of every layer, from one pass."""
+        return prompt_states(self.model, prompts)
+
+
+class DraftReader(Reader):
+    """As a :class:`Reader` of the plain prompt, with the states of the model's draft of its answer beside.
+
+    ``spent`` counts drafts and their generated tokens; stored ones are none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        own: OwnPrompts | None = None,
+        tokens: int = DRAFT_TOKENS,
+    ) -> None:
+        from kbtrain.gates.probe.draft_states import DraftStateSampler
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+
+        super().__init__(model, tokenizer, "draft", own)
+        self.tokens = tokens
+        self.spent: Counter[str] = Counter()
+        problem = prefix_problem(model, MAX_DRAFTED + tokens)
+        if problem:
+            warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
+        self._sampler = DraftStateSampler(model, tokenizer, tokens, shared=problem is None)
+
+    @property
+    def width(self) -> int:
+        """That of the prompt's, the draft's mean and the draft's last states together."""
+        from kbtrain.gates.probe.draft_states import PARTS
+
+        return PARTS * super().width
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The longest draft."""
+        return {"draft": str(self.tokens)}
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """(prompts, layers, width) of every layer. Raises :class:`UserError` for a prompt that is too long."""
+        import numpy as np
+
+        longest = max(map(len, prompts), default=0)
+        if longest > MAX_DRAFTED:
+            raise UserError(f"a prompt of {longest} tokens; there is room for {MAX_DRAFTED} before a draft")
+        drafts = self._sampler.states_of(prompts)
+        self.spent.update(requests=len(drafts), tokens=sum(draft.tokens for draft in drafts))
+        return np.stack([draft.states for draft in drafts])
+
+
+def open_reader(
+    condition: Asked,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    own: OwnPrompts | None = None,
+    tokens: int = DRAFT_TOKENS,
+) -> Reader:
+    """The reader of a condition; ``tokens``: longest draft."""
+    if condition == "draft":
+        return DraftReader(model, tokenizer, own, tokens)
+    return Reader(model, tokenizer, condition, own)
 
 
 class Probe(KeyedGate):
@@ -141,6 +239,7 @@ class Probe(KeyedGate):
     """
 
     prefix = "probe"
+    card_type: ClassVar[type[ProbeCard]] = ProbeCard
 
     def __init__(
         self,
@@ -169,21 +268,23 @@ class Probe(KeyedGate):
         from kbtrain.models.adapters import check_base_of_adapter
         from kbtrain.models.load import load_model
 
-        card = ProbeCard.read(folder)
+        card = cls.card_type.read(folder)
         check_base_of_adapter(card.base_model, card.base_fingerprint, str(Path(folder) / CARD), what="the probe")
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
         model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
         own = card.own_prompts()
         card.check_prompts(asked_fingerprint(tokenizer, own), folder)
-        check_layers(heads, model, Path(folder) / WEIGHTS)
-        return cls(Reader(model, tokenizer, card.condition, own), heads, card.method, card, card.best_key())
+        tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
+        reader = open_reader(card.condition, model, tokenizer, own, tokens)
+        check_layers(heads, reader, Path(folder) / WEIGHTS)
+        return cls(reader, heads, card.method, card, card.best_key())
 
     def use_run(self, run: Path) -> None:
         """Read states that the run folder holds of the same model instead of computing them again; others are left."""
         from kbtrain.models.load import name_of
 
         if self.card is not None:
-            facts = state_facts(self.card.base_fingerprint, name_of(self.reader.model.dtype))
+            facts = state_facts(self.card.base_fingerprint, name_of(self.reader.model.dtype)) | self.reader.facts
             with contextlib.suppress(UserError):
                 self.reader.stored = StateStore(state_folder(run, self.reader.condition), facts)
 
@@ -206,6 +307,21 @@ class Probe(KeyedGate):
         head = self.heads[key]
         found = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
         return as_scores(found.tolist(), key, self.method)
+
+
+class DraftProbe(Probe):
+    """A probe that reads the beginning of the model's own greedy answer, too: later, and the surer for it.
+
+    Where retrieval is not needed the draft is the answer's beginning, and mostly the whole of it.
+    """
+
+    prefix = "draft_probe"
+    card_type = DraftProbeCard
+
+    @property
+    def spent(self) -> Counter[str]:
+        """Drafts and their tokens so far."""
+        return cast(DraftReader, self.reader).spent
 
 
 def as_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:
@@ -277,17 +393,17 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
     return heads
 
 
-def check_layers(heads: Mapping[Target, Head], model: PreTrainedModel, path: Path) -> None:
+def check_layers(heads: Mapping[Target, Head], reader: Reader, path: Path) -> None:
     """Raise :class:`UserError` for a layer that the model lacks, or weights of another width."""
-    config = model.config.get_text_config()
+    config = reader.model.config.get_text_config()
     for key, head in heads.items():
         for layer in head.layers:
             if not 0 <= layer < config.num_hidden_layers:
                 raise UserError(
                     f"{at(path)}: head '{key}' reads layer {layer}; the model has 0 to {config.num_hidden_layers - 1}"
                 )
-        if head.weight.shape[1] != config.hidden_size:
+        if head.weight.shape[1] != reader.width:
             raise UserError(
                 f"{at(path)}: head '{key}' is for states of {head.weight.shape[1]} numbers; the model's have "
-                f"{config.hidden_size}"
+                f"{reader.width}"
             )

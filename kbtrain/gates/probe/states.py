@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     States = NDArray[np.float32]
+    ReadStates = Callable[[Sequence[Sequence[int]]], States]  # of prompts' token ids
 
 TOKENS_PER_BATCH = 4096  # padding counted
 PER_FILE = 256  # prompts whose states are written together
@@ -167,8 +168,13 @@ class StateStore:
 
         return np.stack([self.layer(keys, layer) for layer in layers], axis=1)
 
-    def extract(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Iterator[int]:
-        """Extract the states of those prompts that are not here yet; yields how many were written each time."""
+    def extract(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], read: ReadStates | None = None
+    ) -> Iterator[int]:
+        """Extract the states of those prompts that are not here yet; yields how many were written each time.
+
+        ``read`` None: :func:`prompt_states` of the model.
+        """
         missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
         if missing and model.device.type == "cpu":
             from kbtrain.kernels.memory import warn_if_short
@@ -179,7 +185,8 @@ class StateStore:
                 pass_bytes(model, tokens), "a batch of prompts", "a smaller model, or shorter prompts, take less"
             )
         for window in windows(missing, PER_FILE):
-            self.add(window, prompt_states(model, [missing[key] for key in window]))
+            asked = [missing[key] for key in window]
+            self.add(window, prompt_states(model, asked) if read is None else read(asked))
             yield len(window)
 
     def _read_head(self, path: Path) -> None:

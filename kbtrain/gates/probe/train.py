@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.gate import WEIGHTS, LayerFigures, Probe, ProbeCard, Reader, as_scores, save_heads
+from kbtrain.gates.probe.gate import (
+    WEIGHTS,
+    Asked,
+    DraftProbeCard,
+    LayerFigures,
+    Probe,
+    ProbeCard,
+    Reader,
+    as_scores,
+    save_heads,
+)
 from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.metrics.ranking import auroc
@@ -41,7 +51,7 @@ class Fitted:
 
 def used_examples(examples: Sequence[GateExample], condition: str) -> list[GateExample]:
     """The plain questions, or for condition ``rag`` those with a reference."""
-    return [e for e in examples if (e.reference is None) == (condition == "llm")]
+    return [e for e in examples if (e.reference is None) == (condition != "rag")]
 
 
 def fit(
@@ -111,17 +121,17 @@ def finish_probe(
     card = card.model_copy(update=about)
     gate.reader.stored = None  # what is compared are scores of fresh passes: so are those of use
     kept = gate.score_all(compared)
-    figures = _dev_figures(dev, kept, gate.keys)
+    figures = _dev_figures(dev, kept, gate)
 
     def write(folder: Path) -> None:
         save_heads(folder / WEIGHTS, gate.heads)
         write_atomically(folder / FIGURE, layer_figure(card))
-        if card.condition == "llm":
-            write_held_out(folder, {f"probe_{key}": one.left_out for key, one in fitted.items()})
+        if card.condition != "rag":
+            write_held_out(folder, {f"{card.PREFIX}_{key}": one.left_out for key, one in fitted.items()})
         card.write(folder)
 
     def difference(folder: Path) -> float:
-        again = Probe.load(folder, device=str(gate.reader.model.device)).score_all(compared)
+        again = type(gate).load(folder, device=str(gate.reader.model.device)).score_all(compared)
         return max(largest_difference(kept[name], again[name]) for name in kept)
 
     readme = _model_card(card, gate, figures, len(compared))
@@ -136,13 +146,25 @@ def finish_probe(
     return finish(config, None, ending)
 
 
-def _dev_figures(
-    dev: Sequence[GateExample], scores: Mapping[str, list[float]], keys: Sequence[Target]
-) -> dict[Target, str]:
+def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], gate: Probe) -> dict[Target, str]:
     """AUROC of each key's hard label with its interval; scores fall with what speaks against retrieval."""
-    rising = {key: [s if key in NEEDS_RETRIEVAL else -s for s in scores[f"probe_{key}"]] for key in keys} if dev else {}
+    of_key = {key: scores[f"{gate.prefix}_{key}"] for key in gate.keys}
+    rising = {key: [s if key in NEEDS_RETRIEVAL else -s for s in found] for key, found in of_key.items()} if dev else {}
     found = intervals_of_keys(dev, rising)
-    return {key: found[f"auroc_{key}"] for key in keys if f"auroc_{key}" in found}
+    return {key: found[f"auroc_{key}"] for key in gate.keys if f"auroc_{key}" in found}
+
+
+_READS: Mapping[Asked, str] = {
+    "llm": " (the plain question)",
+    "rag": " (question and retrieved text)",
+    "draft": " (the plain question) and at the tokens of its draft of the answer",
+}
+_FREE = "A decision is a dot product beside a prefill that the answer needs anyway."
+_PRICE: Mapping[Asked, str] = {
+    "llm": _FREE,
+    "rag": _FREE,
+    "draft": "A decision costs a draft, which is the beginning of the answer where no retrieval is needed.",
+}
 
 
 def layer_figure(card: ProbeCard) -> str:
@@ -168,20 +190,21 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_c
         f"them {', '.join(str(one.auroc) for one in card.heads[key] if one.used)} (training questions; {FIGURE})"
         for key, head in gate.heads.items()
     ]
-    base, reads = card.base_model, "the plain question" if card.condition == "llm" else "question and retrieved text"
+    base, draft = card.base_model, isinstance(card, DraftProbeCard)
+    reads = "at the last token of its own answering prompt" + _READS[card.condition]
     if card.answered_by is None:
-        price = "A decision is a dot product beside a prefill that the answer needs anyway."
+        price = _PRICE[card.condition]
         holds = f"Holds for `{base}` with weights of fingerprint `{card.base_fingerprint}` only; both are checked."
     else:
-        price = f"A decision costs one pass of `{base}`, which only reads: `{card.answered_by}` answers."
+        what = "a draft" if draft else "one pass"
+        price = f"A decision costs {what} of `{base}`, which only reads: `{card.answered_by}` answers."
         holds = (
             f"A proxy: labels are of the answers of `{card.answered_by}`, whose own states are not seen; the reader is "
         )
         holds += f"`{base}` with weights of fingerprint `{card.base_fingerprint}`, which is checked."
     return ModelCard(
-        title=f"Probe of {base}",
-        what=f"Says from the states of `{base}`, at the last token of its own answering prompt ({reads}), whether "
-        f"retrieval is needed.\n{price}",
+        title=f"{'Draft probe' if draft else 'Probe'} of {base}",
+        what=f"Says from the states of `{base}`, {reads}, whether retrieval is needed.\n{price}",
         use=USE_QUESTION,
         points=(
             holds,
