@@ -36,7 +36,7 @@ class ProbeBenchmarkConfig(Config):
 
 
 def main(config: ProbeBenchmarkConfig) -> None:
-    from kbtrain.gates.probe.gate import Probe, Reader
+    from kbtrain.gates.probe.gate import DraftProbe, DraftReader, Probe, Reader
     from kbtrain.gates.probe.head import Head
     from kbtrain.gates.probe.reuse import plain_answers
     from kbtrain.gates.seakr.gate import SeaKR
@@ -56,6 +56,8 @@ def main(config: ProbeBenchmarkConfig) -> None:
     layers = range(shape.num_hidden_layers // 2, shape.num_hidden_layers)[: config.layers]
     weight = np.random.default_rng(0).normal(size=(len(layers), shape.hidden_size)).astype(np.float32)
     probe = Probe(Reader(model, tokenizer), {"mastery": Head(tuple(layers), weight, 0.0)}, "ridge")
+    drafted = np.concatenate([weight] * 3, axis=1)
+    draft_probe = DraftProbe(DraftReader(model, tokenizer), {"mastery": Head(tuple(layers), drafted, 0.0)}, "ridge")
     seakr, examples = SeaKR(model, tokenizer), [example(q, None) for q in asked]
 
     def plain() -> None:
@@ -65,6 +67,7 @@ def main(config: ProbeBenchmarkConfig) -> None:
     ways: dict[str, Callable[[], object]] = {
         "answer": plain,
         "answer, probe within": lambda: plain_answers(asked, probe, float("inf"), llm),
+        "answer, draft probe within": lambda: plain_answers(asked, draft_probe, float("inf"), llm),
         "probe, then answer": lambda: (probe.score(examples), plain()),
         "probe alone": lambda: probe.score(examples),
     }
@@ -77,16 +80,17 @@ def main(config: ProbeBenchmarkConfig) -> None:
     of_seakr = timed(lambda: seakr.score(examples[: config.seakr_questions])) / config.seakr_questions
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     base = medians["answer"]
-    added = [with_ / plain_ for with_, plain_ in zip(seconds["answer, probe within"], seconds["answer"], strict=True)]
     rows = [[name, f"{1e3 * value:.2f}", f"{value / base:.3f}"] for name, value in medians.items()]
     rows.append(["SeaKR's uncertainty", f"{1e3 * of_seakr:.2f}", f"{of_seakr / base:.3f}"])
     print(aligned(["", "ms a question", "of an answer"], rows))
-    extra = medians["answer, probe within"] - base
-    print(
-        f"the decision within an answer adds {100 * (statistics.median(added) - 1):+.1f} % (median of {config.rounds} "
-        f"rounds, {100 * (min(added) - 1):+.1f} to {100 * (max(added) - 1):+.1f}), "
-        f"{extra / of_seakr:.4f} of SeaKR's time"
-    )
+    for name in ("probe", "draft probe"):
+        within = seconds[f"answer, {name} within"]
+        added = [with_ / plain_ for with_, plain_ in zip(within, seconds["answer"], strict=True)]
+        print(
+            f"the {name}'s decision within an answer adds {100 * (statistics.median(added) - 1):+.1f} % (median of "
+            f"{config.rounds} rounds, {100 * (min(added) - 1):+.1f} to {100 * (max(added) - 1):+.1f}), "
+            f"{(statistics.median(within) - base) / of_seakr:.4f} of SeaKR's time"
+        )
     facts = {"dtype": name_of(model.dtype), "questions": len(asked), "seconds": seconds, "seakr_seconds": of_seakr}
     config.output.parent.mkdir(parents=True, exist_ok=True)
     config.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

@@ -1,8 +1,9 @@
-"""The answering model of a gate that asks it, opened as the card of the gate says."""
+"""The answering model of a gate that asks it, opened as the gate's card says, and answers that come with scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.prompts.own import OwnPrompts
+    from kbtrain.records import SampleSet
 
 
 class AnsweringCard(Protocol):
@@ -37,3 +39,15 @@ def open_answering(
     found = fingerprint(tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     return model, tokenizer
+
+
+@dataclass(frozen=True)
+class PlainAnswers:
+    """Every question's score; the greedy answers of those that are not searched for; the tokens of the others' drafts.
+
+    The last two by question id.
+    """
+
+    scores: list[float]
+    said: dict[str, SampleSet]
+    drafted: dict[str, int]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
+from kbtrain.gates.answering import PlainAnswers
 from kbtrain.gates.probe.gate import Probe
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -81,15 +82,16 @@ def answer(
     """Answers in the order of the questions; a question is searched for iff its score > ``threshold``.
 
     All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
-    between their prefill and their first token, so that known questions pass through the model once. ``second``:
-    passages are passed on iff the score with them is not above its threshold. Raises :class:`UserError` for a gate that
-    needs samples or evidence, which are not there before the search.
+    between their prefill and their first token, or behind a draft, so that known questions pass through the model
+    once. ``second``: passages are passed on iff the score with them is not above its threshold. Raises
+    :class:`UserError` for a gate that needs samples or evidence, which are not there before the search.
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
     card = getattr(gate, "card", None)  # what only scores, like a rule of one's own, has none
     own = card.own_prompts() if card else None  # the labels are about these prompts
-    scores, plain = _first_judgement(questions, gate, threshold, llm)
+    first = _first_judgement(questions, gate, threshold, llm)
+    scores, plain = first.scores, first.said
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
@@ -100,21 +102,19 @@ def answer(
     requests = [_ask(question, passed.get(i), own) for i, question in left]
     said = plain | {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
-        _record(question, said[question.id], scores[i], hits.get(i), i in passed, again.get(i))
+        _record(question, said[question.id], first, i, hits.get(i), i in passed, again.get(i))
         for i, question in enumerate(questions)
     ]
 
 
-def _first_judgement(
-    questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM
-) -> tuple[list[float], dict[str, SampleSet]]:
-    """Scores, and the answers (by id) that came with them: a probe of the answering model reads their own prefill."""
+def _first_judgement(questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM) -> PlainAnswers:
+    """Scores, and the answers that came with them: a probe of the answering model reads their own passes."""
     if isinstance(gate, Probe):
         from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
 
         if reads_its_model(gate, llm):
             return plain_answers(questions, gate, threshold, cast("TransformersLLM", llm))
-    return gate.score([example(question, None) for question in questions]), {}
+    return PlainAnswers(gate.score([example(question, None) for question in questions]), {}, {})
 
 
 def _ask(question: Question, evidence: str | None, own: OwnPrompts | None) -> AnswerRequest:
@@ -123,18 +123,25 @@ def _ask(question: Question, evidence: str | None, own: OwnPrompts | None) -> An
 
 
 def _record(
-    question: Question, said: SampleSet, score: float, hits: tuple[Hit, ...] | None, passed: bool, second: float | None
+    question: Question,
+    said: SampleSet,
+    first: PlainAnswers,
+    place: int,
+    hits: tuple[Hit, ...] | None,
+    passed: bool,
+    second: float | None,
 ) -> GatedAnswer:
     if said.greedy is None:
         raise ValueError(f"question '{question.id}': the model gave no greedy answer")
+    drafted = first.drafted.get(question.id, 0)
     return GatedAnswer(
         question_id=question.id,
         text=said.greedy.text,
-        score=score,
+        score=first.scores[place],
         retrieved=hits is not None,
         hits=(hits or ()) if passed else (),
         searches=int(hits is not None),
-        llm_requests=1,
-        generated_tokens=said.greedy.n_tokens,
+        llm_requests=1 + (drafted > 0),
+        generated_tokens=drafted + said.greedy.n_tokens,
         second_score=second,
     )

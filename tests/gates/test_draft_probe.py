@@ -9,11 +9,12 @@ from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.draft_states import DraftStateSampler
+from kbtrain.gates.probe.draft_states import DraftStateSampler, draft_states
 from kbtrain.gates.probe.gate import WEIGHTS, DraftReader, state_facts, state_folder
 from kbtrain.gates.probe.head import scaled
 from kbtrain.gates.probe.states import StateStore
 from kbtrain.jsonl import write
+from kbtrain.llm.base import Sampling
 from kbtrain.metrics.ranking import auroc
 from kbtrain.records import GateExample
 
@@ -78,7 +79,8 @@ def test_a_draft_that_ends_is_read_to_its_last_word_and_an_empty_one_at_the_prom
     place = next(i for i in range(1, TOKENS) if whole[i] not in whole[:i])  # a token that first comes there ends it
     for end, words in ((whole[place], whole[:place]), (whole[0], [])):
         model.generation_config.eos_token_id = end
-        (draft,) = DraftStateSampler(model, tokenizer, TOKENS).states_of([ids])
+        sampler = DraftStateSampler(model, tokenizer, Sampling(max_new_tokens=TOKENS), TOKENS)
+        (draft,) = draft_states(sampler, [ids])
         _, passed = drafted(model, ids, len(words))
         own = passed[:, len(ids) :] if words else passed[:, -1:]
         assert draft.tokens == len(words) + 1  # the end token was drawn

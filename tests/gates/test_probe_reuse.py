@@ -3,7 +3,7 @@ import pytest
 import torch
 from tiny_kbm import make_folder
 
-from kbtrain.gates.probe.gate import Probe, ProbeCard, Reader
+from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, DraftReader, Probe, ProbeCard, Reader
 from kbtrain.gates.probe.head import Head
 from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -56,7 +56,8 @@ def test_the_answers_own_prefill_gives_the_scores_and_the_answers_of_known_quest
 
     expected = gate.score([example(question, None) for question in QUESTIONS])
     threshold = float(np.median(expected))
-    scores, said = plain_answers(QUESTIONS, gate, threshold, llm)
+    first = plain_answers(QUESTIONS, gate, threshold, llm)
+    scores, said = first.scores, first.said
     assert scores == pytest.approx(expected, abs=1e-4)
     known = [question for question, score in zip(QUESTIONS, expected, strict=True) if score <= threshold]
     assert set(said) == {question.id for question in known} and len(known) == 6
@@ -69,12 +70,12 @@ def test_the_answers_own_prefill_gives_the_scores_and_the_answers_of_known_quest
 
 
 def test_prompts_that_are_prefilled_one_by_one_give_the_same(llm, gate, monkeypatch):
-    together, _ = plain_answers(QUESTIONS, gate, 0.0, llm)
+    together = plain_answers(QUESTIONS, gate, 0.0, llm).scores
     if not llm.shared_prefix:
         pytest.skip("this model's prompts are prefilled together")
     monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
     monkeypatch.setattr("kbtrain.llm.sampler.prefill._ALONE", 1)
-    alone, _ = plain_answers(QUESTIONS, gate, 0.0, llm)
+    alone = plain_answers(QUESTIONS, gate, 0.0, llm).scores
     assert alone == pytest.approx(together, abs=1e-4)
 
 
@@ -101,6 +102,47 @@ def test_a_probe_of_another_model_passes_its_own(llm, gate):
 
 
 def test_all_searched_and_none_searched(llm, gate):
-    scores, said = plain_answers(QUESTIONS, gate, -1e9, llm)
-    assert said == {} and len(scores) == 12
-    assert len(plain_answers(QUESTIONS, gate, 1e9, llm)[1]) == 12
+    none = plain_answers(QUESTIONS, gate, -1e9, llm)
+    assert none.said == {} and len(none.scores) == 12
+    assert len(plain_answers(QUESTIONS, gate, 1e9, llm).said) == 12
+
+
+@pytest.fixture(params=[3, 16], ids=["cut", "whole"])
+def draft_gate(request, llm):
+    """Drafts of 3 tokens, or longer than any answer of 6."""
+    rng = np.random.default_rng(0)
+    head = Head((0, 2), rng.normal(size=(2, 3 * 32)).astype(np.float32), 0.1)
+    card = DraftProbeCard(
+        base_model=llm.name, base_fingerprint=base_fingerprint(llm.name), dtype="fp32", prompt_fingerprint="",
+        method="ridge", labels="soft", keys=("mastery",), heads={"mastery": ()}, tokens=request.param,
+    )  # fmt: skip
+    reader = DraftReader(llm.model, llm.tokenizer, tokens=min(request.param, 6))
+    return DraftProbe(reader, {"mastery": head}, "ridge", card)
+
+
+def test_a_draft_that_is_not_searched_for_goes_on_as_the_answer_and_another_one_ends(llm, draft_gate):
+    expected = draft_gate.score([question.text for question in QUESTIONS])
+    threshold = float(np.median(expected))
+    first = plain_answers(QUESTIONS, draft_gate, threshold, llm)
+    assert first.scores == pytest.approx(expected, abs=1e-4)
+    known = [question for question, score in zip(QUESTIONS, expected, strict=True) if score <= threshold]
+    assert set(first.said) == {question.id for question in known} and len(known) == 6
+    plain = {
+        one.question_id: one for group in llm.answer(AnswerRequest(q, "llm", None, 0) for q in known) for one in group
+    }
+    for name, one in first.said.items():
+        assert (one.greedy.text, one.greedy.n_tokens) == (plain[name].greedy.text, plain[name].greedy.n_tokens)
+        assert one.greedy.logprob == pytest.approx(plain[name].greedy.logprob, abs=1e-4)
+    assert set(first.drafted) == {question.id for question in QUESTIONS} - set(first.said)
+    assert all(0 < n <= draft_gate.reader.tokens for n in first.drafted.values())
+
+
+def test_three_steps_count_the_drafts_of_searched_questions(llm, draft_gate, monkeypatch):
+    scores = draft_gate.score([question.text for question in QUESTIONS])
+    monkeypatch.setattr(draft_gate.reader, "read", lambda *given: pytest.fail("a draft of its own"))
+    assert reads_its_model(draft_gate, llm)
+    found = answer(QUESTIONS, draft_gate, float(np.median(scores)), llm, Finder(), k=1)
+    assert [one.retrieved for one in found] == [score > float(np.median(scores)) for score in scores]
+    assert all(one.llm_requests == 1 + one.retrieved for one in found)
+    longest = draft_gate.reader.tokens
+    assert all(one.generated_tokens > (longest if one.retrieved and longest == 3 else 0) for one in found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ import torch
 from kbtrain.gates.probe.states import as_array, last_states
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import decoder_layers
-from kbtrain.llm.sampler.sampler import LockstepSampler, PromptRows, Row
+from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.models.batching import BatchLimits, batches
-from kbtrain.records import GREEDY
+from kbtrain.records import GREEDY, Sample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,12 +32,20 @@ PARTS = 3  # states that stand side by side: at the prompt's last token, mean ov
 
 @dataclass
 class StatesRow(Row):
-    """One draft while it is drawn, and its states (layers, d): at the prompt's last token, summed, and the newest."""
+    """One answer while it is drawn, and its draft's states (layers, d): at the prompt's last token, summed, newest."""
 
     at_prompt: States | None = None
     summed: States | float = 0.0
     newest: States | None = None
     fed: int = 0
+
+    def states(self) -> States:
+        """(layers, 3 d). An answer that ends before its first word counts the prompt's last token as its own."""
+        if self.at_prompt is None:
+            raise ValueError("a draft's prompt was not read")
+        last = self.at_prompt if self.newest is None else self.newest
+        mean = self.summed / self.fed if self.fed else self.at_prompt
+        return np.concatenate([self.at_prompt, mean, last], axis=-1, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -48,65 +56,72 @@ class DraftStates:
     tokens: int
 
 
-class DraftStateSampler(LockstepSampler[StatesRow, DraftStates]):
-    """Greedy beginnings of answers with the states after every layer at each of their tokens.
+class DraftStateSampler(BatchSampler):
+    """Greedy answers with the states after each of ``layers`` at their first ``tokens`` tokens; by question id.
 
-    A draft that ends before its first token (an empty answer) counts the prompt's last token as its own.
+    ``layers`` None: all of the model's.
     """
 
     row_type = StatesRow
     tail_tokens = 1  # the last token of a draft that is cut is read, too
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int, shared: bool = True
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        tokens: int,
+        layers: Sequence[int] | None = None,
+        shared: bool = True,
+        window: int | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, Sampling(max_new_tokens=tokens), shared)
-        self._layers = range(len(decoder_layers(model)))
+        super().__init__(model, tokenizer, sampling, shared, window)
+        self.tokens = tokens
+        self.layers = range(len(decoder_layers(model))) if layers is None else layers
+        self.read: dict[str, DraftStates] = {}
         self._of_prompts: States = np.empty(0, dtype=np.float32)
         self._of_step: States = self._of_prompts
 
-    def states_of(self, prompts: Sequence[Sequence[int]]) -> list[DraftStates]:
-        """In the order of the prompts. Raises :class:`UserError` for states that are no numbers."""
-        rows = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
-        place = {row.question_id: n for n, row in enumerate(rows)}
-        found: dict[int, DraftStates] = {}
-        for batch in batches(rows, BatchLimits()):
-            for row, answers in zip(batch, self.sample(batch), strict=True):
-                found[place[row.question_id]] = answers[0]
-        return [found[n] for n in range(len(rows))]
-
     def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
-        with last_states(self.model, self._layers, [len(ids) - 1 for ids in prompts]) as read:
+        prefix = self.prefix_of(prompts)  # before the states are read: its own pass is of no prompt's last token
+        behind = 0 if prefix is None else len(prefix.ids)
+        with last_states(self.model, self.layers, [len(ids) - 1 - behind for ids in prompts]) as read:
             made = super()._prefill(prompts, room)
         self._of_prompts = as_array(read)
         return made
 
-    def wanted(self, rows: list[StatesRow]) -> list[StatesRow]:
+    def wanted(self, rows: list[Row]) -> list[Row]:
         """All of them, each with its prompt's states."""
         for row in rows:
-            row.at_prompt = self._of_prompts[row.sequence]
+            cast(StatesRow, row).at_prompt = self._of_prompts[row.sequence]
         return rows
 
     def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
-        with last_states(self.model, self._layers, [0] * len(newest)) as read:
+        with last_states(self.model, self.layers, [0] * len(newest)) as read:
             logits = super()._step(decoder, newest)
         self._of_step = as_array(read)
         return logits
 
-    def after_step(self, rows: Sequence[StatesRow]) -> None:
-        """Note the states of the tokens that were just fed."""
-        for row in rows:
-            row.newest = self._of_step[row.sequence].copy()  # of the whole step no more than this is kept
-            row.summed = row.summed + row.newest
-            row.fed += 1
+    def after_step(self, rows: Sequence[Row]) -> None:
+        """Note the states of the tokens that were just fed, as far as they are the draft's."""
+        for row in cast("Sequence[StatesRow]", rows):
+            if row.fed < self.tokens:
+                row.newest = self._of_step[row.sequence].copy()  # of the whole step no more than this is kept
+                row.summed = row.summed + row.newest
+                row.fed += 1
 
-    def tail(self, row: StatesRow) -> list[int]:
+    def tail(self, row: Row) -> list[int]:
         """The last token of a draft that was cut; behind one that has ended comes nothing of the answer's."""
         return [row.tokens[-1]] if row.finish == "length" else []
 
-    def _finished(self, row: StatesRow) -> DraftStates:
-        if row.at_prompt is None:
-            raise ValueError("a draft's prompt was not read")
-        last = row.at_prompt if row.newest is None else row.newest
-        mean = row.summed / row.fed if row.fed else row.at_prompt
-        return DraftStates(np.concatenate([row.at_prompt, mean, last], axis=-1, dtype=np.float32), len(row.tokens))
+    def _finished(self, row: Row) -> Sample:
+        self.read[row.question_id] = DraftStates(cast(StatesRow, row).states(), len(row.tokens))
+        return super()._finished(row)
+
+
+def draft_states(sampler: DraftStateSampler, prompts: Sequence[Sequence[int]]) -> list[DraftStates]:
+    """Of each prompt, in their order. Raises :class:`UserError` for states that are no numbers."""
+    rows = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
+    for batch in batches(rows, BatchLimits()):
+        sampler.sample(batch)
+    return [sampler.read.pop(row.question_id) for row in rows]

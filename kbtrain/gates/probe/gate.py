@@ -185,6 +185,7 @@ class DraftReader(Reader):
         tokens: int = DRAFT_TOKENS,
     ) -> None:
         from kbtrain.gates.probe.draft_states import DraftStateSampler
+        from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 
         super().__init__(model, tokenizer, "draft", own)
@@ -193,7 +194,8 @@ class DraftReader(Reader):
         problem = prefix_problem(model, MAX_DRAFTED + tokens)
         if problem:
             warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
-        self._sampler = DraftStateSampler(model, tokenizer, tokens, shared=problem is None)
+        sampling = Sampling(max_new_tokens=tokens)
+        self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, shared=problem is None)
 
     @property
     def width(self) -> int:
@@ -211,10 +213,12 @@ class DraftReader(Reader):
         """(prompts, layers, width) of every layer. Raises :class:`UserError` for a prompt that is too long."""
         import numpy as np
 
+        from kbtrain.gates.probe.draft_states import draft_states
+
         longest = max(map(len, prompts), default=0)
         if longest > MAX_DRAFTED:
             raise UserError(f"a prompt of {longest} tokens; there is room for {MAX_DRAFTED} before a draft")
-        drafts = self._sampler.states_of(prompts)
+        drafts = draft_states(self._sampler, prompts)
         self.spent.update(requests=len(drafts), tokens=sum(draft.tokens for draft in drafts))
         return np.stack([draft.states for draft in drafts])
 

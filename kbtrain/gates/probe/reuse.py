@@ -1,22 +1,25 @@
-"""A probe's decision within the answer: its states come from the prefill that the plain answer goes on from.
+"""A probe's decision within the answer: its states come from the pass that the plain answer goes on from.
 
-A question that is not searched for costs no further pass: the dot product comes between prefill and first token.
+A question that is not searched for costs no further pass: the dot product comes between prefill and first token, or, of
+a draft probe, when the answer's first tokens are there. One that is searched for leaves then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
-from kbtrain.gates.probe.gate import Probe
+from kbtrain.gates.answering import PlainAnswers
+from kbtrain.gates.probe.draft_states import DraftStateSampler, StatesRow
+from kbtrain.gates.probe.gate import DraftProbe, DraftReader, Probe
 from kbtrain.gates.probe.states import as_array, last_states
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.sampler.sampler import BatchSampler, Row
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
-from kbtrain.records import Question, SampleSet
+from kbtrain.records import Question, Sample
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -24,23 +27,22 @@ if TYPE_CHECKING:
 
 def reads_its_model(gate: object, llm: object) -> bool:
     """True if the gate is a probe of the plain prompt of the very model that answers, fitted to its answers."""
-    if not (isinstance(gate, Probe) and isinstance(llm, TransformersLLM)) or gate.reader.condition != "llm":
+    if not (isinstance(gate, Probe) and isinstance(llm, TransformersLLM)) or gate.reader.condition == "rag":
         return False
     card = gate.card
     return card is not None and card.answered_by is None and card.base_fingerprint == base_fingerprint(llm.name)
 
 
-def plain_answers(
-    questions: Sequence[Question], gate: Probe, threshold: float, llm: TransformersLLM
-) -> tuple[list[float], dict[str, SampleSet]]:
-    """Every question's score, and the greedy answers (by id) of those whose score is not above ``threshold``."""
-    sampler = ProbedSampler(llm, gate, threshold)
+def plain_answers(questions: Sequence[Question], gate: Probe, threshold: float, llm: TransformersLLM) -> PlainAnswers:
+    """Scores, and answers to the questions whose score is not above ``threshold``."""
+    kind = DraftProbedSampler if isinstance(gate, DraftProbe) else ProbedSampler
+    sampler = kind(llm, gate, threshold)
     requests = [AnswerRequest(question, "llm", None, n=0, prompts=gate.reader.own) for question in questions]
     said = {one.question_id: one for group in llm.answer_by(sampler, requests) for one in group}
     scores = [sampler.scores[question.id] for question in questions]
-    return scores, {
-        question.id: said[question.id] for question, s in zip(questions, scores, strict=True) if s <= threshold
-    }
+    known = {q.id: said[q.id] for q, score in zip(questions, scores, strict=True) if score <= threshold}
+    left = {name: one.greedy for name, one in said.items() if name not in known}
+    return PlainAnswers(scores, known, {name: draft.n_tokens for name, draft in left.items() if draft is not None})
 
 
 class ProbedSampler(BatchSampler):
@@ -65,3 +67,31 @@ class ProbedSampler(BatchSampler):
         """Those that are not searched for."""
         self.scores |= {row.question_id: self._newest[row.sequence] for row in rows}
         return [row for row in rows if self._newest[row.sequence] <= self.threshold]
+
+
+class DraftProbedSampler(DraftStateSampler):
+    """Goes on only with drafts whose score is at most ``threshold``; ``scores`` by question id."""
+
+    def __init__(self, llm: TransformersLLM, gate: Probe, threshold: float) -> None:
+        tokens = cast(DraftReader, gate.reader).tokens
+        super().__init__(llm.model, llm.tokenizer, llm.sampling, tokens, gate.layers, llm.shared_prefix, llm.window)
+        self.gate = gate
+        self.threshold = threshold
+        self.scores: dict[str, float] = {}
+
+    def after_step(self, rows: Sequence[Row]) -> None:
+        """Judge each draft that is as long as it gets; an answer that is searched for ends here."""
+        super().after_step(rows)
+        for row in cast("Sequence[StatesRow]", rows):
+            if row.fed == self.tokens and row.question_id not in self.scores and self._judged(row) > self.threshold:
+                row.finish = row.finish or "length"
+
+    def _finished(self, row: Row) -> Sample:
+        if row.question_id not in self.scores:  # it ended within its draft
+            self._judged(cast(StatesRow, row))
+        return BatchSampler._finished(self, row)
+
+    def _judged(self, row: StatesRow) -> float:
+        (score,) = self.gate.scores_of(row.states()[None], self.gate.key)
+        self.scores[row.question_id] = score
+        return score
