@@ -229,7 +229,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             db.execute(
                 f"INSERT INTO runs (name, meta{more}) VALUES (?, ?{places}) "  # noqa: S608
                 f"ON CONFLICT (name) DO UPDATE SET meta = excluded.meta{new} WHERE {unanswered}",
-                (run, text, *([_digest(run, text, 0)] if self._digests else [])),
+                (run, text, *([_digest_of_run(run, text, 0, 0)] if self._digests else [])),
             )
         stored, wanted = _flat(self.run_meta(run)), _flat(wanted)
         for key in {**stored, **wanted}:
@@ -287,18 +287,23 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         """Raise :class:`UserError`, once, if question-conditions of a run are gone or its meta data are others."""
         if not self._digests or run in self._counted:
             return
-        query = """SELECT meta, n_sets, digest, (SELECT count(*) FROM questions JOIN sets USING (question)
-            WHERE run = runs.run) FROM runs WHERE name = ?"""
-        for meta, n_sets, noted, found in self._fetch(query, (run,)):
-            if not isinstance(meta, str) or noted != _digest(run, meta, n_sets):
-                raise UserError(
-                    f"{at(self.path)}: meta data of run '{run}' are not those it was begun with: {_DAMAGED}"
-                )
-            if n_sets != found:
-                raise UserError(
-                    f"{at(self.path)}: {found} of {n_sets} sets of answers of run '{run}' are in it: {_DAMAGED}"
-                )
-            self._counted.add(run)
+        query = """SELECT meta, n_sets, runs.digest, id, condition FROM runs LEFT JOIN questions USING (run)
+            LEFT JOIN sets USING (question) WHERE name = ?"""  # in one statement: a writer may add to them
+        found, keys, first = 0, 0, None
+        with user_errors(self.path):
+            for first in self._db.execute(query, (run,)):
+                if first[-1] is not None:
+                    found, keys = found + 1, _sum(keys, *first[-2:])
+        if first is None:
+            return
+        meta, n_sets, noted = first[:3]
+        whole = isinstance(meta, str) and isinstance(noted, str)
+        if not whole or noted != _digest_of_run(run, meta, n_sets, _sum_of(noted)):
+            raise UserError(f"{at(self.path)}: meta data of run '{run}' are not those it was begun with: {_DAMAGED}")
+        if (found, keys) != (n_sets, _sum_of(noted)):
+            what = f"{found} of {n_sets}" if found != n_sets else "other than the stored"
+            raise UserError(f"{at(self.path)}: {what} sets of answers of run '{run}' are in it: {_DAMAGED}")
+        self._counted.add(run)
 
     def check_whole(self, run: str) -> None:
         """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
@@ -326,8 +331,10 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             for made in sets:
                 self._insert(db, row[0], made)
             if self._digests:
-                n_sets = row[3] + len(sets)
-                now = (n_sets, _digest(run, row[2], n_sets), row[0])
+                n_sets, keys = row[3] + len(sets), _sum_of(row[4])
+                for made in sets:
+                    keys = _sum(keys, made.question_id, made.condition)
+                now = (n_sets, _digest_of_run(run, row[2], n_sets, keys), row[0])
                 db.execute("UPDATE runs SET n_sets = ?, digest = ? WHERE run = ?", now)
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
@@ -455,6 +462,23 @@ def _digest_of(made: SampleSet) -> str:
     """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, none of them -0.0."""
     answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _in_order(made)]
     return _digest(made.question_id, made.condition, int(made.prompt_tokens), int(made.evidence_cut), answers)
+
+
+def _digest_of_run(name: str, meta: str, n_sets: int, keys: int) -> str:
+    """A sum over its (question, condition) pairs, which grows with each, and the digest of that and all else."""
+    return f"{keys:016x}{_digest(name, meta, n_sets, keys)}"
+
+
+def _sum_of(digest: str) -> int:
+    """The sum that a run's digest begins with; 0 for what is no such digest."""
+    try:
+        return int(digest[:16], 16)
+    except ValueError:
+        return 0
+
+
+def _sum(keys: int, question: Any, condition: Any) -> int:
+    return (keys + int(_digest(str(question), str(condition))[:16], 16)) % 2**64
 
 
 def _digest(*parts: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 
 import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
-from kbtrain.store import SampleStore, _digest
+from kbtrain.store import SampleStore, _digest_of_run, _sum
 
 
 @pytest.fixture
@@ -53,9 +54,12 @@ def test_a_missing_shard_is_refused_unless_gaps_are_allowed(sharded, merge, rows
 def test_an_unfinished_shard_is_refused_and_the_rest_can_be_sampled_later(sharded, make_run, sample, merge, rows):
     with SampleStore(shard(sharded, 3)) as store:
         store._db.execute("DELETE FROM samples WHERE question = 1")
-        ((n_sets, meta),) = store._db.execute("SELECT n_sets, meta FROM runs").fetchall()
-        n_sets -= store._db.execute("DELETE FROM sets WHERE question = 1").rowcount
-        store._db.execute("UPDATE runs SET n_sets = ?, digest = ?", (n_sets, _digest("main", meta, n_sets)))
+        store._db.execute("DELETE FROM sets WHERE question = 1")
+        left = store._db.execute("SELECT id, condition FROM questions JOIN sets USING (question)").fetchall()
+        keys = functools.reduce(lambda keys, pair: _sum(keys, *pair), left, 0)
+        ((meta,),) = store._db.execute("SELECT meta FROM runs").fetchall()
+        digest = _digest_of_run("main", meta, len(left), keys)  # as of a run that never stored them
+        store._db.execute("UPDATE runs SET n_sets = ?, digest = ?", (len(left), digest))
     meta_path(shard(sharded, 3)).unlink()  # a stage that has not ended has written none
     with pytest.raises(UserError, match=r"shard-3-of-3.db: holds \d+ of its 21 question-conditions"):
         merge(sharded)

@@ -32,9 +32,11 @@ from torture import servers, serving, world
 from torture.damage import ANY, WRONG, damages
 
 HANGS = 400.0  # seconds, far beyond what any command takes on a busy machine
-CATEGORIES = ("files", "stores", "values", "configurations", "servers", "gate folders")
-OF_SCRIPTS = CATEGORIES[:4]  # the others have their own lists of what is damaged
+CATEGORIES = ("files", "stores", "values", "configurations", "disks", "servers", "gate folders")
+OF_SCRIPTS = CATEGORIES[:5]  # the others have their own lists of what is damaged
 CLIENT = {"OPENAI_API_KEY": servers.KEY, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+PASSING = (".lock", "-wal", "-shm")  # files that are there while others are written
+LIMITED = Path(__file__).resolve().with_name("limited.py")
 NEVER = {name for name in ANY if name not in ("missing", "cut at 0", "is b'{}'")}  # no right content of any file
 NAMING = (  # of an error in a configuration; paths that are drawn, or of the default, name themselves
     "config.yaml", "command line", "key '", "gate '", "no such file", "/etc", "../..", "runs/"
@@ -42,6 +44,7 @@ NAMING = (  # of an error in a configuration; paths that are drawn, or of the de
 VALUES = (
     *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", "/etc", "x\ny"),
     *("9" * 400, "\u202e", "true", "a: b: c", "*a", "!!python/object:os.system", "[[[[1]]]]", "/dev/zero"),
+    *("x" * 300, "y/" * 3000 + "z", *(f"a_{kind}" for kind in world.PLACES)),
 )
 
 
@@ -55,13 +58,17 @@ class Tried:
     problem: str | None
 
 
-def command(script: str, here: Path, argv: Sequence[str] | None = None) -> scripts.Done[str]:
-    """Run the sound command of a script or of ``kbtrain``, or another one, in a world."""
+def command(
+    script: str, here: Path, argv: Sequence[str] | None = None, limits: Sequence[str] = ()
+) -> scripts.Done[str]:
+    """Run the sound command of a script or of ``kbtrain``, or another one, in a world; ``limits``: of limited.py."""
     given = [word.replace(world.SERVER, liar().url) for word in argv or world.COMMANDS[script].argv]
     start = [script] if script.endswith(".py") else ["-m", "kbtrain.cli"]
     try:
         if script == "serve":
             return serving.served(given, here, CLIENT, liar().recovers, HANGS)
+        if limits:
+            start = [str(LIMITED), *limits, *(start if start[0] == "-m" else [str(world.ROOT / script)])]
         return scripts.run(*start, *given, cwd=here, timeout=HANGS, env=CLIENT)
     except AssertionError:
         return scripts.Done([script, *given], -1, "", "hangs")
@@ -123,7 +130,7 @@ def inputs(script: str, here: Path) -> list[Path]:
     words = re.split(r"[\s\[\]{},:]+", " ".join(world.COMMANDS[script].argv))
     named = [here / word for word in words if word and (here / word).exists() and not word.startswith("/")]
     found = {file for path in named for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()}
-    return sorted(file for file in found if not file.name.endswith((".lock", "-wal", "-shm")))
+    return sorted(file for file in found if not file.name.endswith(PASSING))
 
 
 def _start(script: str) -> tuple[str, ...]:
@@ -179,6 +186,8 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
     rng = random.Random(f"{script} {category} {number}")
     if category == "servers":
         return lied_to(script, rng, base, folder)
+    if category == "disks":
+        return refused(script, rng, base, folder)
     try:
         sound = prepared(script, base, folder / "worlds")
     except AssertionError as error:
@@ -196,8 +205,10 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
             )
             name, damage = rng.choice(damages(file, rng))
             damage(file)
-            what, exact, names = f"{file.relative_to(here)}: {name}", name in NEVER, [file.name, file.parent.name]
+            what, names = f"{file.relative_to(here)}: {name}", [file.name, file.parent.name]
+            exact = name in NEVER or category == "stores"  # whose answers carry digests
         elif category == "values":
+            world.places(here)
             row = rng.choice([row[0] for row in key_rows(config_of(script))])
             value = rng.choice(VALUES)
             argv += [f"--{row.replace('_', '-')}={value}"]
@@ -241,6 +252,67 @@ def lied_to(script: str, rng: random.Random, base: Path, folder: Path) -> Tried:
         return Tried("servers", script, what, problem)
     finally:
         shutil.rmtree(here, ignore_errors=True)
+
+
+def refused(script: str, rng: random.Random, base: Path, folder: Path) -> Tried:
+    """One try of a script to which the system refuses what it wants to write, or to read; then it may, and goes on."""
+    if script == "serve" or (script in world.COMMANDS and not outputs(script, base, folder)):
+        return Tried("disks", script, "writes nothing", None)
+    sound, made = prepared(script, base, folder / "worlds"), outputs(script, base, folder)
+    here = shutil.copytree(sound, folder / "tries" / f"{os.getpid()}-{rng.random()}")
+    try:
+        readdressed(here, world.SERVER, liar().url)
+        target = here / rng.choice(made)
+        name = rng.choice(("full", "full", "no permission to write", "no permission to read", *world.PLACES))
+        limits, names, undo = ("bound", "0"), [target.name, target.parent.name], functools.partial(world.clear, target)
+        if name == "full":
+            size = rng.choice((4_096, 16_384, 65_536, 262_144))
+            limits, names, undo, name = ("full", str(size)), [], lambda: None, f"full beyond {size}"
+        elif name.startswith("no permission"):
+            target = rng.choice(inputs(script, here) or [target]) if name.endswith("read") else target
+            target = rng.choice((target, target.parent))
+            target = next(path for path in (target, *target.parents) if path.exists())
+            mode, names = target.stat().st_mode, [target.name, *(Path(one).name for one in made), *names]
+            target.chmod(0o555 if name.endswith("write") else 0o000)
+            undo = functools.partial(target.chmod, mode)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                undo = functools.partial(world.put_back, target, target.read_bytes())
+            world.put(target, name)
+        what = f"{target.relative_to(here)}: {name}"
+        done = command(script, here, limits=limits)
+        problem = judged(done, names)
+        if problem is None and done.returncode != 0:
+            undo()
+            done = command(script, here)
+            problem = f"then, with room: {done.stderr[-300:]}" if done.returncode else None
+            problem = problem or _silent(script, sound, here, folder, "")
+        return Tried("disks", script, what, problem)
+    finally:
+        for path in [here, *here.rglob("*")]:
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def outputs(script: str, base: Path, folder: Path) -> list[str]:
+    """Files that the sound command writes, by their paths in the world."""
+    kept = folder / "worlds" / f"{script.replace('/', '_').removesuffix('.py')}.writes.json"
+    if not kept.exists():
+        sound = prepared(script, base, folder / "worlds")
+        here = shutil.copytree(sound, folder / "tries" / f"{os.getpid()}-writes-{sound.name}")
+        before = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}
+        readdressed(here, world.SERVER, liar().url)
+        before |= {path: path.stat().st_mtime_ns for path in before}
+        command(script, here)
+        after = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}
+        changed = (path for path, when in after.items() if before.get(path) != when)
+        found = sorted(str(path.relative_to(here)) for path in changed if not path.name.endswith(PASSING))
+        kept.write_text(json.dumps(found))
+        shutil.rmtree(here)
+    made: list[str] = json.loads(kept.read_text())
+    return made
 
 
 def leaked(done: scripts.Done[str], here: Path) -> str | None:

@@ -7,7 +7,9 @@ one script reads of another's is made by that other's command (:attr:`Sound.afte
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -273,6 +275,46 @@ SERVED: dict[str, tuple[Sound, ...]] = {
     "check-server": (_sound("check-server", SERVER, "--timeout", "3"),),
     "serve": (_sound(*SERVE),),
 }  # fmt: skip
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+    (path / "kept.txt").write_text("of somebody else")
+
+
+PLACES: dict[str, Callable[[Path], object]] = {
+    "folder": _folder,
+    "pipe": os.mkfifo,
+    "loop": lambda path: path.symlink_to(path.name),
+    "file": lambda path: path.write_text("of somebody else\n"),
+    "link to nowhere": lambda path: path.symlink_to("no_such_folder/nowhere"),
+}
+
+
+def put(path: Path, kind: str) -> None:
+    """Something that is no file of a script's, in its place."""
+    clear(path)
+    PLACES[kind](path)
+
+
+def clear(path: Path) -> None:
+    """Take it away again."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def put_back(path: Path, content: bytes) -> None:
+    """The file that was there."""
+    clear(path)
+    path.write_bytes(content)
+
+
+def places(folder: Path) -> None:
+    """One of each in a folder: ``a_folder``, ``a_pipe`` ..."""
+    for kind in PLACES:
+        put(folder / f"a_{kind}", kind)
 
 
 def all_scripts() -> list[str]:
