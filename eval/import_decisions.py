@@ -22,7 +22,8 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.decisions_file import NAME, read_decisions
+from kbtrain.evaluation.decisions_file import read_decisions
+from kbtrain.evaluation.run_folder import check_gate_name, read_scores
 from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.records import GateScore, Question
 
@@ -30,7 +31,7 @@ from kbtrain.records import GateScore, Question
 class ImportDecisionsConfig(Config):
     run: Path = Field(description="run folder with questions.jsonl")
     path: Path = Field(description="JSON Lines file, one decision a row")
-    gate: str = Field(pattern=NAME, description="name of the system in the tables")
+    gate: str = Field(description="name of the system in the tables: small letters, digits and _")
     id: str = Field("id", description="column of the question's id")
     column: str = Field("score", description="column of the score, or of the yes or no")
     lower_means_search: bool = Field(False, description="a lower score means that retrieval is more needed")
@@ -45,6 +46,7 @@ def main(config: ImportDecisionsConfig) -> None:
     """Read, check, add, say."""
     started, out = time.monotonic(), config.run / "imported_scores.jsonl"
     questions = config.run / "questions.jsonl"
+    check_gate_name(config.gate, "key 'gate'")
     check_unchanged(questions)
     known = {question.id for question in jsonl.read(Question, questions)}
     found = read_decisions(config.path, config.id, config.column, config.choices)
@@ -55,8 +57,9 @@ def main(config: ImportDecisionsConfig) -> None:
     made = [GateScore(one.id, config.gate, sign * one.score) for one in found.rows if one.id in known]
     if not made:
         raise UserError(f"{config.path}: no row is of a question of {questions}")
-    others = [one for one in jsonl.read(GateScore, out) if one.gate != config.gate] if out.exists() else []
-    jsonl.write(out, [*others, *made])
+    before = read_scores(out) if out.exists() else {}
+    others = [GateScore(id_, gate, score) for gate, scores in before.items() for id_, score in scores.items()]
+    jsonl.write(out, [*(one for one in others if one.gate != config.gate), *made])
     facts = {"gate": config.gate, "scores": len(made), "other_questions": len(found.rows) - len(made),
              "without_column": found.without}  # fmt: skip
     write_meta(

@@ -297,7 +297,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         if first is None:
             return
         meta, n_sets, noted = first[:3]
-        whole = isinstance(meta, str) and isinstance(noted, str)
+        whole = isinstance(meta, str) and isinstance(n_sets, int) and isinstance(noted, str)
         if not whole or noted != _digest_of_run(run, meta, n_sets, _sum_of(noted)):
             raise UserError(f"{at(self.path)}: meta data of run '{run}' are not those it was begun with: {_DAMAGED}")
         if (found, keys) != (n_sets, _sum_of(noted)):

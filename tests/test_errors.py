@@ -52,3 +52,9 @@ def test_a_file_name_and_a_valid_name_with_a_line_end(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"/a\\nb\.jsonl: no such file$"):
         list(jsonl.read(GateScore, tmp_path / "a\nb.jsonl"))
     assert str(UserError(did_you_mean("question", ["questi\non"]))) == r"did you mean 'questi\non'?"
+
+
+def test_a_very_long_message_keeps_what_is_wrong_and_what_to_do() -> None:
+    error = UserError(f"questions.jsonl:3: unknown question '{'x' * 10_000}'; run data_gen/collect.py again")
+    assert len(str(error)) <= 1200 and str(error) == str(UserError(str(error)))
+    assert str(error).startswith("questions.jsonl:3: unknown") and str(error).endswith("collect.py again")

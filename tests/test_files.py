@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.disk import full_disk
 
 from kbtrain.dialogue.responses import Response, keep
 from kbtrain.errors import UserError
@@ -47,17 +46,6 @@ def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(
 
 def test_a_file_of_ones_own_that_is_missing_names_no_command() -> None:
     assert not_there("questions.jsonl") == not_there("texts/dev.jsonl") == not_there("a/b.txt") == "no such file"
-
-
-@contextlib.contextmanager
-def full_disk(room: int = 4096) -> Iterator[None]:
-    """No file may grow beyond ``room`` bytes: each writer is refused as by a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _numpy(path: Path) -> None:

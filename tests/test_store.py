@@ -316,6 +316,7 @@ def test_a_first_attempt_without_an_answer_binds_nothing(tmp_path: Path) -> None
         ("DELETE FROM samples WHERE question = 2; DELETE FROM sets WHERE question = 2", r"1 of 2 sets of answers"),
         ("DELETE FROM questions WHERE id = 'q2'", r"1 of 2 sets of answers of run 'main' are in it: damaged"),
         ("UPDATE sets SET condition = 'rag' WHERE question = 2", r"other than the stored sets of answers of run"),
+        ("UPDATE runs SET n_sets = x'ff'", r"meta data of run 'main' are not those it was begun with"),
         ("UPDATE runs SET digest = 'x'", r"meta data of run 'main' are not those it was begun with"),
         ("UPDATE runs SET n_sets = 1; DELETE FROM sets WHERE question = 2", r"meta data of run 'main' are not those"),
         ("""UPDATE runs SET meta = '{"seed": 2}'""", r"meta data of run 'main' are not those it was begun with"),

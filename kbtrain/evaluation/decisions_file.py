@@ -13,7 +13,6 @@ from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
 
-NAME = "^[a-z][a-z0-9_]*$"  # of a gate in results.json
 WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 

@@ -163,6 +163,7 @@ def pipelines_of_run(
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
     spent = {gate: _own_cost(gate, meta) for gate in scores}
     with SampleStore(run / "samples.db", read_only=True) as store:
+        store.run_meta(sampling_run)  # a run that is not there has no answers: that is no result
         measured = [
             measure_pipeline(one.name, one.traces, asked, store, sampling_run, scores, spent, hits)
             for one in found

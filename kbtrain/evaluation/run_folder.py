@@ -114,6 +114,15 @@ def first_ids(ids: Sequence[str], shown: int = 3) -> str:
 BASELINES = frozenset({"llm_only", "all_rag", "random", "oracle", "relation_only"})  # made by every evaluation
 
 
+def check_gate_name(name: str, place: str) -> None:
+    """Raise :class:`UserError` for a name that results cannot hold, or that every evaluation gives away itself."""
+    if name in BASELINES or not re.fullmatch(GATE_NAME, name):
+        raise UserError(
+            f"{place}: '{name[:100]}' is no name for a gate that was scored (taken: {', '.join(sorted(BASELINES))}; "
+            "else small letters, digits and _, at most 100); rename it"
+        )
+
+
 def read_scores(path: Path) -> dict[str, dict[str, float]]:
     """Scores by gate and question id.
 
@@ -124,11 +133,7 @@ def read_scores(path: Path) -> dict[str, dict[str, float]]:
     for number, record in jsonl.read_numbered(GateScore, path):
         if record.score - record.score != 0:  # infinite or not a number
             raise UserError(f"{at(path, number, 'score')}: expected a finite number, found {record.score}")
-        if record.gate in BASELINES or not re.fullmatch(GATE_NAME, record.gate):
-            raise UserError(
-                f"{at(path, number, 'gate')}: '{record.gate}' is no name for a gate that was scored (taken: "
-                f"{', '.join(sorted(BASELINES))}; else small letters, digits and _, at most 100); rename it"
-            )
+        check_gate_name(record.gate, at(path, number, "gate"))
         if not record.question_id.isprintable():
             raise UserError(
                 f"{at(path, number, 'question_id')}: line ends or control characters in '{record.question_id}'"

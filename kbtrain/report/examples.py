@@ -86,6 +86,7 @@ def collect(
     wanted = {o.question_id for _, _, chosen in picked.values() for o in chosen}
     questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in wanted}
     with SampleStore(run / "samples.db", read_only=True) as store:
+        store.run_meta(sampling_run)
         return [
             Kind(
                 name,
@@ -179,6 +180,7 @@ def worst_errors(
     wanted = {o.question_id for _, errors in found.values() for o in errors[:SHOWN]}
     hits = {e.question_id: e.hits for e in _evidence(run / "evidence.jsonl") if e.question_id in wanted}
     with SampleStore(run / "samples.db", read_only=True) as store:
+        store.run_meta(sampling_run)
 
         def card(outcome: Outcome) -> Card:
             i = place[outcome.question_id]

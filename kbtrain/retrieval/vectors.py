@@ -25,6 +25,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, at, require, strike
+from kbtrain.files import check_regular, errors_of
 from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
@@ -184,8 +185,9 @@ class Store:
         from qdrant_client.http.exceptions import ApiException
 
         try:
-            return ask()
-        except (ApiException, ValueError) as error:
+            with errors_of(self._where):
+                return ask()
+        except (ApiException, ValueError, sqlite3.Error) as error:
             why = " ".join(strike(str(error)).split())[:150] or type(error).__name__
             raise UserError(f"vector store {self._where}: {why}") from None
 
@@ -203,6 +205,9 @@ def check_points(folder: Path) -> None:
     """Raise :class:`UserError` for a folder whose points are more than data: Qdrant in a process keeps them as pickles,
     and a folder may come from anybody.
     """
+    for file in sorted(folder.rglob("*")):
+        if file.is_symlink() or not file.is_dir():
+            check_regular(file)  # a pipe would be waited for without end
     for file in sorted(folder.glob("collection/*/storage.sqlite")):
         try:
             with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:

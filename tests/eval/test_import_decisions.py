@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scripts import here
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import read_decisions
+from kbtrain.jsonl import write
+from kbtrain.records import GateScore, Question
 
 
 def stored(folder: Path, *rows: Any) -> Path:
@@ -43,6 +46,22 @@ def test_a_mistake_is_named_by_file_line_and_field(
     with pytest.raises(UserError) as error:
         read_decisions(stored(tmp_path, {"id": "a", "s": 1}, row), "id", "s", choices)
     assert "theirs.jsonl:2" in str(error.value) and message in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["oracle", "random", "llm_only", "a" * 101, "Theirs", "a b", "é", "", "a\nb", "../x"])
+def test_a_name_that_results_cannot_hold_is_one_line_before_anything_is_read(name: str, tmp_path: Path) -> None:
+    done = here("eval/import_decisions.py", "--run", tmp_path, "--path", tmp_path / "none.jsonl", f"--gate={name}")
+    assert done.returncode == 2 and done.stderr.startswith("error: key 'gate': ") and done.stderr.count("\n") == 1
+    assert len(done.stderr) < 400
+
+
+@pytest.mark.parametrize("name", ["oracle", "random"])
+def test_a_file_of_imported_scores_with_a_name_of_ours_is_one_line(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "questions.jsonl", [Question("a", "Who?", ("x",), "test", "d")])
+    write(tmp_path / "imported_scores.jsonl", [GateScore("a", name, 1.0)])
+    rows = stored(tmp_path, {"id": "a", "score": 1})
+    done = here("eval/import_decisions.py", "--run", tmp_path, "--path", rows, "--gate", "theirs")
+    assert done.returncode == 2 and f"imported_scores.jsonl:1: field 'gate': '{name}' is no name" in done.stderr
 
 
 def test_a_column_that_no_row_has_is_an_error(tmp_path: Path) -> None:

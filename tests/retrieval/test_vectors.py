@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sqlite3
 from http.server import BaseHTTPRequestHandler
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from embedding_server import EmbeddingServer, vector
 from support import scripts
+from support.disk import full_disk
 from support.http_server import LocalServer
 
 from kbtrain import jsonl
@@ -198,6 +200,24 @@ def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(co
     with pytest.raises(UserError, match="holds more than points, or is broken"):
         VectorIndex.open(folder)
     assert not Path("/tmp/never-written").exists()
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to(path.name), lambda path: path.mkdir()])
+def test_points_that_are_no_file_are_one_line(corpus, tmp_path, server, put):
+    folder = tmp_path / "index"
+    build(corpus, folder, settings(server), 12)
+    for file in sorted(path for path in (folder / vectors.POINTS).rglob("*") if path.is_file()):
+        file.unlink()
+        put(file)
+    with pytest.raises(
+        UserError, match=r"is a pipe|links that lead in a circle|cannot be opened|holds more than points"
+    ):
+        VectorIndex.open(folder)
+
+
+def test_a_full_disk_under_the_points_is_one_line(corpus, tmp_path, server):
+    with full_disk(40_000), pytest.raises(UserError, match=r"qdrant.*: .*(disk|full|large)"):
+        build(corpus, tmp_path / "index", settings(server), 12)
 
 
 class QdrantServer(BaseHTTPRequestHandler):
