@@ -10,6 +10,7 @@ Examples:
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
   kbtrain check-server http://127.0.0.1:8000/v1 --output server.yaml
+  kbtrain public data --run runs/public        gates on public questions, one model
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain decide runs/demo/probe "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "data", metavar="DATA", help="folder with llm_outcomes/, closed_book/, ketod/ and passages.jsonl"
     )
     evidence.set_defaults(run=commands.evidence)
+    _add_public(parsers)
     _add_models(parsers)
     _add_server(parsers)
     _add_decide(parsers)
@@ -152,6 +154,17 @@ def _add_finish(parsers: Parsers) -> None:
     finish = _command(parsers, "finish", "from a run folder's answers to a gate and a report, without a model")
     finish.add_argument("run_folder", metavar="RUN", help="run folder with questions, index and sampled answers")
     finish.set_defaults(run=commands.finish)
+
+
+def _add_public(parsers: Parsers) -> None:
+    public = _command(parsers, "public", "white-box gates on public questions that a model knows in part: hours")
+    public.add_argument("data", metavar="DATA", help="folder with the data sets' files and passages.jsonl")
+    public.add_argument(
+        "--model", metavar="NAME", default="smollm2-135m-instruct", help="embedded name, local folder or hub id"
+    )
+    public.add_argument("--run", dest="run_folder", metavar="RUN", default="runs/public", help="run folder")
+    public.add_argument("--chinese", action="store_true", help="the Chinese data sets, too")
+    public.set_defaults(run=commands.public)
 
 
 def _add_models(parsers: Parsers) -> None:

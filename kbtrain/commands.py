@@ -84,6 +84,12 @@ def evidence(args: argparse.Namespace) -> None:
     run_evidence(Path(args.data), step)
 
 
+def public(args: argparse.Namespace) -> None:
+    from kbtrain.demo import run_public
+
+    run_public(Path(args.data), Path(args.run_folder), args.model, args.chinese, step)
+
+
 def demo(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_demo
 

@@ -1,4 +1,4 @@
-"""The chain of stages on the atlas, from questions to the report: ``kbtrain demo`` and ``make demo``.
+"""Chains of stages: the demo on the atlas (``kbtrain demo``, ``make demo``), own questions, published and public ones.
 
 questions -> evidence -> answers -> labels -> examples -> gates -> scores -> figures -> report. Each stage is a process
 of its own and goes on where it was, so the whole chain does when it is started again. Gates that are fitted in
@@ -194,6 +194,88 @@ def _evidence_block(page: Path) -> list[str]:
     from kbtrain.report.evidence import closing_block
 
     return closing_block(read_value(page.with_suffix(".json")), page)
+
+
+_PUBLIC = {  # run folder -> (data set, its file in the folder of data)
+    "openbookqa": ("commonsense", "openbookqa_test_nonnative.json"),
+    "mmlu": ("mmlu", "mmlu.zip"),
+    "popqa": ("popqa", "popqa.json"),
+    "squad": ("squad", "squad2.dev-v2.0.json"),
+    "nq": ("nq_open", "nq-open-oracle_gold_passage.jsonl.gz"),
+    "hotpotqa": ("hotpotqa", "hotpot_dev_v1_simplified.json"),
+}
+_CHINESE = {
+    "squad_zh": ("squad_zh", "squad-zh.dev-v1.1.json"),
+    "ceval": ("ceval", "ceval.zip"),
+    "xiezhi": ("xiezhi", "xiezhi_train_chn.v1.1.json"),
+}
+_TABLED = "kbm_mastery, kbm_certainty, kbm_benefit, probe_benefit, stack_benefit, p_yes, draft_margin, seakr, prompt"
+
+
+def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]:
+    """White-box gates on public questions of which ``model`` is right in 15 % (docs/public.md); ``data``: their files.
+
+    The data sets' own folders lie beside ``run``, the screening in ``run/screen``.
+    """
+    sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
+    pool = ("--config", "pool_public" if chinese else "pool_public_en",
+            "--runs", f"[{', '.join(str(run.parent / name) for name in sets)}]")  # fmt: skip
+    found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
+    asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
+    examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
+    measured = [
+        Step("score", "every gate's score of every question", 15, (*here, *asked)),
+        Step("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *here)),
+    ]
+    return [
+        *(Step("collect", f"questions of {name}", 0.1,
+               ("--run", str(run.parent / name), "--dataset", dataset, "--path", str(data / file), "--pick", "random",
+                "--impossible", "drop", "--near-duplicates", "ignore")) for name, (dataset, file) in sets.items()),
+        Step("pool", "training questions of each group, to see which ones the model knows", 0.1,
+             (*pool, "--output", str(screen), "--train", "550" if chinese else "350", "--dev", "0", "--test", "0")),
+        Step("retrieve", "a passage for each", 0.5, ("--run", str(screen), *found)),
+        Step("sample", "one answer to each", 3,
+             (*screened, *asked, "--samples", "{train: 0, dev: 0, test: 0}", "--max-new-tokens", "32")),
+        Step("pool", "questions of the groups it knows", 0.1,
+             (*pool, "--output", str(run), "--screened", str(screen))),
+        Step("retrieve", "a passage for each", 0.5, (*here, *found)),
+        Step("sample", "answers with and without it", 60, ("--config", "sample_public", *here, *asked)),
+        Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
+        Step("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
+        Step("train_probe", "a gate that reads the model's states", 3,
+             ("--config", "probe_smollm2", *asked, "--states", f"{run}/states/llm", *examples,
+              "--output", f"{run}/probe")),
+        Step("train_features", "a gate that reads how it is asked", 0.1,
+             ("--config", "features_demo", *examples, "--index", f"{run}/bm25", "--output", f"{run}/features")),
+        Step("make_untrained", "gates without training", 0.1, (*asked, "--output", str(run))),
+        Step("score", "their scores of every question", 8,
+             (*here, *asked, "--splits", "[train, dev, test]", "--only", "[probe, features, p_yes, draft]")),
+        Step("train_stack", "all four as one", 0.1,
+             (*here, "--members", "[probe, features, p_yes, draft]", *examples, "--output", f"{run}/stack")),
+        *measured,
+        Step("train_kbm", "a gate of its own weights", 10,
+             ("--config", "kbm_smollm2", *asked, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
+        Step("make_seakr", "the scale of the model's uncertainty", 2,
+             ("--config", "seakr_smollm2", *asked, "--questions", f"{run}/questions.jsonl",
+              "--output", f"{run}/seakr")),
+        *measured,
+        Step("compare_scores", "which answers will be wrong", 0.1, (*here, "--reference", "stack_mastery")),
+        Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", f"[{run}]")),
+        Step("tables", "table 1 by data set", 0.1,
+             ("--layout", "table1", "--runs", f"[{run}]", "--gates", f"[{_TABLED}]", "--threshold-rule", "ratio",
+              "--out", f"{run}/tables")),
+        Step("cost", "money and seconds", 0.1, here),
+        Step("write_report", "the report", 0.1, here),
+    ]  # fmt: skip
+
+
+def run_public(data: Path, run: Path, model: str, chinese: bool, say: Say) -> None:
+    """Run :func:`public_chain`. Raises :class:`UserError` for a folder without its files."""
+    files = [file for _, file in {**_PUBLIC, **(_CHINESE if chinese else {})}.values()]
+    for name in (*files, "passages.jsonl"):
+        if not (data / name).exists():
+            raise UserError(f"{data / name}: not there; docs/public.md says where each file comes from")
+    follow(public_chain(data, run, model, chinese), run, say)
 
 
 def follow(

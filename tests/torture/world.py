@@ -88,6 +88,7 @@ COMMANDS: dict[str, Sound] = {
     "data_gen/judge_snippets.py": _sound("--run", "talk", "--model", "model", *TINY, "--augmentations", "[tfidf_top3]"),
     "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
     "data_gen/merge.py": _sound("--run", "sharded"),
+    "data_gen/pool.py": _sound("--runs", "[qa, qa2]", "--output", "pooled", "--near-duplicates", "ignore"),
     "data_gen/respond.py": _sound(
         "--run",
         "turns",

@@ -1,0 +1,122 @@
+"""Pool questions of several run folders into one, split anew: a run of public data sets for one model.
+
+Writes OUTPUT/questions.jsonl, whose relation is the group's name (a data set, or a relation of one), so that the gate
+relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those about one
+subject or with one gold passage stay in one split. With --screened a group is taken only if the model is right in
+--min-known of that run's training questions of it, without passages: a rule that sees no gate, no dev and no test
+question. Passages come by data_gen/retrieve.py --corpus.
+
+Examples:
+  python data_gen/pool.py --config data_gen/configs/pool_screen_en.yaml
+  python data_gen/pool.py --config data_gen/configs/pool_public_en.yaml --screened runs/screen --output runs/public
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain import jsonl
+from kbtrain.answers.grading import is_correct
+from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError
+from kbtrain.provenance import made_before, write_meta
+from kbtrain.questions.checks import read_questions
+from kbtrain.questions.collect import Shares
+from kbtrain.questions.near import NearRule, check_near
+from kbtrain.questions.pool import SPLITS, PoolRule, candidates, drawn, known_shares
+from kbtrain.records import Question
+from kbtrain.store import SampleStore
+
+
+class PoolConfig(Config):
+    runs: tuple[Path, ...] = Field(min_length=1, description="run folders with questions.jsonl")
+    output: Path = Field(description="run folder that gets the pooled questions")
+    train: int = Field(800, ge=0, description="training questions of all groups together, at most")
+    dev: int = Field(200, ge=0, description="the same for dev")
+    test: int = Field(500, ge=0, description="the same for test")
+    shares: Shares = Field((0.5, 0.15, 0.35), description="shares of train, dev, test in the fresh split")
+    by_relation: tuple[str, ...] = Field((), description="data sets whose relations are groups of their own")
+    popular: dict[str, float] = Field({}, description="data set: share of its questions, the best known, that count")
+    contains: tuple[str, ...] = Field((), description="data sets graded by containment in place of exact match")
+    longest: int | None = Field(None, ge=1, description="most characters of a question with its options; null: any")
+    screened: Path | None = Field(None, description="run folder pooled alike, with greedy answers to its training part")
+    min_known: float = Field(0.15, ge=0, le=1, description="screened: share of right answers that admits a group")
+    sampling_run: str = Field("main", description="screened: name of the sampling run in samples.db")
+    near_duplicates: NearRule = Field("count", description="questions that nearly stand in two splits: count or refuse")
+    seed: int = Field(0, description="of the draw, which depends on it and on the ids only")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.output / "questions.jsonl",)
+
+
+def main(config: PoolConfig) -> None:
+    started, target = time.monotonic(), config.output / "questions.jsonl"
+    inputs = [run / "questions.jsonl" for run in config.runs]
+    if config.screened is not None:
+        inputs += [config.screened / "questions.jsonl", config.screened / "samples.db"]
+    settings = config.model_dump(mode="json")
+    if made_before(target, settings, inputs):
+        print(f"{target} is there already, made with the same options from the same data")
+        return
+    rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
+                    config.longest, config.seed)  # fmt: skip
+    groups = candidates(_every(config), rule)
+    shares = {} if config.screened is None else known_shares(_screening(config))
+    left_out = sorted(name for name in groups if shares and not _known(shares.get(name), config.min_known))
+    kept = {name: rows for name, rows in groups.items() if name not in left_out}
+    questions = drawn(kept, {"train": config.train, "dev": config.dev, "test": config.test})
+    if not questions:
+        gone = ", ".join(left_out) or "none"
+        raise UserError(f"no questions left to pool; groups left out by --min-known {config.min_known:g}: {gone}")
+    jsonl.write(target, questions)
+    splits = Counter(question.split for question in questions)
+    near = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
+    extra = {"splits": dict(splits), "groups": _sizes(questions), "left_out": left_out,
+             "screening": {name: {"right": right, "of": n} for name, (right, n) in sorted(shares.items())},
+             "near_duplicates": None if near is None else len(near)}  # fmt: skip
+    write_meta(target, stage="pool", config=settings, inputs=inputs, extra=extra, started=started)
+    for name, (right, n) in sorted(shares.items()):
+        print(f"{name}: {right} of {n} right{' (left out)' if name in left_out else ''}")
+    per_split = ", ".join(f"{split} {splits[split]}" for split in SPLITS)
+    print(f"{len(questions)} questions ({per_split}) of {len(kept)} groups -> {target}; near duplicates: "
+          f"{'not looked for' if near is None else len(near)}")  # fmt: skip
+
+
+def _every(config: PoolConfig) -> Iterator[Question]:
+    for run in config.runs:
+        yield from (question for _, question in read_questions(run / "questions.jsonl") if question.gold == "given")
+
+
+def _screening(config: PoolConfig) -> list[tuple[str, bool]]:
+    """(Group, whether the greedy answer without passages is right) of the screened run's training questions."""
+    run = config.screened or Path()
+    asked = {question.id: question for _, question in read_questions(run / "questions.jsonl")}
+    found = []
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        for made in store.iterate(config.sampling_run, "llm"):
+            question = asked.get(made.question_id)
+            if question is not None and question.split == "train" and made.greedy is not None:
+                found.append((question.relation or question.dataset, is_correct(question, made.greedy.text)))
+    if not found:
+        raise UserError(f"{run / 'samples.db'}: no greedy answer to a training question under condition 'llm'")
+    return found
+
+
+def _known(counts: tuple[int, int] | None, least: float) -> bool:
+    return counts is not None and counts[0] >= least * counts[1]
+
+
+def _sizes(questions: list[Question]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for question in questions:
+        found.setdefault(question.relation or question.dataset, Counter())[question.split] += 1
+    return {name: {split: counts[split] for split in SPLITS} for name, counts in sorted(found.items())}
+
+
+if __name__ == "__main__":
+    run_script(main, PoolConfig, __doc__)

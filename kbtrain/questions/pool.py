@@ -1,0 +1,108 @@
+"""Questions of several data sets as one run: groups, a fresh split, and as many questions of each group.
+
+A group is a data set, or a relation of one. Questions about one subject, or with one gold passage, stay in one split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kbtrain.errors import UserError
+from kbtrain.questions.collect import split_of
+from kbtrain.records import Question, Split
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class PoolRule:
+    """Choice of the questions that are pooled.
+
+    ``popular``: data set -> share of its questions, the best known ones, that may be drawn. ``by_relation``: data sets
+    whose relations are groups of their own. ``contains``: data sets graded by containment in place of exact match.
+    ``longest``: most characters of text and options.
+    """
+
+    shares: tuple[float, float, float]
+    popular: Mapping[str, float]
+    by_relation: frozenset[str] = frozenset()
+    contains: frozenset[str] = frozenset()
+    longest: int | None = None
+    seed: int = 0
+
+
+def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[Question]]:
+    """Group -> questions in the order of their draw, split anew; a question's relation is its group's name.
+
+    Raises :class:`UserError` where popularity is asked for and a data set has none.
+    """
+    every = list(questions)
+    least = {name: _least_popular(every, name, share) for name, share in rule.popular.items()}
+    groups: dict[str, list[Question]] = defaultdict(list)
+    for question in every:
+        if rule.longest is not None and len(question.text) + sum(map(len, question.options)) > rule.longest:
+            continue
+        if question.dataset in least and (question.popularity or 0) < least[question.dataset]:
+            continue
+        name = question.dataset
+        if name in rule.by_relation and question.relation:
+            name = f"{name}, {question.relation}"
+        subject = question.entities[:1] or question.gold_passages[:1]
+        regraded = question.dataset in rule.contains and question.grading == "exact"
+        groups[name].append(
+            replace(
+                question,
+                split=split_of((*subject, question.id)[0], rule.shares),
+                relation=name,
+                entities=subject,
+                grading="contains" if regraded else question.grading,
+            )
+        )
+    return {name: sorted(rows, key=lambda row: _place(row.id, rule.seed)) for name, rows in sorted(groups.items())}
+
+
+def drawn(groups: Mapping[str, Sequence[Question]], limits: Mapping[Split, int]) -> list[Question]:
+    """Of each split as many questions as its limit, as evenly from the groups as their sizes allow.
+
+    The groups take turns, so that any first part of a split (what is asked under ``mask``) holds all of them.
+    """
+    taken: list[Question] = []
+    for split in SPLITS:
+        rows = {name: [row for row in group if row.split == split] for name, group in groups.items()}
+        parts = even_parts({name: len(group) for name, group in rows.items()}, limits[split])
+        turns = [(turn, row) for name, group in rows.items() for turn, row in enumerate(group[: parts[name]])]
+        taken += [row for _, row in sorted(turns, key=lambda pair: pair[0])]
+    return taken
+
+
+def even_parts(sizes: Mapping[str, int], n: int) -> dict[str, int]:
+    """Counts by group that add up to ``n``, or to all there are: what a small group lacks, the larger ones give."""
+    parts, left = {}, n
+    for place, name in enumerate(sorted(sizes, key=lambda name: (sizes[name], name))):
+        parts[name] = min(sizes[name], left // (len(sizes) - place))
+        left -= parts[name]
+    return parts
+
+
+def known_shares(right: Iterable[tuple[str, bool]]) -> dict[str, tuple[int, int]]:
+    """Group -> (answers that are right, all answers), from pairs of a group and whether an answer is right."""
+    n: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for group, is_right in right:
+        n[group] += 1
+        found[group] += is_right
+    return {group: (found[group], n[group]) for group in n}
+
+
+def _least_popular(questions: Sequence[Question], dataset: str, share: float) -> float:
+    known = sorted((q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True)
+    if not known:
+        raise UserError(f"popular: no question of data set '{dataset}' has a popularity; take '{dataset}' out")
+    return known[max(1, round(share * len(known))) - 1]
+
+
+def _place(name: str, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}\0{name}".encode()).digest()

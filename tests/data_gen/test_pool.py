@@ -1,0 +1,137 @@
+"""Pooled data sets: groups, a split that keeps subjects together, even parts, and the screening's rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.scripts import here, load
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.provenance import read_meta
+from kbtrain.questions.pool import PoolRule, candidates, drawn, even_parts, known_shares
+from kbtrain.records import Question, Sample, SampleSet
+from kbtrain.store import SampleStore
+
+THIRDS = (1 / 3, 1 / 3, 1 / 3)
+
+
+def questions(dataset: str, n: int, **more: object) -> list[Question]:
+    return [Question(f"{dataset}/{i}", f"{dataset} {i}?", ("yes",), "test", dataset, **more) for i in range(n)]  # type: ignore[arg-type]
+
+
+def run_of(folder: Path, rows: list[Question]) -> Path:
+    folder.mkdir()
+    jsonl.write(folder / "questions.jsonl", rows)
+    return folder
+
+
+def answered(folder: Path, right: set[str]) -> None:
+    """A store of greedy answers in which the groups in ``right`` are right."""
+    with SampleStore(folder / "samples.db") as store:
+        store.begin("main", {})
+        for question in jsonl.read(Question, folder / "questions.jsonl"):
+            text = "yes" if question.relation in right else "no"
+            greedy = Sample(-1, text, 1, "eos", -0.1)
+            store.put("main", [SampleSet(question.id, "llm", (), greedy, 5)])
+
+
+def pool(runs: list[Path], output: Path, **keys: object) -> None:
+    script = load("data_gen/pool.py")
+    script.main(script.PoolConfig(runs=runs, output=output, near_duplicates="ignore", **keys))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n", "parts"),
+    [
+        ({"a": 10, "b": 10, "c": 10}, 12, {"a": 4, "b": 4, "c": 4}),
+        ({"a": 2, "b": 10, "c": 4}, 12, {"a": 2, "b": 6, "c": 4}),  # what a and c lack, b gives
+        ({"a": 2, "b": 1}, 12, {"a": 2, "b": 1}),
+        ({"a": 5, "b": 5}, 3, {"a": 1, "b": 2}),
+    ],
+)
+def test_what_a_small_group_lacks_the_larger_ones_give(sizes, n, parts):
+    assert even_parts(sizes, n) == parts
+
+
+def test_questions_about_one_subject_or_passage_stay_in_one_split():
+    rows = [
+        *(Question(f"s{i}", "?", ("a",), "dev", "squad", gold_passages=(f"p{i % 7}",)) for i in range(70)),
+        *(Question(f"q{i}", "?", ("a",), "dev", "popqa", entities=(f"Q{i % 9}",)) for i in range(90)),
+    ]
+    groups = candidates(rows, PoolRule(THIRDS, {}))
+    splits: dict[str, set[str]] = {}
+    for row in (row for group in groups.values() for row in group):
+        splits.setdefault(row.entities[0], set()).add(row.split)
+    assert len(splits) == 16 and all(len(found) == 1 for found in splits.values())
+    assert len(set.union(*splits.values())) == 3
+
+
+def test_groups_are_data_sets_or_named_relations_and_stand_in_the_relation():
+    rows = [
+        Question("1", "?", ("a",), "test", "hotpotqa", relation="bridge"),
+        Question("2", "?", ("a",), "test", "hotpotqa", relation="comparison"),
+        Question("3", "?", ("a",), "test", "mmlu", relation="law", grading="exact"),
+        Question("4", "?" * 50, ("a",), "test", "mmlu"),
+    ]
+    rule = PoolRule(THIRDS, {}, frozenset({"hotpotqa"}), frozenset({"mmlu"}), longest=20)
+    groups = candidates(rows, rule)
+    assert {name: [row.id for row in group] for name, group in groups.items()} == {
+        "hotpotqa, bridge": ["1"], "hotpotqa, comparison": ["2"], "mmlu": ["3"]
+    }  # fmt: skip
+    assert [row.relation for group in groups.values() for row in group] == list(groups)
+    assert groups["mmlu"][0].grading == "contains"
+
+
+def test_the_best_known_share_counts_and_a_set_without_popularity_is_told():
+    rows = [Question(str(i), "?", ("a",), "test", "popqa", popularity=float(i)) for i in range(8)]
+    (group,) = candidates(rows, PoolRule(THIRDS, {"popqa": 0.25})).values()
+    assert sorted(row.id for row in group) == ["6", "7"]
+    with pytest.raises(UserError, match="no question of data set 'nq' has a popularity"):
+        candidates(questions("nq", 2), PoolRule(THIRDS, {"nq": 0.5}))
+
+
+def test_any_first_part_of_a_split_holds_all_groups():
+    groups = candidates([*questions("a", 60), *questions("b", 60)], PoolRule(THIRDS, {}))
+    taken = drawn(groups, {"train": 20, "dev": 0, "test": 4})
+    assert Counter(row.split for row in taken) == {"train": 20, "test": 4}
+    assert Counter(row.dataset for row in taken[:6]) == {"a": 3, "b": 3}
+
+
+def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_alone(tmp_path, capsys):
+    runs = [run_of(tmp_path / name, questions(name, 80)) for name in ("known", "strange")]
+    pool(runs, tmp_path / "screen", train=20, dev=0, test=0)
+    screened = list(jsonl.read(Question, tmp_path / "screen" / "questions.jsonl"))
+    assert Counter((row.dataset, row.split) for row in screened) == {("known", "train"): 10, ("strange", "train"): 10}
+    answered(tmp_path / "screen", {"known"})
+    pool(runs, tmp_path / "out", screened=tmp_path / "screen", train=12, dev=4, test=8)
+    rows = list(jsonl.read(Question, tmp_path / "out" / "questions.jsonl"))
+    assert Counter(row.split for row in rows) == {"train": 12, "dev": 4, "test": 8}
+    assert {row.relation for row in rows} == {"known"}
+    meta = read_meta(tmp_path / "out" / "questions.jsonl")
+    assert meta["left_out"] == ["strange"] and meta["screening"]["known"] == {"right": 10, "of": 10}
+    assert "strange: 0 of 10 right (left out)" in capsys.readouterr().out
+    # the screened questions are training questions of the pool, too: the split hangs on ids and subjects alone
+    assert {row.id: row.split for row in rows if row.id in {one.id for one in screened}}.keys() <= {
+        row.id for row in rows if row.split == "train"
+    }
+
+
+def test_no_group_left_and_a_screening_without_answers_are_one_line(tmp_path):
+    runs = [run_of(tmp_path / "known", questions("known", 40))]
+    pool(runs, tmp_path / "screen", train=10, dev=0, test=0)
+    with SampleStore(tmp_path / "screen" / "samples.db") as store:
+        store.begin("main", {})
+    with pytest.raises(UserError, match="no greedy answer to a training question under condition 'llm'"):
+        pool(runs, tmp_path / "out", screened=tmp_path / "screen")
+    answered(tmp_path / "screen", set())
+    with pytest.raises(UserError, match=r"no questions left to pool; groups left out by --min-known 0\.15: known"):
+        pool(runs, tmp_path / "out", screened=tmp_path / "screen")
+    done = here("data_gen/pool.py", "--runs", f"[{tmp_path / 'nowhere'}]", "--output", tmp_path / "x")
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_shares_of_right_answers_by_group():
+    assert known_shares([("a", True), ("b", False), ("a", False)]) == {"a": (1, 2), "b": (0, 1)}
