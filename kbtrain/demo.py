@@ -209,7 +209,10 @@ _CHINESE = {
     "ceval": ("ceval", "ceval.zip"),
     "xiezhi": ("xiezhi", "xiezhi_train_chn.v1.1.json"),
 }
-_TABLED = "kbm_mastery, kbm_certainty, kbm_benefit, probe_benefit, stack_benefit, p_yes, draft_margin, seakr, prompt"
+_TABLED = (
+    "[kbm_mastery, kbm_certainty, kbm_benefit, probe_benefit, draft_probe_benefit, stack_benefit, p_yes, draft_margin, "
+    "seakr, prompt]"
+)
 
 
 def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]:
@@ -223,6 +226,7 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]
     found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
     asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
     examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
+    members = "[probe, draft_probe, features, p_yes, draft]"
     measured = [
         Step("score", "every gate's score of every question", 15, (*here, *asked)),
         Step("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *here)),
@@ -245,13 +249,16 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]
         Step("train_probe", "a gate that reads the model's states", 3,
              ("--config", "probe_smollm2", *asked, "--states", f"{run}/states/llm", *examples,
               "--output", f"{run}/probe")),
+        Step("train_probe", "a gate that reads the states of its draft, too", 5,
+             ("--config", "draft_probe_smollm2", *asked, "--states", f"{run}/states/draft", *examples,
+              "--output", f"{run}/draft_probe")),
         Step("train_features", "a gate that reads how it is asked", 0.1,
              ("--config", "features_demo", *examples, "--index", f"{run}/bm25", "--output", f"{run}/features")),
         Step("make_untrained", "gates without training", 0.1, (*asked, "--output", str(run))),
         Step("score", "their scores of every question", 8,
-             (*here, *asked, "--splits", "[train, dev, test]", "--only", "[probe, features, p_yes, draft]")),
-        Step("train_stack", "all four as one", 0.1,
-             (*here, "--members", "[probe, features, p_yes, draft]", *examples, "--output", f"{run}/stack")),
+             (*here, *asked, "--splits", "[train, dev, test]", "--only", members)),
+        Step("train_stack", "all five as one", 0.1,
+             (*here, "--members", members, *examples, "--output", f"{run}/stack")),
         *measured,
         Step("train_kbm", "a gate of its own weights", 10,
              ("--config", "kbm_smollm2", *asked, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
@@ -262,7 +269,7 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]
         Step("compare_scores", "which answers will be wrong", 0.1, (*here, "--reference", "stack_mastery")),
         Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", f"[{run}]")),
         Step("tables", "table 1 by data set", 0.1,
-             ("--layout", "table1", "--runs", f"[{run}]", "--gates", f"[{_TABLED}]", "--threshold-rule", "ratio",
+             ("--layout", "table1", "--runs", f"[{run}]", "--gates", _TABLED, "--threshold-rule", "ratio",
               "--out", f"{run}/tables")),
         Step("cost", "money and seconds", 0.1, here),
         Step("write_report", "the report", 0.1, here),

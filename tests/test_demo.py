@@ -86,15 +86,19 @@ def test_a_stage_that_fails_ends_the_chain_with_its_own_words_and_code(tmp_path,
 @pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])
 def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_path, chinese, sets):
     steps = public_chain(tmp_path, Path("runs/public"), "some/model", chinese)
-    after = "pool retrieve sample pool retrieve sample label build train_probe train_features make_untrained score"
-    after += " train_stack score end_to_end train_kbm make_seakr score end_to_end compare_scores analyse tables cost"
+    after = (
+        "pool retrieve sample pool retrieve sample label build train_probe train_probe train_features make_untrained"
+    )
+    after += (
+        " score train_stack score end_to_end train_kbm make_seakr score end_to_end compare_scores analyse tables cost"
+    )
     assert [step.script for step in steps] == ["collect"] * sets + [*after.split(), "write_report"]
     configs = []
     for step in steps:
         script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
         configs.append(parse_args(config_class(script), step.arguments))
     asked = [config.model for config in configs if getattr(config, "model", None)]
-    assert set(asked) == {"some/model"} and len(asked) == 9
+    assert set(asked) == {"some/model"} and len(asked) == 10
     screen, pool = (config for config, step in zip(configs, steps, strict=True) if step.script == "pool")
     assert screen.runs == pool.runs and screen.by_relation == pool.by_relation and screen.popular == pool.popular
     assert screen.screened is None and (screen.dev, screen.test) == (0, 0)
