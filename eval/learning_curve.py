@@ -17,9 +17,9 @@ import dataclasses
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -38,7 +38,7 @@ from kbtrain.evaluation.learning_curve import (
 )
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
 from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.probe.gate import state_folder
+from kbtrain.gates.probe.gate import Asked, state_folder
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
@@ -49,22 +49,24 @@ from kbtrain.report.tables import as_markdown, as_text
 from kbtrain.scripts import find
 from kbtrain.training.data import label_rule, own_prompts
 
-Name = Literal["features", "encoder_probe", "probe", "kbm"]
+Name = Literal["features", "encoder_probe", "probe", "draft_probe", "kbm"]
+
+CONDITIONS: Mapping[Name, Asked] = {"probe": "llm", "draft_probe": "draft"}
 
 
 class LearningCurveConfig(StoredAnswersConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
-    gates: tuple[Name, ...] = Field(("features",), min_length=1, description="features, encoder_probe, probe, kbm")
+    gates: tuple[Name, ...] = Field(("features",), min_length=1, description=f"of {', '.join(get_args(Name))}")
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
     sizes: tuple[int, ...] = Field(SIZES, min_length=1, description="training questions; all are added")
     draws: int = Field(3, ge=1, description="random parts of each size")
     index: Path | None = Field(None, description="features: BM25 index; null: RUN/bm25")
     encoder: str = Field("all-minilm-l6-v2", description="encoder_probe: embedded name, folder or hub id")
-    model: str | None = Field(None, description="probe: the answering model")
+    model: str | None = Field(None, description="probes: the answering model")
     states: Path | None = Field(None, description="probe: where its states are kept; null: RUN/states/llm")
-    dtype: DtypeName = Field("auto", description="probe: of the model, as it answered")
+    dtype: DtypeName = Field("auto", description="probes: of the model, as it answered")
     kbm_config: str = Field("kbm_smollm2", description="kbm: file or name of a configuration of train_kbm")
     device: str = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(0, description="of the draws")
@@ -115,10 +117,11 @@ def learner(
     if name == "kbm":
         return kbm_learner(config, test)
     if config.model is None:
-        raise UserError("key 'model': the gate 'probe' reads the answering model; name it")
-    source = config.run / "examples" / "train.jsonl"
-    own, states = own_prompts(label_rule(source), source), config.states or state_folder(config.run, "llm")
-    probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test)
+        raise UserError(f"key 'model': the gate '{name}' reads the answering model; name it")
+    source, condition = config.run / "examples" / "train.jsonl", CONDITIONS[name]
+    states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
+    own = own_prompts(label_rule(source), source)
+    probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test, condition)
     asked = [*train, *test]
     with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
         for n in probe.extract(asked):

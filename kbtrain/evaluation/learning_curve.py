@@ -27,7 +27,7 @@ from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, hel
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
 from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.probe.gate import Probe, Reader, state_facts
+from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, open_reader, state_facts
 from kbtrain.gates.probe.states import StateStore
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
@@ -123,35 +123,43 @@ class EncoderLearner:
 
 
 class ProbeLearner:
-    """The gate ``probe``: heads on the answering model's states, which are stored."""
-
-    name = "probe"
+    """The gates ``probe`` and ``draft_probe``: heads on the answering model's states, which are stored."""
 
     def __init__(self, reader: Reader, store: StateStore, test: Sequence[GateExample], average: int = 4) -> None:
+        self.gate = DraftProbe if reader.condition == "draft" else Probe
+        self.name = self.gate.prefix
         self.reader, self.store, self.test, self.average = reader, store, test, average
         reader.stored = store
 
     @classmethod
     def open(
-        cls, model: str, dtype: str, device: str, own: OwnPrompts | None, states: Path, test: Sequence[GateExample]
+        cls,
+        model: str,
+        dtype: str,
+        device: str,
+        own: OwnPrompts | None,
+        states: Path,
+        test: Sequence[GateExample],
+        condition: Asked = "llm",
     ) -> ProbeLearner:
         """By the answering model's name; ``own``: templates under which it answered; ``states``: where its are kept."""
         from kbtrain.models.adapters import base_fingerprint
         from kbtrain.models.load import load_model, name_of
 
         opened, tokenizer = load_model(model, dtype, device)
-        store = StateStore(states, state_facts(base_fingerprint(model), name_of(opened.dtype)))
-        return cls(Reader(opened, tokenizer, own=own), store, test)
+        reader = open_reader(condition, opened, tokenizer, own)
+        facts = state_facts(base_fingerprint(model), name_of(opened.dtype)) | reader.facts
+        return cls(reader, StateStore(states, facts), test)
 
     def extract(self, examples: Sequence[GateExample]) -> Iterator[int]:
         """Compute the states that are not stored yet; yields the numbers of questions that are done."""
-        return self.store.extract(self.reader.model, self.reader.prompts(examples))
+        return self.store.extract(self.reader.model, self.reader.prompts(examples), self.reader.read)
 
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""
         needs(train, key)
         fitted = fit_probe(self.reader, self.store, train, (key,), "soft", "ridge", self.average)
-        gate = Probe(self.reader, {key: fitted[key].head}, "ridge")
+        gate = self.gate(self.reader, {key: fitted[key].head}, "ridge")
         known = dict(fitted[key].left_out)
         left_out = tuple(known[question_hash(example.question)] for example in train)
         return Scored(np.array(gate.score_examples(self.test)), left_out)

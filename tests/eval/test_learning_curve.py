@@ -91,6 +91,21 @@ def test_the_stack_reads_those_with_held_out_scores_alone(labelled_run):
     assert found.test[1] > found.test[0]
 
 
+def test_probes_of_the_prompt_and_of_a_draft_read_states_of_their_own(labelled_run, script, tmp_path):
+    module = script("learning_curve")
+    model = str(make_folder(tmp_path / "model"))
+    given = {"run": labelled_run, "gates": ("probe", "draft_probe"), "sizes": (30,), "draws": 1, "model": model}
+    config = build(module.LearningCurveConfig, None, {**given, "keys": ("benefit",), "dtype": "fp32", "device": "cpu"})
+    module.main(config)
+    first = json.loads((labelled_run / "learning_curve.json").read_text())["points"]
+    assert [(p["gate"], p["n"]) for p in first] == [
+        (name, n) for n in (30, 60) for name in ("probe", "draft_probe", "stack")
+    ]
+    assert {path.name for path in (labelled_run / "states").iterdir()} == {"llm", "draft"}
+    areas = {p["gate"]: p["area"] for p in first if p["n"] == 60}
+    assert areas["probe"] != areas["draft_probe"]
+
+
 def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, script, tmp_path, monkeypatch):
     """The recipe itself trains a tiny model, in this process; a second curve of the same draws trains nothing."""
     folder = make_folder(tmp_path / "model")
