@@ -39,6 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     TORCHS: {},
     OURS: {"GOMP_SPINCOUNT": SPIN_COUNT},
     "passive": {"OMP_WAIT_POLICY": "passive"},
+    "spin 4000": {"GOMP_SPINCOUNT": "4000"},
     "spin 1000": {"GOMP_SPINCOUNT": "1000"},
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
@@ -101,10 +102,10 @@ def measured(config: BusyConfig, peers: list[Peer], busy: int) -> dict[str, dict
     for each in peers:
         for work in config.works:
             each.ask({"work": work})  # warm-up
-    turns = [(work, state) for _ in range(config.repeats) for work in config.works for state in ("idle", "busy")]
-    for work, state in tqdm(turns, unit=" turns", file=sys.stderr):
+    turns = [(n, work, state) for n in range(config.repeats) for work in config.works for state in ("idle", "busy")]
+    for n, work, state in tqdm(turns, unit=" turns", file=sys.stderr):
         with busy_processes(busy if state == "busy" else 0):
-            for each in peers:
+            for each in peers if n % 2 == 0 else reversed(peers):  # nobody is always the first
                 found[work][each.name][state].append(each.ask({"work": work})["seconds"])
     return found
 
@@ -129,8 +130,11 @@ def table(config: BusyConfig, found: dict[str, Any]) -> str:
         for name, states in median.items():
             beside = f"{states['idle'] / median[TORCHS]['idle']:.2f}" if TORCHS in median else ""
             idle, busy = states["idle"], states["busy"]
-            rows.append([work, name, f"{idle:.2f}", f"{busy:.2f}", f"{busy / idle:.1f}", beside])
-    return aligned(("work", "threads", "idle s", "busy s", "busy/idle", "idle/torch"), rows)
+            torchs = found[work].get(TORCHS, {}).get("idle", [])
+            turns = [one / other for one, other in zip(found[work][name]["idle"], torchs, strict=False)]
+            spread = f"{min(turns):.2f} to {max(turns):.2f}" if turns else ""
+            rows.append([work, name, f"{idle:.2f}", f"{busy:.2f}", f"{busy / idle:.1f}", beside, spread])
+    return aligned(("work", "threads", "idle s", "busy s", "busy/idle", "idle/torch", "of each turn"), rows)
 
 
 def medians(found: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:

@@ -41,6 +41,14 @@ def test_a_sample_of_the_campaign_holds(place: Path, record_property: Any) -> No
     assert [one for one in tried if one.problem is not None] == []
 
 
+def test_every_script_meets_every_category() -> None:
+    names = [*world.COMMANDS, *(name for name in world.SERVED if name not in world.COMMANDS)]
+    order = drawn(SEED, names, OF_SCRIPTS)
+    met = {next(order)[:2] for _ in range(len(OF_SCRIPTS) * (len(world.COMMANDS) + len(world.SERVED)))}
+    assert met >= {(script, category) for script in world.COMMANDS for category in OF_SCRIPTS}
+    assert {script for script, category in met if category == "servers"} == set(world.SERVED)
+
+
 def ended(code: int, stderr: str) -> Done[str]:
     return subprocess.CompletedProcess([], code, "", stderr)
 

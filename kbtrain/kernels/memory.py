@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 _TRIM, _MMAP, _ARENAS = -1, -3, -8  # numbers of mallopt's parameters in glibc
@@ -31,7 +32,8 @@ class FreedMemory:
     Blocks of ever other sizes leave gaps that few later ones fit, so that what is kept grows for hundreds of batches.
     Where the process holds :attr:`GROWTH` times what it held when it had found its pace, the gaps go back to the
     system. That is looked at after each batch, which costs microseconds, but done ``pause`` batches apart at least,
-    since the pages are zeroed when they are needed again.
+    since the pages are zeroed when they are needed again. Where :data:`LITTLE` is left on the machine, they go back at
+    once; if that is too little, one line says so before the system ends the process.
     """
 
     GROWTH = 1.2
@@ -44,6 +46,10 @@ class FreedMemory:
     def check(self) -> bool:
         """Call after each batch or step; True if memory was given back."""
         self._since += 1
+        if not _told and available_memory() < LITTLE:
+            given = give_back()
+            _tell_what_is_left()
+            return given
         if self._since < self.pause:
             return False
         held = resident_memory()
@@ -53,6 +59,20 @@ class FreedMemory:
             return False
         self._since = 0
         return give_back()
+
+
+_told: list[str] = []  # lines of this process: one is enough
+
+
+def _tell_what_is_left() -> None:
+    left = available_memory()
+    if left < LITTLE:
+        line = (
+            f"{left / 1e6:.0f} MB of memory are left, {resident_memory() / 1e9:.1f} GB are taken by this process: the "
+            "system may end it; fewer rows at once take less (batch_rows, device_batch_size), what is finished is kept"
+        )
+        _told.append(line)
+        warnings.warn(line, stacklevel=3)
 
 
 def give_back() -> bool:
@@ -71,6 +91,9 @@ def resident_memory() -> int:
         return 0
 
 
+LITTLE = 300_000_000  # bytes: less than a batch may take beside the one before
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = ("memory.max", "memory.current", "inactive_file")
 _STATM = Path("/proc/self/statm")
 _CGROUPS, _OF_PROCESS, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
 
@@ -81,12 +104,15 @@ def machine_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that may still be taken without swapping, as the kernel estimates it; at most :func:`machine_memory`."""
+    """Bytes that may still be taken without swapping, as the kernel estimates it; of a container what its limit leaves
+    beside what it has taken.
+    """
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
     except OSError:  # not Linux
         found = None
-    return min(int(found[1]) * 1024, machine_memory()) if found else machine_memory()
+    of_machine = int(found[1]) * 1024 if found else machine_memory()
+    return max(0, min(of_machine, machine_memory(), *_cgroup_rooms(_OF_PROCESS, _CGROUPS)))
 
 
 def warn_if_short(need: float, what: str, instead: str) -> None:
@@ -96,29 +122,48 @@ def warn_if_short(need: float, what: str, instead: str) -> None:
     """
     there = available_memory()
     if need > there:
-        warnings.warn(
+        line = (
             f"{what} takes up to {need / 1e9:.1f} GB more, and {there / 1e9:.1f} GB are available: the system may end "
-            f"this process; {instead}",
-            stacklevel=3,
+            f"this process; {instead}"
         )
+        _told.append(line)
+        warnings.warn(line, stacklevel=3)
 
 
 def cgroup_limits(of_process: Path, mounted: Path) -> list[int]:
     """Limits in bytes of this process's cgroup and of those that hold it, version 1 and 2; none is no entry."""
+    limits = (_number(folder / name) for folder, name, _, _ in _cgroups(of_process, mounted))
+    return [limit for limit in limits if limit is not None]
+
+
+def _cgroup_rooms(of_process: Path, mounted: Path) -> Iterator[int]:
+    """What each limit leaves: file pages that nobody has read for long are dropped before anybody is ended."""
+    for folder, limits, usage, idle in _cgroups(of_process, mounted):
+        limit, taken = _number(folder / limits), _number(folder / usage)
+        if limit is None or taken is None:
+            continue
+        try:
+            found = re.search(rf"^{idle} (\d+)$", (folder / "memory.stat").read_text(encoding="ascii"), re.MULTILINE)
+        except OSError:
+            found = None
+        yield limit - taken + (int(found[1]) if found else 0)
+
+
+def _cgroups(of_process: Path, mounted: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Folders of the cgroups, with the names of their limit, of what they take, and of idle file pages."""
     try:
         lines = of_process.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return []
-    found = []
+        return
     for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if kinds and "memory" not in kinds.split(","):
             continue
-        root, name = (mounted / "memory", "memory.limit_in_bytes") if kinds else (mounted, "memory.max")
+        root = mounted / "memory" if kinds else mounted
+        names = _V1 if kinds else _V2
         own = root / path.lstrip("/")
         for folder in (own, *own.parents):  # in a container its own limit may stand at the root of what is mounted
             if folder.is_relative_to(root):
-                found.append(_number(folder / name))
-    return [limit for limit in found if limit is not None]
+                yield folder, *names
 
 
 def _number(path: Path) -> int | None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -48,6 +49,42 @@ def test_without_a_limit_it_is_the_machines(cgroups, of_process):
     cgroups(of_process)
     assert memory.machine_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < memory.available_memory() <= memory.machine_memory()
+
+
+def test_what_a_container_has_taken_is_not_available(cgroups, tmp_path):
+    cgroups("0::/pod\n", pod__memory_max="3000000")
+    (tmp_path / "fs" / "pod" / "memory.current").write_text("2000000\n")
+    assert memory.available_memory() == 1_000_000
+    (tmp_path / "fs" / "pod" / "memory.stat").write_text("file 900000\ninactive_file 700000\nactive_file 200000\n")
+    assert memory.available_memory() == 1_700_000 and memory.machine_memory() == 3_000_000
+    (tmp_path / "fs" / "pod" / "memory.current").write_text("9000000\n")
+    assert memory.available_memory() == 0
+
+
+def test_version_1_says_what_is_taken_under_other_names(cgroups, tmp_path):
+    cgroups("4:memory:/a\n")
+    folder = tmp_path / "fs" / "memory" / "a"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text("4000000\n")
+    (folder / "memory.usage_in_bytes").write_text("3500000\n")
+    (folder / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 100000\n")
+    assert memory.available_memory() == 600_000
+
+
+def test_one_line_comes_before_the_system_has_none_left(monkeypatch):
+    left = iter([10**9, 2 * 10**8, 4 * 10**8, 10**9])
+    monkeypatch.setattr(memory, "available_memory", lambda: next(left))
+    monkeypatch.setattr(memory, "give_back", lambda: True)
+    monkeypatch.setattr(memory, "_told", [])
+    freed = memory.FreedMemory()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [freed.check(), freed.check()] == [False, True]  # what was given back was enough
+    left = iter([2 * 10**8, 2 * 10**8])
+    freed = memory.FreedMemory()
+    with pytest.warns(UserWarning, match=r"200 MB of memory are left, .* the system may end it; fewer rows") as said:
+        assert freed.check() and not memory.FreedMemory().check()  # once a process
+    assert len(said) == 1 and "\n" not in str(said[0].message)
 
 
 GAPS = """

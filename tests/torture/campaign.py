@@ -272,7 +272,8 @@ def refused(script: str, rng: random.Random, base: Path, folder: Path) -> Tried:
             target = rng.choice(inputs(script, here) or [target]) if name.endswith("read") else target
             target = rng.choice((target, target.parent))
             target = next(path for path in (target, *target.parents) if path.exists())
-            mode, names = target.stat().st_mode, [target.name, *(Path(one).name for one in made), *names]
+            parts = {part for one in made for part in Path(one).parts}
+            mode, names = target.stat().st_mode, [target.name, *parts]
             target.chmod(0o555 if name.endswith("write") else 0o000)
             undo = functools.partial(target.chmod, mode)
         else:
@@ -359,8 +360,9 @@ def results(here: Path) -> dict[str, str]:
 
     kinds = (".jsonl", ".json", ".html", ".md", ".safetensors", ".npz")
     files = (path for path in here.rglob("*") if path.suffix in kinds and path.is_file())
-    about = (".meta.json", "environment.json", "_hop.html")  # when and on what it was made, how long each answer took
-    return {str(path.relative_to(here)): file_sha256(path) for path in files if not path.name.endswith(about)}
+    about = (".meta.json", "environment.json", "README.md")  # when and on what it was made, how long it took
+    files = (path for path in files if not path.name.endswith(about) and path.parts[-2:-1] != ("methods",))
+    return {str(path.relative_to(here)): file_sha256(path) for path in files}
 
 
 def table(tried: Sequence[Tried]) -> str:
@@ -375,16 +377,17 @@ def table(tried: Sequence[Tried]) -> str:
 
 
 def drawn(seed: str, names: Sequence[str], categories: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(script, category, number) without end: in each round every script once, with every category in turn, and what
-    talks to a server once more.
+    """(script, category, number) without end: in each round every script once, and what talks to a server once more;
+    after as many rounds as there are categories each script has met every one of them.
     """
     rng = random.Random(seed)
+    place = {script: i for i, script in enumerate(names)}
     for number in range(10**9):
         order = list(names)
         rng.shuffle(order)
-        for place, script in enumerate(order):
+        for script in order:
             if script in world.COMMANDS:
-                yield script, categories[(place + number) % len(categories)], f"{seed}-{number}"
+                yield script, categories[(place[script] + number) % len(categories)], f"{seed}-{number}"
             if script in world.SERVED:
                 yield script, "servers", f"{seed}-{number}"
 
@@ -424,6 +427,10 @@ def main(argv: Sequence[str]) -> int:
     said(table(tried))
     if left := sorted(set(names) - {one.script for one in tried}):
         said(f"not tried, for want of time: {', '.join(left)}")
+    met = {name: {one.category for one in tried if one.script == name} for name in names}
+    said(f"{sum(set(OF_SCRIPTS[2:]) <= kinds for kinds in met.values())} of {len(names)} commands met values, "
+         f"configurations and disks, {sum('files' in kinds or 'stores' in kinds for kinds in met.values())} files or "
+         "stores")  # fmt: skip
     return 1 if any(one.problem is not None for one in tried) else 0
 
 
