@@ -137,7 +137,7 @@ def cgroup_limits(of_process: Path, mounted: Path) -> list[int]:
 
 
 def _cgroup_rooms(of_process: Path, mounted: Path) -> Iterator[int]:
-    """What each limit leaves: file pages that nobody has read for long are dropped before anybody is ended."""
+    """Bytes that each limit leaves; file pages that were not read for long are dropped before a process is ended."""
     for folder, limits, usage, idle in _cgroups(of_process, mounted):
         limit, taken = _number(folder / limits), _number(folder / usage)
         if limit is None or taken is None:
