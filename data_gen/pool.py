@@ -2,9 +2,10 @@
 
 Writes OUTPUT/questions.jsonl, whose relation is the group's name (a data set, or a relation of one), so that the gate
 relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those about one
-subject or with one gold passage stay in one split. With --screened a group is taken only if the model is right in
---min-known of that run's training questions of it, without passages: a rule that sees no gate, no dev and no test
-question. Passages come by data_gen/retrieve.py --corpus.
+subject or with one gold passage stay in one split. With --screened a group is taken only if the model knows --min-known
+of that run's training questions of it: right without passages, corrected for guessing in multiple choice (a model that
+always says A knows nothing). The rule sees no gate, no dev and no test question. Passages come by data_gen/retrieve.py
+--corpus.
 
 Examples:
   python data_gen/pool.py --config data_gen/configs/pool_screen_en.yaml
@@ -13,6 +14,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.near import NearRule, check_near
-from kbtrain.questions.pool import SPLITS, PoolRule, candidates, drawn, known_shares
+from kbtrain.questions.pool import SPLITS, PoolRule, candidates, drawn, known
 from kbtrain.records import Question
 from kbtrain.store import SampleStore
 
@@ -45,7 +47,9 @@ class PoolConfig(Config):
     contains: tuple[str, ...] = Field((), description="data sets graded by containment in place of exact match")
     longest: int | None = Field(None, ge=1, description="most characters of a question with its options; null: any")
     screened: Path | None = Field(None, description="run folder pooled alike, with greedy answers to its training part")
-    min_known: float = Field(0.15, ge=0, le=1, description="screened: share of right answers that admits a group")
+    min_known: float = Field(
+        0.15, ge=0, le=1, description="screened: share known, corrected for guessing, that admits a group"
+    )
     sampling_run: str = Field("main", description="screened: name of the sampling run in samples.db")
     near_duplicates: NearRule = Field("count", description="questions that nearly stand in two splits: count or refuse")
     seed: int = Field(0, description="of the draw, which depends on it and on the ids only")
@@ -66,8 +70,9 @@ def main(config: PoolConfig) -> None:
     rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
                     config.longest, config.seed)  # fmt: skip
     groups = candidates(_every(config), rule)
-    shares = {} if config.screened is None else known_shares(_screening(config))
-    left_out = sorted(name for name in groups if shares and not _known(shares.get(name), config.min_known))
+    counts = {} if config.screened is None else known(_screening(config))
+    admitted = {name for name, one in counts.items() if one.share >= config.min_known}
+    left_out = sorted(name for name in groups if counts and name not in admitted)
     kept = {name: rows for name, rows in groups.items() if name not in left_out}
     questions = drawn(kept, {"train": config.train, "dev": config.dev, "test": config.test})
     if not questions:
@@ -77,11 +82,12 @@ def main(config: PoolConfig) -> None:
     splits = Counter(question.split for question in questions)
     near = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
     extra = {"splits": dict(splits), "groups": _sizes(questions), "left_out": left_out,
-             "screening": {name: {"right": right, "of": n} for name, (right, n) in sorted(shares.items())},
+             "screening": {name: {**dataclasses.asdict(one), "share": one.share} for name, one in counts.items()},
              "near_duplicates": None if near is None else len(near)}  # fmt: skip
     write_meta(target, stage="pool", config=settings, inputs=inputs, extra=extra, started=started)
-    for name, (right, n) in sorted(shares.items()):
-        print(f"{name}: {right} of {n} right{' (left out)' if name in left_out else ''}")
+    for name, one in counts.items():
+        outcome = "left out" if name in left_out else "taken"
+        print(f"{name}: {one.right} of {one.n} right, {one.guessed:.0%} by guessing: {one.share:.1%} known, {outcome}")
     per_split = ", ".join(f"{split} {splits[split]}" for split in SPLITS)
     print(f"{len(questions)} questions ({per_split}) of {len(kept)} groups -> {target}; near duplicates: "
           f"{'not looked for' if near is None else len(near)}")  # fmt: skip
@@ -92,8 +98,8 @@ def _every(config: PoolConfig) -> Iterator[Question]:
         yield from (question for _, question in read_questions(run / "questions.jsonl") if question.gold == "given")
 
 
-def _screening(config: PoolConfig) -> list[tuple[str, bool]]:
-    """(Group, whether the greedy answer without passages is right) of the screened run's training questions."""
+def _screening(config: PoolConfig) -> list[tuple[Question, bool]]:
+    """The screened run's training questions, and whether each one's greedy answer without passages is right."""
     run = config.screened or Path()
     asked = {question.id: question for _, question in read_questions(run / "questions.jsonl")}
     found = []
@@ -101,14 +107,10 @@ def _screening(config: PoolConfig) -> list[tuple[str, bool]]:
         for made in store.iterate(config.sampling_run, "llm"):
             question = asked.get(made.question_id)
             if question is not None and question.split == "train" and made.greedy is not None:
-                found.append((question.relation or question.dataset, is_correct(question, made.greedy.text)))
+                found.append((question, is_correct(question, made.greedy.text)))
     if not found:
         raise UserError(f"{run / 'samples.db'}: no greedy answer to a training question under condition 'llm'")
     return found
-
-
-def _known(counts: tuple[int, int] | None, least: float) -> bool:
-    return counts is not None and counts[0] >= least * counts[1]
 
 
 def _sizes(questions: list[Question]) -> dict[str, dict[str, int]]:

@@ -220,7 +220,7 @@ _TABLED = (
 
 
 def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]:
-    """White-box gates on public questions of which ``model`` is right in 15 % (docs/public.md); ``data``: their files.
+    """White-box gates on public questions of which ``model`` knows 15 % (docs/public.md); ``data``: their files.
 
     The data sets' own folders lie beside ``run``, the screening in ``run/screen``.
     """

@@ -6,7 +6,7 @@ A group is a data set, or a relation of one. Questions about one subject, or wit
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,6 +37,8 @@ class PoolRule:
 def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[Question]]:
     """Group -> questions in the order of their draw, split anew; a question's relation is its group's name.
 
+    Ids of passages that came with a question are gone: passages come from one corpus for all, which has others.
+
     Raises :class:`UserError` where popularity is asked for and a data set has none.
     """
     every = list(questions)
@@ -58,6 +60,8 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
                 split=split_of((*subject, question.id)[0], rule.shares),
                 relation=name,
                 entities=subject,
+                gold_passages=(),
+                context_passages=(),
                 grading="contains" if regraded else question.grading,
             )
         )
@@ -87,14 +91,30 @@ def even_parts(sizes: Mapping[str, int], n: int) -> dict[str, int]:
     return parts
 
 
-def known_shares(right: Iterable[tuple[str, bool]]) -> dict[str, tuple[int, int]]:
-    """Group -> (answers that are right, all answers), from pairs of a group and whether an answer is right."""
-    n: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    for group, is_right in right:
-        n[group] += 1
-        found[group] += is_right
-    return {group: (found[group], n[group]) for group in n}
+@dataclass(frozen=True)
+class Known:
+    """Counts of a group's screened answers; ``guessed``: mean share of right answers that guessing options gives."""
+
+    right: int
+    n: int
+    guessed: float
+
+    @property
+    def share(self) -> float:
+        """Share known: right answers, corrected for guessing; below 0 where a model does worse than that."""
+        return (self.right / self.n - self.guessed) / (1 - self.guessed)
+
+
+def known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
+    """Group -> counts, from pooled questions and whether each one's answer is right."""
+    found: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    for question, right in answers:
+        guess = 1 / len(question.options) if question.form == "choice" else 0.0
+        found[question.relation or question.dataset].append((right, guess))
+    return {
+        group: Known(sum(right for right, _ in rows), len(rows), sum(guess for _, guess in rows) / len(rows))
+        for group, rows in sorted(found.items())
+    }
 
 
 def _least_popular(questions: Sequence[Question], dataset: str, share: float) -> float:

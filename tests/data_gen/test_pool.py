@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.scripts import here, load
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.provenance import read_meta
-from kbtrain.questions.pool import PoolRule, candidates, drawn, even_parts, known_shares
+from kbtrain.questions.pool import PoolRule, candidates, drawn, even_parts, known
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -67,6 +68,7 @@ def test_questions_about_one_subject_or_passage_stay_in_one_split():
         splits.setdefault(row.entities[0], set()).add(row.split)
     assert len(splits) == 16 and all(len(found) == 1 for found in splits.values())
     assert len(set.union(*splits.values())) == 3
+    assert not any(row.gold_passages for group in groups.values() for row in group)  # of another corpus
 
 
 def test_groups_are_data_sets_or_named_relations_and_stand_in_the_relation():
@@ -111,8 +113,13 @@ def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_al
     assert Counter(row.split for row in rows) == {"train": 12, "dev": 4, "test": 8}
     assert {row.relation for row in rows} == {"known"}
     meta = read_meta(tmp_path / "out" / "questions.jsonl")
-    assert meta["left_out"] == ["strange"] and meta["screening"]["known"] == {"right": 10, "of": 10}
-    assert "strange: 0 of 10 right (left out)" in capsys.readouterr().out
+    assert meta["left_out"] == ["strange"] and meta["screening"]["known"] == {
+        "right": 10,
+        "n": 10,
+        "guessed": 0,
+        "share": 1,
+    }
+    assert "strange: 0 of 10 right, 0% by guessing: 0.0% known, left out" in capsys.readouterr().out
     # the screened questions are training questions of the pool, too: the split hangs on ids and subjects alone
     assert {row.id: row.split for row in rows if row.id in {one.id for one in screened}}.keys() <= {
         row.id for row in rows if row.split == "train"
@@ -133,5 +140,12 @@ def test_no_group_left_and_a_screening_without_answers_are_one_line(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
-def test_shares_of_right_answers_by_group():
-    assert known_shares([("a", True), ("b", False), ("a", False)]) == {"a": (1, 2), "b": (0, 1)}
+def test_what_guessing_gives_is_not_known():
+    choice = Question("1", "?", ("A",), "train", "mmlu", form="choice", grading="option", options=("a", "b", "c", "d"))
+    always_a = [(replace(choice, id=str(i)), i % 4 == 0) for i in range(40)]  # right in a quarter of the questions
+    found = known([*always_a, *((row, i < 10) for i, row in enumerate(questions("nq", 40)))])
+    assert found["mmlu"].right == found["nq"].right == 10 and found["mmlu"].guessed == 0.25
+    assert found["mmlu"].share == 0 and found["nq"].share == 0.25
+    assert known([(choice, True)])["mmlu"].share == 1 and known([(choice, False)])["mmlu"].share == pytest.approx(
+        -1 / 3
+    )
