@@ -36,7 +36,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def figure(points: Sequence[Point]) -> str:
     """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
-    made, axes = new_figure(6.4, 3.6)
+    made, axes = new_figure(8.0, 3.6)
     names = [name for name in COLOURS if name not in ("ink", "grid", "grey")]
     dashes = {key: style for key, style in zip(dict.fromkeys(p.key for p in points), ("-", "--", ":"), strict=False)}
     colours = dict(zip(dict.fromkeys(p.gate for p in points), names, strict=False))
@@ -45,7 +45,7 @@ def figure(points: Sequence[Point]) -> str:
         sizes = sorted({n for n, _ in found})
         means = [statistics.fmean(area for n, area in found if n == size) for size in sizes]
         colour = COLOURS[colours[gate]]
-        axes.plot(sizes, means, dashes[key], color=colour, label=f"{gate}, {key}")
+        axes.plot(sizes, means, dashes[key], color=colour, label=f"{gate.replace('_', ' ')}, {key}")
         axes.plot([n for n, _ in found], [area for _, area in found], ".", color=colour, markersize=4)
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_xscale("log")
@@ -54,5 +54,5 @@ def figure(points: Sequence[Point]) -> str:
     axes.minorticks_off()
     axes.set_xlabel("labelled training questions")
     axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8, frameon=False)  # beside: curves are everywhere
     return page(made)
