@@ -27,6 +27,7 @@ from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
+from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import DtypeName, Hit, Split, TurnExample
@@ -61,6 +62,7 @@ def main(config: RespondConfig) -> None:
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
     responder = functools.cache(lambda: opened(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}
+    key |= {MODEL_FILES: hashes_of(str(config.model))}
     key |= {name: str(getattr(config, name)) for name in ("split", "batch_size", "dtype", "device")}
     none: dict[str, Any] = {}
     for name, hits in plan.items():

@@ -30,9 +30,10 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
+from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, write_meta
 from kbtrain.records import Condition, Split
 
 
@@ -68,7 +69,8 @@ def main(config: SampleConfig) -> None:
     from kbtrain.store import SampleStore, writing
 
     target = config.run / shard.store_name
-    job = SamplingJob.of(config, config.sampling_run, plan, shard, total)
+    noted = read_meta(target).get(MODEL_FILES) if meta_path(target).exists() else None
+    job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
     with writing(target, job.run), SampleStore(target) as store:
         stored = job.n_stored(store)
         if stored >= job.total and job.run in store.runs():
@@ -80,6 +82,8 @@ def main(config: SampleConfig) -> None:
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
+        if MODEL_FILES in key["run_meta"]:
+            key[MODEL_FILES] = note(config.model, noted)
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
 

@@ -27,6 +27,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import known_sha256, read_document, write_atomically, write_result
 from kbtrain.records import TurnExample
@@ -61,7 +62,7 @@ def main(config: CrossValidateConfig) -> None:
     if config.test:
         return test(config, table, started)
     counts = (config.repeats, config.folds, config.inner)
-    made_of = known_sha256(config.turns) + config.encoder
+    made_of = known_sha256(config.turns) + config.encoder + digest(config.encoder)
     with progress_bar(total=config.repeats * config.folds, desc="cross-validation", unit="folds") as bar:
         repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
     made = cv.candidates_held_out(table, repeats)

@@ -35,7 +35,9 @@ from kbtrain.gates.score_stage import (
     ScoreFile,
     chunks_left,
     examples_left,
+    files_of_models,
     note_best_f1,
+    noted_models,
     price_of_scores,
     score_chunks,
     score_path,
@@ -44,6 +46,7 @@ from kbtrain.gates.score_stage import (
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, told
 from kbtrain.llm.prices import ForecastConfig, price_of
+from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 
@@ -106,7 +109,8 @@ def with_evidence(
 
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
     """Inputs that a gate's stored scores depend on."""
-    return {**hashes, "gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
+    own = {"gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
+    return {**hashes, **own, **files_of_models(score_path(config.run, gate.name), gate.models)}
 
 
 class Scored(NamedTuple):
@@ -140,6 +144,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
+            MODEL_FILES: noted_models(out, gate.models),
         }
         scores.finish()
     settings, files = config.model_dump(mode="json"), list(asked.files.values())

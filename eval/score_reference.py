@@ -23,8 +23,9 @@ from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.handles import handle
-from kbtrain.gates.score_stage import ScoreFile, chunks_left, score_chunks
+from kbtrain.gates.score_stage import ScoreFile, chunks_left, files_of_models, noted_models, score_chunks
 from kbtrain.labeling.examples import reference_example
+from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
@@ -50,7 +51,8 @@ def main(config: ScoreReferenceConfig) -> None:
     source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.depends, "dtype": config.dtype}
     out = config.run / "scores_reference.jsonl"
-    with ScoreFile(out, depends | {"chunk": str(config.chunk)}) as scores:
+    depends |= {"chunk": str(config.chunk), **files_of_models(out, source.models)}
+    with ScoreFile(out, depends) as scores:
         parts = {split: [e for e in examples if e.split == split] for split in config.splits}
         chunks = chunks_left(scores, source, parts, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
@@ -61,6 +63,7 @@ def main(config: ScoreReferenceConfig) -> None:
         seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in source.names}
         spent = {name: {split: scores.spent(name, split) for split in config.splits} for name in source.names}
         extra = {"seconds_per_question": seconds, "spent_per_question": spent, "device": scores.device()}
+        extra[MODEL_FILES] = noted_models(out, source.models)
     write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,
                started=started)  # fmt: skip
     print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {out}")

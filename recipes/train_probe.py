@@ -103,7 +103,8 @@ def main(config: TrainProbeConfig) -> None:
     model, tokenizer = load_model(config.model, config.dtype, recipe.device)
     reader = open_reader(config.condition, model, tokenizer, own, config.tokens)
     fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
-    store = StateStore(config.states or config.output / "states", state_facts(fingerprint, dtype) | reader.facts)
+    facts = state_facts(fingerprint, dtype, config.model) | reader.facts
+    store = StateStore(config.states or config.output / "states", facts)
     cluster, prompts = engine(config, None, RayStates), reader.prompts(used)
     read = ReadModel(config.model, fingerprint, dtype, config.device, config.tokens if draft else 0)
     with progress_bar(total=len(used), desc="states", unit="questions") as bar:

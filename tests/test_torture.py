@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.scripts import Done
-from torture import world
+from torture import stale, world
 from torture.campaign import OF_SCRIPTS, Tried, attempt, drawn, judged, table
 
+ROOT = world.ROOT
 SEED, TRIES = "0", 12
 QUICK = (  # their commands need no model: a second each
     "data_gen/analyse.py", "data_gen/build.py", "data_gen/collect.py", "data_gen/export.py", "data_gen/join.py",
@@ -47,6 +50,23 @@ def test_every_script_meets_every_category() -> None:
     met = {next(order)[:2] for _ in range(len(OF_SCRIPTS) * (len(world.COMMANDS) + len(world.SERVED)))}
     assert met >= {(script, category) for script in world.COMMANDS for category in OF_SCRIPTS}
     assert {script for script, category in met if category == "servers"} == set(world.SERVED)
+
+
+def test_a_stage_that_is_done_notices_what_was_changed_behind_its_back(place: Path) -> None:
+    """The index is built again, evidence made again; the whole list is part of `make torture`."""
+    names = [one for one in stale.tries() if one[0] == "data_gen/retrieve.py"]
+    tried = [stale.again(*one, place / "base", place) for one in random.Random(SEED).sample(names, 3)]
+    tried.append(stale.again("data_gen/retrieve.py", "qa/bm25/data.csc*", "halved", place / "base", place))
+    assert [one for one in tried if one.problem is not None] == []
+
+
+def test_every_stage_that_skips_is_run_again() -> None:
+    """A recipe that claims its folder, or another stage that says it is done, without a list of what it read."""
+    says = {
+        name for name in world.all_scripts()
+        if re.search(r"recipe\.claim\(|is there already, made|are in \{target\} already", (ROOT / name).read_text())
+    }  # fmt: skip
+    assert len(says) > 10 and says <= set(stale.READ)
 
 
 def ended(code: int, stderr: str) -> Done[str]:

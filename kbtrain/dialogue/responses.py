@@ -19,6 +19,7 @@ from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
 from kbtrain.files import append, cut_torn_line, read_text
 from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.models.files_read import differing
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Hit, Question, TurnExample
@@ -140,11 +141,9 @@ def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedRes
         path.write_text("", encoding="utf-8")
         write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")
     old = read_key(path)
-    differing = [name for name in {**old, **key} if old.get(name) != key.get(name)]
-    if differing:
-        name = differing[0]
+    for name, before, now in differing(old, key):
         raise UserError(
-            f"{at(path)}: other responses are there ({name} was {old.get(name)}, is {key.get(name)}); choose another "
+            f"{at(path)}: other responses are there ({name} was {before}, is {now}); choose another "
             "--out, or delete them"
         )
     cut_torn_line(path)

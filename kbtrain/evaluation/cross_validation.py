@@ -28,6 +28,7 @@ from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, delta
+from kbtrain.provenance import meta_path, unchanged, write_meta
 from kbtrain.records import TurnExample
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def cross_validated(
         found = []
         for number, (fitted, rest) in enumerate(folds(table, range(len(table.truth)), outer, seed + repeat)):
             path = kept / f"fold-{key}-{repeat}-{number}.npz"
-            if not path.exists():
+            if not (path.exists() and meta_path(path).exists() and unchanged(path)):
                 values: dict[str, Any] = {
                     f"outer {name}": log_odds(part, table, fitted, table, rest) for name, part in parts.items()
                 }
@@ -163,6 +164,7 @@ def cross_validated(
                         values[f"inner {name}"][held] = log_odds(part, table, fit, table, held)
                 with replacing(path) as partial, partial.open("wb") as file:
                     np.savez(file, **values)
+                write_meta(path, stage="cross_validate", config=None, inputs=[])
             with np.load(path) as stored:
                 at_rest = {name: stored[f"outer {name}"] for name in parts}
                 inside = {name: stored[f"inner {name}"][fitted] for name in parts}

@@ -91,7 +91,7 @@ def reader_states(reader: str, folder: Path, asked: Sequence[GateExample]) -> li
 
     model, tokenizer = load_model(reader, "auto", "cpu")
     prompts = Reader(model, tokenizer).prompts(asked)
-    store = StateStore(folder / "states", state_facts(base_fingerprint(reader), name_of(model.dtype)))
+    store = StateStore(folder / "states", state_facts(base_fingerprint(reader), name_of(model.dtype), reader))
     bar: Any
     with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
         for n in store.extract(model, prompts):

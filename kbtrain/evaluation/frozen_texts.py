@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kbtrain.files import replacing
+from kbtrain.models.files_read import digest
+from kbtrain.provenance import meta_path, unchanged, write_meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length: int) -> NDArray[np.float32]:
-    """(texts, d): mean states of the last layer over at most ``max_length`` tokens; read where they were kept before.
+    """(texts, d): mean states of the last layer over at most ``max_length`` tokens; read where they were kept whole.
 
     Raises :class:`~kbtrain.errors.UserError` for an encoder that is not there.
     """
@@ -25,13 +27,14 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.encoders import open_body
 
-    facts = json.dumps([base_fingerprint(encoder), max_length, *texts])
+    facts = json.dumps([base_fingerprint(encoder), digest(encoder), max_length, *texts])
     kept = folder / f"encoder-{hashlib.sha256(facts.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.npy"
-    if not kept.exists():
+    if not (kept.exists() and meta_path(kept).exists() and unchanged(kept)):
         body, tokenizer = open_body(encoder, "fp32", "cpu")
         ids = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
         made = mean_states(body, ids, tokenizer.pad_token_id or 0).astype(np.float32)
         with replacing(kept) as partial, partial.open("wb") as file:
             np.save(file, made)
+        write_meta(kept, stage="embeddings", config={"encoder": encoder, "max_length": max_length}, inputs=[])
     found: NDArray[np.float32] = np.load(kept)
     return found

@@ -148,7 +148,7 @@ class ProbeLearner:
 
         opened, tokenizer = load_model(model, dtype, device)
         reader = open_reader(condition, opened, tokenizer, own)
-        facts = state_facts(base_fingerprint(model), name_of(opened.dtype)) | reader.facts
+        facts = state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts
         return cls(reader, StateStore(states, facts), test)
 
     def extract(self, examples: Sequence[GateExample]) -> Iterator[int]:

@@ -53,6 +53,7 @@ class GateHandle:
     held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     passes: Callable[[Any], list[Pass]] = lambda example: [Pass(text_of(example))]  # of the score of an example
     server: bool = False  # a model elsewhere: requests are paid by their tokens
+    models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`."""
@@ -92,7 +93,14 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
         {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
         lambda example: passes_of(folder, card, example),
         card.kind == "server",
+        tuple(sorted(_models(folder, card))),
     )
+
+
+def _models(folder: Path, card: GateCard) -> set[str]:
+    """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
+    own = {str(folder), *([card.base_model] if card.base_model and card.kind != "server" else [])}
+    return own.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
 
 
 def passes_of(folder: Path, card: GateCard, example: Example) -> list[Pass]:
@@ -170,6 +178,7 @@ def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -
         name,
         kind.reads,
         {name.removesuffix("_know"): name},
+        models=(model,),
         passes=need_passes if name == "prompt" else lambda example: [Pass(text_of(example))],
     )
 
@@ -197,7 +206,7 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
 
     return GateHandle(
         ("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION, passes=passes,
-        server=config.backend == "openai",
+        server=config.backend == "openai", models=(config.model,) if config.backend == "transformers" else (),
     )  # fmt: skip
 
 

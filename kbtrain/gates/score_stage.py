@@ -24,6 +24,7 @@ from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.llm.forecast import Forecast, Measured, tokens_of
 from kbtrain.llm.prices import Price
+from kbtrain.models.files_read import MODEL_FILES, Noted, folder_of, note
 from kbtrain.provenance import device
 from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
 
@@ -148,9 +149,11 @@ def _inputs(path: Path) -> dict[str, str] | None:
 
 
 def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Nothing that both depend on is different; a split that one of them lacks is no difference."""
-    own = {name for name in wanted if not name.endswith(".jsonl")}
-    if {name for name in stored if not name.endswith(".jsonl")} != own:
+    """Nothing that both depend on is different; a split that one of them lacks is no difference, nor are files of
+    models that were not noted then, or are not here now.
+    """
+    own, before = ({name for name in side if not name.endswith(".jsonl")} for side in (wanted, stored))
+    if (before ^ own) - {MODEL_FILES}:
         return False
     return all(stored.get(name, value) == value for name, value in wanted.items())
 
@@ -164,6 +167,25 @@ def _cut(path: Path) -> bool:
     """True for a finished file of which a part is gone: what is left of it may not be whole."""
     size = provenance.read_meta(path).get("bytes") if provenance.meta_path(path).exists() else None
     return size is not None and path.stat().st_size < size
+
+
+def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
+    """Hashes of the files of a gate's models, as an input of the scores in ``path``; empty where one is not here.
+
+    Whether a folder was moved does not matter: the models' names are left out.
+    """
+    if not models or any(folder_of(model) is None for model in models):
+        return {}
+    found = [{name: one["sha256"] for name, one in files.items()} for files in noted_models(path, models).values()]
+    return {MODEL_FILES: str(sorted(map(str, found)))}
+
+
+def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
+    """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
+    meta = provenance.read_meta(path) if provenance.meta_path(path).exists() else {}
+    before = meta.get(MODEL_FILES)
+    noted = before if isinstance(before, dict) else {}
+    return {model: note(model, noted.get(model)) for model in models}
 
 
 def plain_examples(path: Path, split: Split) -> list[GateExample]:
@@ -340,7 +362,7 @@ def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
 
 def _same_questions(old: Mapping[str, str], gate: GateHandle, inputs: Mapping[str, str]) -> bool:
     """0.1 noted what the scores of all gates depend on in one line, a gate's under its first score's name."""
-    wanted = {name: value for name, value in inputs.items() if name != "gate"}
+    wanted = {name: value for name, value in inputs.items() if name not in ("gate", MODEL_FILES)}
     opening = gate.opening
     depends = opening.model if opening and opening.prompt else gate.depends  # 0.1 noted a prompted gate's model alone
     return old.get(gate.names[0]) == depends and all(old.get(name) == value for name, value in wanted.items())

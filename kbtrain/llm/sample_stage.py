@@ -21,6 +21,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.models.batching import windows
+from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256
@@ -162,13 +163,16 @@ class SamplingJob:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: LLMConfig, run: str, plan: Plan, shard: Shard, total: int) -> SamplingJob:
-        """The job with its settings; ``total`` counts the question-conditions of all shards."""
+    def of(cls, config: LLMConfig, run: str, plan: Plan, shard: Shard, total: int, noted: Any = None) -> SamplingJob:
+        """The job with its settings; ``total`` counts the question-conditions of all shards. ``noted``: the model's
+        files as an earlier start noted them (:mod:`kbtrain.models.files_read`)."""
         share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
         if plan.prompts is not None:
             settings["own_prompts"] = plan.prompts.noted()
+        if config.backend in ("transformers", "vllm") and (files := hashes_of(config.model, noted)):
+            settings[MODEL_FILES] = files
         if not shard.whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
         return cls(config, run, plan, shard, share, settings)
@@ -183,9 +187,18 @@ class SamplingJob:
         defaults = {key: value for key, value in later_defaults().items() if key in stored}
         if "own_prompts" in stored:
             defaults["own_prompts"] = None
-        store.begin(self.run, {**stored, **defaults, **self.settings})
+        store.begin(self.run, {**stored, **defaults, **self._settings(store)})
         store.check_whole(self.run)
         return sum(store.counts(self.run).values())
+
+    def _settings(self, store: SampleStore) -> dict[str, Any]:
+        """The settings, the model's files as stored where they were not noted then, or are not here now."""
+        there = sum(store.counts(self.run).values()) > 0 if self.run in store.runs() else False
+        stored = store.run_meta(self.run) if there else dict(self.settings)
+        if MODEL_FILES in stored and MODEL_FILES in self.settings:
+            return dict(self.settings)
+        kept = {name: value for name, value in self.settings.items() if name != MODEL_FILES}
+        return {**kept, **({MODEL_FILES: stored[MODEL_FILES]} if MODEL_FILES in stored else {})}
 
     def sample(self, store: SampleStore, engine: Engine) -> Iterator[int]:
         """Draw what is missing and store it; yields how many question-conditions were stored each time."""
@@ -197,7 +210,7 @@ class SamplingJob:
         windows = self.shard.windows(self.plan.requests(), config.window)
         for facts, sets in engine(config, windows, done):
             if facts != begun:  # an engine of many machines tells the facts of each
-                store.begin(self.run, {**self.settings, **facts})
+                store.begin(self.run, {**self._settings(store), **facts})
                 begun = facts
             if sets:
                 store.put(self.run, sets)

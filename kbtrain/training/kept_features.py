@@ -88,6 +88,8 @@ class KeptFeatures:
             names = json.loads(facts["examples"])
         except (SafetensorError, KeyError, OSError, ValueError) as error:
             raise UserError(f"{at(self.path)}: no kept features ({str(error)[:80]}); delete it") from None
+        if facts.get("sha256", _bytes(rows)) != _bytes(rows):
+            raise UserError(f"{at(self.path)}: was changed since; delete it to extract the features again")
         if facts.get("made_by") != self.made_by:  # of other code: extracted anew, and written over
             return {}
         return dict(zip(names, rows, strict=False))
@@ -96,9 +98,10 @@ class KeptFeatures:
         import numpy as np
         from safetensors.numpy import save_file
 
-        facts = {"examples": json.dumps(list(self._rows)), "made_by": self.made_by}
+        rows = np.stack(list(self._rows.values()))
+        facts = {"examples": json.dumps(list(self._rows)), "made_by": self.made_by, "sha256": _bytes(rows)}
         with replacing(self.path) as partial:
-            save_file({"features": np.stack(list(self._rows.values()))}, str(partial), facts)
+            save_file({"features": rows}, str(partial), facts)
 
 
 class ByKept:
@@ -128,6 +131,10 @@ def by_kept(gate: Gate, kept: KeptFeatures | None) -> Gate | ByKept:
 def _name(example: Example) -> str:
     read = {key: value for key, value in asdict(example).items() if key not in _NOT_READ}
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _bytes(rows: Rows) -> str:
+    return hashlib.sha256(rows.tobytes()).hexdigest()
 
 
 def _code(extract: Extract) -> str:

@@ -19,6 +19,7 @@ from kbtrain.training.run import (
     check_saved,
     check_states,
     claim_folder,
+    claim_model,
     defaults_of,
     finished,
     last_good,
@@ -87,13 +88,18 @@ class Recipe:
         self.processes = start_processes(self.device)
         settings = config.model_dump(mode="json")
         self.key = {**run_key(settings, config.train, dev or config.dev, config.not_part_of_a_run), **facts}
-        main_first(lambda: claim_folder(config.output, self.key, defaults_of(config)))
+        main_first(self._bind)
         if not finished(config.output, *last_files):
             return True
         check_saved(config.output, *last_files)
         done = late(self.device) if self.first else ""
         self.say(f"{config.output} is finished already; {done or 'nothing to do'}")
         return False
+
+    def _bind(self) -> None:
+        claim_folder(self.config.output, self.key, defaults_of(self.config))
+        if isinstance(model := getattr(self.config, "model", None), str):
+            claim_model(self.config.output, model)
 
     def compute(self, measure: Callable[[], str]) -> str:
         """``measure``'s fp32, bf16 or fp16: decided once for all ranks, and not again by a run that resumes."""

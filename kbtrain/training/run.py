@@ -24,6 +24,7 @@ from pydantic_core import to_jsonable_python
 
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read_json
+from kbtrain.models.files_read import MODEL_FILES, check_noted, note
 from kbtrain.provenance import (
     check_unchanged,
     device,
@@ -35,11 +36,13 @@ from kbtrain.provenance import (
     read_document,
     read_meta,
     stamp,
+    unchanged,
     write_atomically,
 )
 
 RUN = "run.json"
 MEASURED = "settled"  # values measured at the first start
+_NOT_COMPARED = frozenset({MEASURED, MODEL_FILES})
 
 
 def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, An
         raise UserError(f"{at(path)}: expected a JSON object; choose another output folder")
     new = json.loads(json.dumps(run, default=str))
     old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **old}
-    differing = [key for key in {**old, **new} if key != MEASURED and old.get(key) != new.get(key)]
+    differing = [key for key in {**old, **new} if key not in _NOT_COMPARED and old.get(key) != new.get(key)]
     if differing and not trained_here(folder):
         write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")
     elif differing:
@@ -80,6 +83,19 @@ def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, An
             f"{at(path)}: another training is in this folder ({key} was {old.get(key)}, is {new.get(key)}); choose "
             "another output, or delete the folder"
         )
+
+
+def claim_model(folder: Path, model: str) -> None:
+    """Note the files of the base model in ``run.json`` at a training's first start; compare them at each later one.
+
+    Folders that were trained before files were noted pass. Raises :class:`UserError` naming what differs.
+    """
+    path = folder / RUN
+    run = read_json(path)
+    if trained_here(folder):
+        check_noted(model, run.get(MODEL_FILES), f"{folder} was trained", "delete that folder to train again")
+    elif (files := note(model, run.get(MODEL_FILES))) != run.get(MODEL_FILES):
+        write_atomically(path, json.dumps({**run, MODEL_FILES: files}, ensure_ascii=False, indent=1) + "\n")
 
 
 def trained_here(folder: Path) -> bool:
@@ -115,13 +131,17 @@ def check_saved(folder: Path, *files: str) -> None:
     ``files``: those whose meta data may note it; trainings of before did not. Size and time are compared first.
     """
     for file in files:
+        if file != "gate.json" and not unchanged(folder / file):
+            raise UserError(_other(folder / file))
         saved = read_meta(folder / file).get(SAVED)
         for name, noted in saved.items() if isinstance(saved, dict) else ():
             path = folder / name
             if not (isinstance(noted, dict) and path.is_file() and _as_noted(path, noted)):
-                raise UserError(
-                    f"{at(path)}: is not what the training saved; copy it again, or delete the folder to train again"
-                )
+                raise UserError(_other(path))
+
+
+def _other(path: Path) -> str:
+    return f"{at(path)}: is not what the training saved; copy it again, or delete the folder to train again"
 
 
 def _as_noted(path: Path, noted: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from torture import servers, serving, world
 from torture.damage import ANY, WRONG, damages
 
 HANGS = 400.0  # seconds, far beyond what any command takes on a busy machine
-CATEGORIES = ("files", "stores", "values", "configurations", "disks", "servers", "gate folders")
+CATEGORIES = ("files", "stores", "values", "configurations", "disks", "servers", "gate folders", "stages run again")
 OF_SCRIPTS = CATEGORIES[:5]  # the others have their own lists of what is damaged
 CLIENT = {"OPENAI_API_KEY": servers.KEY, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 PASSING = (".lock", "-wal", "-shm")  # files that are there while others are written
@@ -412,10 +412,14 @@ def main(argv: Sequence[str]) -> int:
         until = time.monotonic() + seconds
         pending: set[Future[list[Tried]]] = set()
         work, kinds = drawn(seed, names, OF_SCRIPTS), [] if only else _kinds()
+        again = [name for name in _skipping() if name in names]
         of_kind: Future[list[Tried]] | None = None
         while pending or time.monotonic() < until:
             if kinds and (of_kind is None or of_kind.done()):  # one worker, so that scripts are not left for the end
                 of_kind = pool.submit(_folders, kinds.pop(), folder / "gates", seed)
+                pending.add(of_kind)
+            elif again and not kinds and (of_kind is None or of_kind.done()):
+                of_kind = pool.submit(_run_again, again.pop(), base, folder)
                 pending.add(of_kind)
             while len(pending) < 6 and time.monotonic() < until:
                 pending.add(pool.submit(_attempt, *next(work), base, folder))
@@ -458,6 +462,25 @@ def _folders(kind: str, place: Path, seed: str) -> list[Tried]:
     tries, broke = campaign(kind, place / kind, random.Random(seed), 10**6)
     held = [Tried("gate folders", kind, "", None)] * (tries - len(broke))
     return held + [Tried("gate folders", kind, what, "broke") for what in broke]
+
+
+def _skipping() -> list[str]:
+    from torture.stale import READ
+
+    return list(READ)
+
+
+def _run_again(script: str, base: Path, folder: Path) -> list[Tried]:
+    from torture.stale import again, tries
+
+    found = []
+    for name, file, damage in tries():
+        if name == script:
+            try:
+                found.append(again(script, file, damage, base, folder))
+            except Exception as error:  # noqa: BLE001 - as above
+                found.append(Tried("stages run again", script, f"the campaign itself: {file}", repr(error)[:300]))
+    return found
 
 
 if __name__ == "__main__":

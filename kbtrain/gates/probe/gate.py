@@ -22,6 +22,7 @@ from kbtrain.files import check_regular
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.models.files_read import MODEL_FILES, digest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
@@ -288,7 +289,8 @@ class Probe(KeyedGate):
         from kbtrain.models.load import name_of
 
         if self.card is not None:
-            facts = state_facts(self.card.base_fingerprint, name_of(self.reader.model.dtype)) | self.reader.facts
+            found = name_of(self.reader.model.dtype)
+            facts = state_facts(self.card.base_fingerprint, found, self.card.base_model) | self.reader.facts
             with contextlib.suppress(UserError):
                 self.reader.stored = StateStore(state_folder(run, self.reader.condition), facts)
 
@@ -341,9 +343,10 @@ def state_folder(run: Path, condition: Asked) -> Path:
     return run / STATES / condition
 
 
-def state_facts(fingerprint: str, dtype: str) -> dict[str, str]:
-    """Facts that states depend on beside the prompt's tokens."""
-    return {"model": fingerprint, "dtype": dtype}
+def state_facts(fingerprint: str, dtype: str, model: str | None = None) -> dict[str, str]:
+    """Facts that states depend on beside the prompt's tokens; ``model``: its name, by which all of its files count."""
+    files = digest(model) if model else ""
+    return {"model": fingerprint, "dtype": dtype, **({MODEL_FILES: files} if files else {})}
 
 
 def save_heads(path: Path, heads: Mapping[Target, Head]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular, replacing
 from kbtrain.models.batching import like_length, padded, windows
+from kbtrain.models.files_read import differing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -200,11 +201,9 @@ class StateStore:
             facts, keys = json.loads(head["facts"]), head["prompts"].split()
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise UserError(f"{at(path)}: no file of states ({error}); delete it, they are made again") from None
-        differing = [name for name in {**facts, **self.facts} if facts.get(name) != self.facts.get(name)]
-        if differing:
-            name = differing[0]
+        for name, before, now in differing(facts, self.facts):
             raise UserError(
-                f"{at(path)}: states of {name} {facts.get(name)}, not {self.facts.get(name)}; choose another folder "
+                f"{at(path)}: states of {name} {before}, not {now}; choose another folder "
                 "for states, or delete this one"
             )
         if len(keys) != shape[0]:

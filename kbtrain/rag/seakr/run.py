@@ -22,6 +22,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
+from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
@@ -142,6 +143,8 @@ class SeakrRun:
         self._key["rules"] = _RULES
         self._key |= SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
         self._key |= {file.name: file_sha256(file) for file in self.inputs}
+        if files := hashes_of(self._key["base_model"]):
+            self._key[MODEL_FILES] = files
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
 

@@ -17,6 +17,7 @@ from typing import Any
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.files import append, cut_torn_line
+from kbtrain.models.files_read import differing
 from kbtrain.provenance import write_atomically
 
 
@@ -146,9 +147,8 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
 
 
 def _same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            raise UserError(
-                f"{at(path)}: begun with {name} = {json.dumps(before.get(name))[:60]}, now it is "
-                f"{json.dumps(now.get(name))[:60]}; set it back, name another --name or delete the file"
-            )
+    for name, old, new in differing(before, now):
+        raise UserError(
+            f"{at(path)}: begun with {name} = {json.dumps(old)[:60]}, now it is {json.dumps(new)[:60]}; set it back, "
+            "name another --name or delete the file"
+        )

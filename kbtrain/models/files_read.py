@@ -1,0 +1,113 @@
+"""Files that opening a model reads: noted with their hashes by a stage, and compared when the stage is run again.
+
+A stage that finds its work done never opens the model. Without this a base model that was cut, exchanged or fetched
+anew under the same name would go unnoticed, and what goes on after an interruption would mix two models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kbtrain.errors import UserError
+from kbtrain.models.embedded import folder_of as embedded_folder
+from kbtrain.models.embedded import is_embedded
+from kbtrain.provenance import file_sha256, stamp
+
+MODEL_FILES = "model_files"  # name of what is noted, in meta data and settings
+Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
+_SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
+_ABOUT = frozenset(
+    {"gate.json", "run.json", "environment.json", "trainer_state.json", "trained_on.txt", "complete.json"}
+)
+_known: dict[tuple[str, int | None, int | None], str] = {}  # one model serves several gates of a stage
+
+
+def folder_of(model: str) -> Path | None:
+    """Folder of a model's files: an embedded one's, its own, or the hub's cache; None if they are not here."""
+    if is_embedded(model):
+        folder = embedded_folder(model)
+        return folder if folder.is_dir() else None
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def files_of(model: str) -> dict[str, Path]:
+    """Weights, configuration and tokenizer of a model by their names; empty for one that is not here."""
+    folder = folder_of(model)
+    found = sorted(folder.iterdir()) if folder else []
+    return {
+        path.name: path
+        for path in found
+        if path.suffix in _SUFFIXES and path.name not in _ABOUT and ".meta." not in path.name and path.is_file()
+    }
+
+
+def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
+    """SHA-256 of each of these files. A file whose size and time are as ``noted`` (see :func:`note`) is not read."""
+    return {name: one["sha256"] for name, one in note(model, noted).items()}
+
+
+def note(model: str, noted: Any = None) -> Noted:
+    """Size, time and SHA-256 of each of these files; the hash is taken from ``noted`` where the others are the same."""
+    before = noted if isinstance(noted, Mapping) else {}
+    return {name: {**stamp(path), "sha256": _sha256(path, before.get(name))} for name, path in files_of(model).items()}
+
+
+def digest(model: str) -> str:
+    """One SHA-256 of all these hashes; empty for a model that is not here."""
+    found = hashes_of(model)
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest() if found else ""
+
+
+def _sha256(path: Path, noted: Any) -> str:
+    found = stamp(path)
+    if isinstance(noted, Mapping) and all(noted.get(key) == value for key, value in found.items()):
+        return str(noted.get("sha256"))
+    key = (str(path.resolve()), found["bytes"], found["modified_ns"])
+    if key not in _known:
+        _known[key] = file_sha256(path)
+    return _known[key]
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings that differ, with both values; a model's files one by one.
+
+    Files that one side lacks (not noted then, or not here now) do not differ.
+    """
+    found = [(name, before.get(name), now.get(name)) for name in sorted({*before, *now} - {MODEL_FILES})]
+    old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new:
+        files = sorted({*old, *new})
+        found += [(f"{MODEL_FILES} {name}", str(old.get(name))[:12], str(new.get(name))[:12]) for name in files]
+    elif old and new:
+        found.append((MODEL_FILES, str(old)[:12], str(new)[:12]))
+    return [one for one in found if one[1] != one[2]]
+
+
+def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:
+    """Raise :class:`UserError` naming the first file of the model that is not as ``noted``; nothing noted passes.
+
+    ``made``: what was made from it; ``remedy``: what to do instead of copying the model again. A model that is not
+    here any more passes: what was made of it stays what it is.
+    """
+    if not isinstance(noted, Mapping) or not noted:
+        return
+    before = {name: one.get("sha256") if isinstance(one, Mapping) else None for name, one in noted.items()}
+    now = hashes_of(model, noted)
+    for name in sorted({*before, *now}) if now else ():
+        if before.get(name) != now.get(name):
+            what = "is another file than" if name in before and name in now else "was not there"
+            what = what if name in now else "is gone, which was there"
+            raise UserError(f"model '{model}': {name} {what} when {made}; copy the model again, or {remedy}")
