@@ -59,7 +59,7 @@ _DAMAGED = "damaged database; restore a copy, or delete it and sample again"
 PROBLEMS = {
     sqlite3.SQLITE_ERROR: f"tables or columns are missing: {_DAMAGED}",
     sqlite3.SQLITE_FULL: "disk is full; what was finished is kept, free some space and run the same command again",
-    sqlite3.SQLITE_IOERR: "disk error; what was finished is kept, check the disk and run the same command again",
+    sqlite3.SQLITE_IOERR: "disk error or no room; what was finished is kept, check the disk and run the command again",
     sqlite3.SQLITE_BUSY: "another process is writing to this store; wait for it to finish",
     sqlite3.SQLITE_READONLY: "no permission to write",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; does its folder exist, with permission to write?",

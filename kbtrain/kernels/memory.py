@@ -30,16 +30,18 @@ class FreedMemory:
     """Bound on what a process keeps of the memory that it has freed, over any number of batches or steps.
 
     Blocks of ever other sizes leave gaps that few later ones fit, so that what is kept grows for hundreds of batches.
-    Where the process holds :attr:`GROWTH` times what it held when it had found its pace, the gaps go back to the
-    system. That is looked at after each batch, which costs microseconds, but done ``pause`` batches apart at least,
-    since the pages are zeroed when they are needed again. Where :data:`LITTLE` is left on the machine, they go back at
-    once; if that is too little, one line says so before the system ends the process.
+    Where the process holds a fifth more than when it had found its pace, the gaps go back to the system. That is looked
+    at after each batch, which costs microseconds, but done ``pause`` batches apart at least, since the pages are zeroed
+    when they are needed again. A process of :attr:`LARGE` bytes with ``long_batches``, which take seconds then (a
+    training's, a sampling's), gives back from the fourth batch on what it holds more than then. Where :data:`LITTLE` is
+    left on the machine, gaps go back at once; if that is too little, one line says so before the process is ended.
     """
 
     GROWTH = 1.2
+    LARGE = 2_500_000_000
 
-    def __init__(self, pause: int = 8) -> None:
-        self.pause = pause
+    def __init__(self, pause: int = 8, long_batches: bool = False) -> None:
+        self.pause, self.long_batches = pause, long_batches
         self._since = 0
         self._at_pace = 0
 
@@ -50,12 +52,17 @@ class FreedMemory:
             given = give_back()
             _tell_what_is_left()
             return given
-        if self._since < self.pause:
+        soon = min(self.pause, 4)
+        if self._since < soon:
             return False
         held = resident_memory()
-        if self._since == self.pause:
+        large = self.long_batches and held > self.LARGE
+        pause = soon if large else self.pause
+        if self._since < pause:
+            return False
+        if self._since == pause:
             self._at_pace = held
-        if held <= self.GROWTH * self._at_pace:
+        if held <= (1.0 if large else self.GROWTH) * self._at_pace:
             return False
         self._since = 0
         return give_back()

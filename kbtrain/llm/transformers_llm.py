@@ -93,7 +93,7 @@ class TransformersLLM:
         samplers = self._ready_samplers()
         self._warn_if_short(len(samplers))
         works = [functools.partial(self._answers, sampler) for sampler in samplers]
-        freed = FreedMemory()
+        freed = FreedMemory(long_batches=True)
         for answers in parallel_batches(works, self._batches(requests, done)):
             yield answers
             freed.check()

@@ -73,7 +73,7 @@ class _GiveBack(TrainerCallback):
     """Bounds what the process keeps of freed memory; rows of other lengths come with every step."""
 
     def __init__(self) -> None:
-        self.freed = FreedMemory()
+        self.freed = FreedMemory(long_batches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.freed.check()

@@ -111,6 +111,15 @@ def test_gaps_between_blocks_go_back_once_the_process_holds_a_fifth_more():
     assert done.stdout == "given back\n", done.stderr
 
 
+def test_a_large_process_is_held_closer_to_its_pace(monkeypatch):
+    held = iter(gb * 10**9 for gb in (2.6, 2.59, 2.61, 2.7, 2.7, 2.71))
+    monkeypatch.setattr(memory, "resident_memory", lambda: next(held))
+    monkeypatch.setattr(memory, "give_back", lambda: True)
+    freed = memory.FreedMemory(long_batches=True)
+    # of the fourth batch the pace is noted, what is more is given back: 2.61; then 2.7 is the pace
+    assert [freed.check() for _ in range(12)] == [False] * 5 + [True] + [False] * 5 + [True]
+
+
 def test_a_process_that_holds_no_more_than_at_its_pace_is_left_alone(monkeypatch):
     held = iter([100, 119, 120, 121, 150, 150, 179, 181])
     monkeypatch.setattr(memory, "resident_memory", lambda: next(held))
