@@ -4,10 +4,13 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from execnet import XSpec
 from hypothesis import settings
 from xdist.remote import Producer
+from xdist.workermanage import WorkerController
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads only slow tiny models down
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -22,19 +25,42 @@ settings.register_profile("suite", derandomize=True, database=None, deadline=Non
 settings.register_profile("examples", max_examples=1000, deadline=None)
 settings.load_profile("suite")
 
-from support import schedule, scripts  # noqa: E402
+from support import cpu_times, schedule, scripts  # noqa: E402
 
 from kbtrain import errors  # noqa: E402
 
+SERVER = pytest.StashKey[scripts.Server]()
 _last_file: list[object] = []  # of the test that ran before in this process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the slow files: processes, trainings, downloads")
+    parser.addoption("--cpu-times", action="store_true", help="tell the processor time of files and tests at the end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # keep the order of pytest_collection_modifyitems
+    given = getattr(config, "workerinput", {}).get("scripts")
+    scripts.shared = Path(given) if given else None
+    if config.getoption("--cpu-times"):
+        config.pluginmanager.register(cpu_times.CpuTimes())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
+    """Fork the suite's processes, too, from the server that they ask for scripts: nothing is imported thrice."""
+    if config.getoption("--cpu-times"):  # that count what each has used
+        return
+    config.stash[SERVER] = server = scripts.Server()
+    config.add_cleanup(server.close)
+    for spec in specs:
+        spec.python = f"{server.folder / 'python'} --suite"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    if SERVER in node.config.stash:
+        node.workerinput["scripts"] = str(node.config.stash[SERVER].folder)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedule.SlowFilesFirst:

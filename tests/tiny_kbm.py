@@ -14,7 +14,7 @@ QUESTIONS = [f"What is the {what} of place {i}?" for i in range(20) for what in 
 
 
 @functools.cache
-def _trained(merging: bool) -> str:
+def _trained(merging: bool, texts: tuple[str, ...]) -> str:
     """The trained tokenizer as JSON: training takes ten times as long as reading it again."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -24,7 +24,7 @@ def _trained(merging: bool) -> str:
     special = ["<|im_start|>", "<|im_end|>", "<s>"]
     answers = [kbm_answer({"mastery": m, "certainty": c}) for m in (True, False) for c in (True, False)] * 5
     lines = [kbm_prompt(q, None, "en") + a for q in QUESTIONS for a in answers] + [need_prompt("q", "zh")]
-    lines += ["system user assistant"]
+    lines += ["system user assistant", *texts]
     trainer = trainers.BpeTrainer(
         vocab_size=700, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
@@ -34,12 +34,13 @@ def _trained(merging: bool) -> str:
     return made.to_str()
 
 
-def make_tokenizer(chat: bool = True, merging: bool = False, bos: bool = False):
-    """Byte-level BPE. ``merging``: no word boundaries, and quotes with True and False become one token."""
+def make_tokenizer(chat: bool = True, merging: bool = False, bos: bool = False, texts: tuple[str, ...] = ()):
+    """Byte-level BPE. ``merging``: no word boundaries, and quotes with True and False become one token. ``texts``: what
+    it is trained on besides the KBM's prompts; text of other words becomes a token a letter."""
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer.from_str(_trained(merging))
+    made = Tokenizer.from_str(_trained(merging, texts))
     if bos:
         made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
     wrapped = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", bos_token="<s>")
@@ -70,9 +71,9 @@ def make_model(kind: str = "llama", vocabulary: int = 1000, seed: int = 0, **cha
     return t.AutoModelForCausalLM.from_config(config).eval()
 
 
-def make_folder(path, kind: str = "llama", **changes):
+def make_folder(path, kind: str = "llama", texts: tuple[str, ...] = (), **changes):
     """A model folder with tokenizer, as a user would name it; ``changes`` of the model's config."""
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(texts=texts)
     make_model(kind, len(tokenizer) + 8, **changes).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path

@@ -1,14 +1,12 @@
 """`kbtrain plan`: sizes, memory and time against public figures, hand-worked sums, real tensors and a real process."""
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from support import scripts
 from tiny_kbm import labelled, make_folder, make_model
 
 from kbtrain.cli import main
@@ -162,57 +160,15 @@ def test_an_unknown_key_and_an_unknown_model_are_named(tmp_path):
         config_of("/no/such/model")
 
 
-_TRAIN = """
-import gc, json, sys
-import bitsandbytes, peft  # adapters import them
-import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
-from kbtrain.kernels.fp32_output_layer import fp32_output_layer
-from kbtrain.kernels.lean_training import lean_layers
-from kbtrain.models.adapters import Adapter
-torch.set_num_threads(1)
-of = lambda name: int(open('/proc/self/status').read().split(name)[1].split()[0]) * 1024
-warm = torch.nn.Linear(8, 8)
-warm(torch.ones(2, 8)).sum().backward()
-torch.optim.AdamW(warm.parameters()).step()
-config, peaks = LlamaConfig(**json.loads(sys.argv[1])), {}
-
-def train(method):
-    model = AutoModelForCausalLM.from_config(config)
-    if method == "lora":
-        model = Adapter(16, 64, 0.1, 0)(model.requires_grad_(False))
-    model.train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    for _ in range(2):
-        ids = torch.zeros(8, 256, dtype=torch.long)
-        with fp32_output_layer(model), lean_layers(model):
-            logits = model(input_ids=ids, attention_mask=torch.ones(8, 256, dtype=torch.long), logits_to_keep=32,
-                           use_cache=False).logits
-        (logits.logsumexp(-1) - logits[..., 0]).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-for method in ("lora", "full"):
-    open('/proc/self/clear_refs', 'w').write('5')  # the peak begins again at what is resident now
-    before = of('VmRSS:')
-    train(method)
-    gc.collect()
-    peaks[method] = of('VmHWM:') - before
-print(json.dumps(peaks))
-"""
 SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 8}
 SHAPE |= {"num_key_value_heads": 8, "vocab_size": 4000, "tie_word_embeddings": True}
 
 
 @pytest.fixture(scope="module")
 def peaks():
-    """Bytes by method that one process took for two fp32 AdamW steps of a 7 M Llama, over what the libraries take.
-
-    Every tensor is given back when it is freed: what a heap keeps beside depends on the order of its holes."""
-    done = subprocess.run(
-        [sys.executable, "-c", _TRAIN, json.dumps(SHAPE)], capture_output=True, text=True, cwd=ROOT, check=True,
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
-    )  # fmt: skip
+    """Bytes by method that one process took for fp32 AdamW steps of a 7 M Llama, over what the libraries take."""
+    done = scripts.run("tests/plan/measured_training.py", json.dumps(SHAPE))
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

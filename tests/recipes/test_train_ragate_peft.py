@@ -22,12 +22,16 @@ from kbtrain.errors import UserError
 from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.jsonl import read, write
+from kbtrain.prompts.ragate import context_text, ragate_peft_prompt
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
 from kbtrain.trained_on import trained_among
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "train_ragate_peft.py"
 TABLE_2 = ("[]", "[resp]", "[syn-resp, ner]", "[syn-resp, ner, know]", "[syn-resp, ner, source]")
+WORDS = tuple(  # of the prompts, for the tokenizer: a token each instead of one a letter
+    ragate_peft_prompt(context_text(turn(i).context), {"syn-resp": "Let me see."}) for i in range(12)
+)
 needs_bitsandbytes = pytest.mark.skipif(
     find_spec("bitsandbytes") is None, reason='bitsandbytes is not installed: pip install "kbtrain[train]"'
 )
@@ -45,7 +49,7 @@ def featured(i, split="train"):
 def data(tmp_path_factory):
     """A folder with model/ and turns.jsonl (24 train, 12 dev, 8 test)."""
     folder = tmp_path_factory.mktemp("peft")
-    make_folder(folder / "model")
+    make_folder(folder / "model", texts=WORDS)
     sizes = {"train": 24, "dev": 12, "test": 8}
     write(folder / "turns.jsonl", [featured(i, split) for split, n in sizes.items() for i in range(n)])
     return folder
@@ -139,7 +143,7 @@ def test_a_long_dialogue_loses_its_oldest_turns_and_a_last_turn_too_long_is_name
 
     tokenizer = AutoTokenizer.from_pretrained(data / "model")
     whole = peft_prompts(tokenizer, (), 900).encode(featured(2))  # five utterances
-    tight = peft_prompts(tokenizer, (), whole.length - 1)
+    tight = peft_prompts(tokenizer, (), len(whole.prompt) + 11)  # 12 are kept for the answer
     text = tight.prompt_example(featured(2)).question
     assert tight.n_truncated == 1 and "Find me a bus for 1 people" not in text and "Find me a bus for 2 people" in text
     with pytest.raises(UserError, match="its last turn does not fit into max_length 64"):

@@ -1,11 +1,14 @@
 """A process with the slow imports behind it that forks a child for each script: started by ``support.scripts``.
 
-A line of JSON asks, a line answers: ``{"script", "argv", "cwd", "env", "stdout", "stderr"}`` gives the child's process
-id, ``{"poll": pid}`` its exit code, or null while it runs. End of input ends the server.
+It listens at a socket (its place is on the command line), says so in one line, and imports; who asks meanwhile waits.
+A client, one for each process of the suite, writes lines of JSON, and each is answered by a line: ``{"script", "argv",
+"cwd", "env", "stdout", "stderr"}`` gives the child's process id, ``{"poll": pid}`` its exit code, or null while it
+runs, ``{"cpu": true}`` the milliseconds of processor time of this process and of all children that are over. End of
+input ends the server.
 
 With ``"python"`` (a copy of ``forked_python.py``) what the script itself starts as ``sys.executable`` is a fork, too:
-that program hands its arguments, environment, folder and streams to the socket of this server, named on its command
-line. Killed, it takes its fork along.
+that program hands its arguments, environment, folder and streams to the socket. Killed, it takes its fork along. The
+processes of the suite are such forks themselves (``tests/conftest.py``).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 PRELOADED = (
@@ -67,48 +71,71 @@ def check_alone() -> None:
         raise RuntimeError(f"threads after the imports: {', '.join(others)}")
 
 
-def serve(place: str) -> dict[str, Any]:
-    """Fork a child for each request; returns in the children alone, with the request. ``place``: of the socket."""
-    waiting = selectors.DefaultSelector()
+def listen(place: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)
     listener.listen(64)
-    waiting.register(sys.stdin, selectors.EVENT_READ, _line)
+    sys.stdout.write("listening\n")
+    sys.stdout.flush()
+    return listener
+
+
+def serve(listener: socket.socket) -> dict[str, Any]:
+    """Fork a child for each request; returns in the children alone, with the request."""
+    waiting = selectors.DefaultSelector()
+    waiting.register(sys.stdin, selectors.EVENT_READ, _end)
     waiting.register(listener, selectors.EVENT_READ, _connection)
     while True:
         for key, _ in waiting.select():
             request: dict[str, Any] | None = key.data(key.fileobj, waiting)
             if request is not None:
+                for entry in list(waiting.get_map().values()):  # of other requests
+                    os.close(entry.fd) if isinstance(entry.fileobj, int) else entry.fileobj.close()
                 waiting.close()
-                listener.close()
                 return request
 
 
-def _line(stdin: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
-    """One line of the client; the request in a child, None in the server."""
-    line = os.read(stdin.fileno(), 1 << 20)  # the client waits for each answer: one line at a time
-    while line and not line.endswith(b"\n"):
-        line += os.read(stdin.fileno(), 1 << 20)
-    if not line:
+def _end(stdin: Any, _: selectors.BaseSelector) -> None:
+    if not os.read(stdin.fileno(), 1):
         sys.exit()
+
+
+def _connection(listener: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
+    """A client, or a request of ``forked_python.py``, which brings its streams."""
+    asking, _ = listener.accept()
+    text, streams, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+    if streams:
+        return _streaming(asking, text, streams, waiting)
+    waiting.register(asking, selectors.EVENT_READ, _line)
+    return _line(asking, waiting, text)
+
+
+def _line(client: Any, waiting: selectors.BaseSelector, line: bytes = b"") -> dict[str, Any] | None:
+    """One line of a client; the request in a child, None in the server."""
+    line = line or client.recv(1 << 20)  # the client waits for each answer: one line at a time
+    while line and not line.endswith(b"\n"):
+        line += client.recv(1 << 20)
+    if not line:
+        waiting.unregister(client)
+        client.close()
+        return None
     request: dict[str, Any] = json.loads(line)
     answer: int | None
     if "poll" in request:
         pid, status = os.waitpid(request["poll"], os.WNOHANG)
         answer = os.waitstatus_to_exitcode(status) if pid else None
+    elif "cpu" in request:
+        answer = round(1000 * sum(os.times()[:4]))
     else:
         answer = os.fork()
         if answer == 0:
             return request
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    client.sendall(json.dumps(answer).encode() + b"\n")
     return None
 
 
-def _connection(listener: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
-    """A request of ``forked_python.py``: JSON and three streams. The answer is the exit code, once there is one."""
-    asking, _ = listener.accept()
-    text, streams, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+def _streaming(asking: Any, text: bytes, streams: list[int], waiting: selectors.BaseSelector) -> dict[str, Any] | None:
+    """A fork with the streams of who asks: the answer is the exit code, once there is one."""
     while not text.endswith(b"\n"):
         text += asking.recv(1 << 20)
     pid = os.fork()
@@ -158,9 +185,13 @@ def become(request: dict[str, Any]) -> None:
 
 
 def exit_code(script: str) -> int:
-    """Run the script, or the module after ``-m``, as ``__main__``; its error is told as Python tells it."""
+    """Run the script, the code after ``-c`` or the module after ``-m`` as ``__main__``; tell errors as Python does."""
     try:
-        if script == "-m":
+        if script == "-c":
+            sys.modules["__main__"] = main = ModuleType("__main__")
+            sys.path[0], code = "", sys.argv.pop(1)
+            exec(code, main.__dict__)
+        elif script == "-m":
             if not sys.flags.safe_path:
                 sys.path[0] = os.getcwd()
             del sys.argv[0]
@@ -179,13 +210,14 @@ def exit_code(script: str) -> int:
 
 
 if __name__ == "__main__":
+    place = listen(sys.argv[1])
     gc.disable()  # what is imported stays
     for name in PRELOADED:
         importlib.import_module(name)
     check_alone()
     gc.freeze()
     gc.enable()
-    asked = serve(sys.argv[1])
+    asked = serve(place)
     become(asked)
     code = exit_code(asked["script"])
     # as the end of Python, but for the tearing down of 5,000 imported modules: it costs 0.5 s

@@ -1,6 +1,7 @@
 """Python for the scripts that a script starts: its arguments go to a fork server, whose child has its streams.
 
-The client writes this file behind a first line that names the interpreter and beside the server's socket.
+The client writes this file behind a first line that names the interpreter and beside the server's socket. With
+``--suite`` before all else it is Python for a process of the suite: code is forked, too, and starts real Python.
 """
 
 import json
@@ -10,14 +11,17 @@ import socket
 import sys
 
 arguments = sys.argv[1:]
-if arguments[0] in ("-S", "-c"):  # a line of code that imports nothing: Python itself is as quick
+suite = arguments[0] == "--suite"
+if suite:
+    del arguments[0]
+elif arguments[0] in ("-S", "-c"):  # a line of code that imports nothing: Python itself is as quick
     os.execv(sys.executable, [sys.executable, *arguments])
 server = socket.socket(socket.AF_UNIX)
 server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
 while arguments[0] in ("-u", "-I"):
     del arguments[0]
 request = {"script": arguments[0], "argv": arguments[1:], "cwd": os.getcwd(), "env": dict(os.environ),
-           "python": os.path.abspath(__file__)}  # fmt: skip
+           "python": None if suite else os.path.abspath(__file__)}  # fmt: skip
 text = json.dumps(request).encode() + b"\n"
 sent = socket.send_fds(server, [text[: 1 << 16]], [0, 1, 2])
 server.sendall(text[sent:])

@@ -20,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.demo import chain, run_folder
 from kbtrain.models import embedded
 from kbtrain.records import Question
-from support.scripts import Server
+from support.scripts import Client, client_of
 from support.small_smollm2 import NAME, make_small_smollm2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,10 +50,8 @@ def clean() -> dict[str, str]:
 
 
 @functools.cache
-def _server() -> Server:
-    server = Server(environment() / "bin" / "python", clean())
-    atexit.register(server.close)
-    return server
+def _client() -> Client:
+    return client_of(environment() / "bin" / "python", clean())
 
 
 class Installed:
@@ -75,7 +73,7 @@ class Installed:
     def forked(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         """As :meth:`run`, but Python with torch imported is there already, for all that the command starts."""
         path, env = self.bin / command[0], clean() | more
-        started = _server().start(path, list(command[1:]), env, self.folder, nested=True)
+        started = _client().start(path, list(command[1:]), env, self.folder, nested=True)
         return subprocess.CompletedProcess(started.args, started.wait(), started.stdout, started.stderr)
 
 

@@ -1,8 +1,8 @@
 """The project's scripts as a user runs them (:func:`run`, :func:`start`), and as modules (:func:`load`).
 
 A script runs in a process of its own: exit code, output, environment, SIGKILL at any moment. The process is a fork of
-one that has torch and transformers imported already (``fork_server.py``, one for each process of the suite), which
-saves 3 to 8 s of CPU a script. ``fresh=True`` starts Python anew: what a test of imports or of a launcher needs.
+one that has torch and transformers imported already (``fork_server.py``, one for the whole suite), which saves 3 to
+8 s of CPU a script. ``fresh=True`` starts Python anew: what a test of imports or of a launcher needs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import io
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -30,13 +31,14 @@ AT_IMPORT = ("HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "
 Done = subprocess.CompletedProcess
 
 asked: list[Script | Done[str]] = []  # by the test that runs now: a failed test tells them (conftest.py)
+clients: list[Client] = []  # of this process, for cpu_times.py
 
 
 class Script:
     """A script that was started: what ``subprocess.Popen`` offers, with the output in files."""
 
-    def __init__(self, server: Server, command: Sequence[str], pid: int, out: Path, err: Path) -> None:
-        self.args, self.pid, self._server = list(command), pid, server
+    def __init__(self, client: Client, command: Sequence[str], pid: int, out: Path, err: Path) -> None:
+        self.args, self.pid, self._client = list(command), pid, client
         self.returncode: int | None = None
         self._out, self._err = out, err
 
@@ -52,20 +54,21 @@ class Script:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._server.ask({"poll": self.pid})
+            self.returncode = self._client.ask({"poll": self.pid})
         return self.returncode
 
     def wait(self, timeout: float = 300.0) -> int:
         """Its exit code. Raises :class:`AssertionError` after ``timeout`` seconds, then it is killed."""
-        until, pause = time.monotonic() + timeout, 0.001
-        while self.poll() is None:
-            if time.monotonic() > until:
+        if self.poll() is None:
+            ended = os.pidfd_open(self.pid)
+            over, _, _ = select.select([ended], [], [], timeout)
+            os.close(ended)
+            if not over:
                 self.kill()
                 raise AssertionError(f"not over after {timeout:.0f} s: {' '.join(self.args)}\n{self.stderr[-2000:]}")
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
-        assert self.returncode is not None
-        return self.returncode
+        code = self.poll()
+        assert code is not None
+        return code
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -112,57 +115,80 @@ def start(
     if changed:
         raise ValueError(f"read at the start of Python, which is over: {', '.join(changed)}; give fresh=True")
     path = script if script == "-m" else str(ROOT / script)
-    return _server().start(path, [str(part) for part in argv], environment, cwd, nested)
+    return _client().start(path, [str(part) for part in argv], environment, cwd, nested)
 
 
 class Server:
-    """The client's side of fork_server.py; ``python`` is the interpreter, with the environment variables ``env``."""
+    """The process of fork_server.py; ``python`` is its interpreter, with the environment variables ``env``."""
 
     def __init__(self, python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="scripts-")
-        here = Path(__file__).parent
+        self.made = tempfile.TemporaryDirectory(prefix="scripts-")
+        self.folder, here = Path(self.made.name), Path(__file__).parent
         self.process = subprocess.Popen(
-            [str(python), str(here / "fork_server.py"), f"{self.folder.name}/socket"],
+            [str(python), str(here / "fork_server.py"), str(self.folder / "socket")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env,
         )  # fmt: skip
-        self.python = Path(self.folder.name, "python")
-        self.python.write_text(f"#!{sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
-        self.python.chmod(0o755)
-        self.n = 0
-
-    def ask(self, request: dict[str, object]) -> int | None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        answer: int | None = json.loads(self.process.stdout.readline() or "null")
-        return answer
-
-    def start(
-        self, script: Path | str, argv: list[str], environment: dict[str, str], cwd: Path, nested: bool = False
-    ) -> Script:
-        self.n += 1
-        out, err = (Path(self.folder.name) / f"{self.n}.{end}" for end in ("out", "err"))
-        pid = self.ask({
-            "script": str(script), "argv": argv, "env": environment, "cwd": str(cwd), "stdout": str(out),
-            "stderr": str(err), "python": str(self.python) if nested else None,
-        })  # fmt: skip
-        if pid is None:
-            raise RuntimeError(f"the fork server is gone (exit code {self.process.poll()}); its message is above")
-        asked.append(Script(self, [sys.executable, str(script), *argv], pid, out, err))
-        return asked[-1]
+        forked = self.folder / "python"
+        forked.write_text(f"#!{sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
+        forked.chmod(0o755)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline(), "the fork server did not start; its message is above"
 
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
-        self.folder.cleanup()
+        self.made.cleanup()
+
+
+class Client:
+    """What asks the server in ``folder``, from any process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.python, self.n = folder / "python", 0
+        self.output = tempfile.TemporaryDirectory(prefix="scripts-")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(folder / "socket"))
+        self.answers = self.socket.makefile()
+        clients.append(self)
+
+    def ask(self, request: dict[str, object]) -> int | None:
+        self.socket.sendall(json.dumps(request).encode() + b"\n")
+        answer: int | None = json.loads(self.answers.readline() or "null")
+        return answer
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the server and of all its forks that are over."""
+        return (self.ask({"cpu": True}) or 0) / 1000
+
+    def start(
+        self, script: Path | str, argv: list[str], environment: dict[str, str], cwd: Path, nested: bool = False
+    ) -> Script:
+        self.n += 1
+        out, err = (Path(self.output.name) / f"{self.n}.{end}" for end in ("out", "err"))
+        pid = self.ask({
+            "script": str(script), "argv": argv, "env": environment, "cwd": str(cwd), "stdout": str(out),
+            "stderr": str(err), "python": str(self.python) if nested else None,
+        })  # fmt: skip
+        if pid is None:
+            raise RuntimeError("the fork server is gone; its message is above")
+        asked.append(Script(self, [sys.executable, str(script), *argv], pid, out, err))
+        return asked[-1]
+
+
+def client_of(python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> Client:
+    """A client of a new server, which ends with this process."""
+    server = Server(python, env)
+    atexit.register(server.close)
+    return Client(server.folder)
+
+
+shared: Path | None = None  # folder of the server of the whole suite, in its processes (conftest.py)
 
 
 @functools.cache
-def _server() -> Server:
-    server = Server()
-    atexit.register(server.close)
-    return server
+def _client() -> Client:
+    return Client(shared) if shared else client_of()
 
 
 @functools.cache
