@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from pydantic import Field
 
 from kbtrain import jsonl
@@ -110,12 +109,8 @@ def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> No
     if noted["turns"] != len(table.truth) or noted["positive"] != int(table.truth.sum()):
         raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; call this without --test again")
     other = table_of(config, ("test",))
-    everywhere, asked = range(len(table.truth)), range(len(other.truth))
-    made = {}
-    for name in dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"])):
-        parts = [cv.log_odds(part, table, everywhere, other, asked) for part in cv.CANDIDATES[name]]
-        scores = np.mean(parts, axis=0)
-        made[name] = [cv.HeldOut(scores, scores > noted["thresholds"][name])]
+    names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
+    made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}
     found = cv.measured(other.truth, other.dialogues, made)
     document = {
         "dialogues": len(set(other.dialogues)),

@@ -14,8 +14,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,10 +37,11 @@ from kbtrain.evaluation.learning_curve import (
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.probe.gate import Asked, state_folder
+from kbtrain.gates.probe.states import read_all
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
-from kbtrain.provenance import file_sha256, write_atomically, write_result
+from kbtrain.provenance import write_atomically, write_result
 from kbtrain.records import DtypeName, GateExample
 from kbtrain.report.learning_curve import figure, layout
 from kbtrain.report.tables import as_markdown, as_text
@@ -122,10 +121,7 @@ def learner(
     states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
     own = own_prompts(label_rule(source), source)
     probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test, condition)
-    asked = [*train, *test]
-    with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
-        for n in probe.extract(asked):
-            bar.update(n)
+    read_all(probe.extract([*train, *test]), len(train) + len(test))
     return probe
 
 
@@ -133,17 +129,8 @@ def kbm_learner(config: LearningCurveConfig, test: Sequence[GateExample]) -> KBM
     """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
     recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
     base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
-    given = [str(recipe), "--config", str(settings), "--keys", f"[{', '.join(config.keys)}]", "--dev", str(dev)]
-
-    def train(examples: Path, output: Path) -> None:
-        command = [sys.executable, *given, "--train", str(examples), "--output", str(output), "--device", config.device]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
-            raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")
-
-    depends = " ".join([file_sha256(settings), file_sha256(dev), *config.keys])
-    return KBMLearner(train, base.with_name(base.name + ".kbm"), test, config.device, depends)
+    kept = base.with_name(base.name + ".kbm")
+    return KBMLearner.by_recipe(recipe, settings, dev, kept, config.keys, test, config.device)
 
 
 if __name__ == "__main__":

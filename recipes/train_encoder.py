@@ -24,13 +24,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.offset import turns_only
-from kbtrain.gates.encoder.pair import PairConfig, train_pair, train_probe
+from kbtrain.gates.encoder.pair import TunedConfig, train_pair, train_probe
 from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, training_facts, with_adapter
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import classifier_arguments
@@ -43,32 +43,11 @@ if TYPE_CHECKING:
     from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
-class TrainEncoderConfig(PairConfig):
-    only_tuned = ("act_weight", "layer_decay", "frozen_layers")
-
+class TrainEncoderConfig(TunedConfig):
     model: str = Field("all-minilm-l6-v2", description="pretrained encoder: embedded name, local folder or hub id")
     features: tuple[Feature, ...] = Field(
         ("structure",), description="turns only, before the context: structure, acts, resp, syn-resp, ner, know, source"
     )
-    head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
-    frozen_layers: int | None = Field(
-        None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
-    )
-    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
-    act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
-    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
-    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
-
-    @model_validator(mode="after")
-    def _possible(self) -> TrainEncoderConfig:
-        if self.method != "full" and self.layer_decay < 1:
-            raise ValueError("layer_decay is for method full; adapters learn at one rate")
-        if self.method != "full" and self.frozen_layers is not None:
-            raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
-        if self.method == "probe" and self.act_weight:
-            raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
-        return self
 
 
 def main(config: TrainEncoderConfig) -> None:

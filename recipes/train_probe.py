@@ -84,8 +84,7 @@ def main(config: TrainProbeConfig) -> None:
     data = read_data(config.train, config.dev, config.keys, config.labels)
     rule = label_rule(config.train)
     own = own_prompts(rule, config.train)
-    used = used_examples([*data.train, *data.dev], config.condition)
-    draft = config.condition == "draft"
+    used, draft = used_examples([*data.train, *data.dev], config.condition), config.condition == "draft"
     if config.dry_run:
         passes = f"{len(used)} {'drafts' if draft else 'prefills'} of {config.model} at most"
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
@@ -93,7 +92,7 @@ def main(config: TrainProbeConfig) -> None:
         return None
     from kbtrain.distributed.states import RayStates, ReadModel
     from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, open_reader, state_facts
-    from kbtrain.gates.probe.states import StateStore
+    from kbtrain.gates.probe.states import StateStore, read_all
     from kbtrain.gates.probe.train import finish_probe, fit
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
@@ -107,16 +106,11 @@ def main(config: TrainProbeConfig) -> None:
     store = StateStore(config.states or config.output / "states", facts)
     cluster, prompts = engine(config, None, RayStates), reader.prompts(used)
     read = ReadModel(config.model, fingerprint, dtype, config.device, config.tokens if draft else 0)
-    with progress_bar(total=len(used), desc="states", unit="questions") as bar:
-        for n in (
-            store.extract(model, prompts, reader.read) if cluster is None else cluster.extract(store, read, prompts)
-        ):
-            bar.update(n)
-        bar.update(bar.total - bar.n)
-    train = used_examples(data.train, config.condition)
+    here = store.extract(model, prompts, reader.read)
+    read_all(here if cluster is None else cluster.extract(store, read, prompts), len(used))
     with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
         shape = (config.keys, config.labels, config.method, config.average, config.layers)
-        fitted = fit(reader, store, train, *shape, done=bar.update)
+        fitted = fit(reader, store, used_examples(data.train, config.condition), *shape, done=bar.update)
     gate = (DraftProbe if draft else Probe)(reader, {key: one.head for key, one in fitted.items()}, config.method)
     card = (DraftProbeCard if draft else ProbeCard)(
         base_model=config.model,

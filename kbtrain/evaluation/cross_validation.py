@@ -207,6 +207,13 @@ def candidates_held_out(table: TurnTable, repeats: Sequence[Sequence[Fold]]) -> 
     return found
 
 
+def applied(name: str, threshold: float, table: TurnTable, other: TurnTable) -> HeldOut:
+    """Candidate ``name`` fitted to all turns of ``table``: its scores of ``other``'s, decided at ``threshold``."""
+    everywhere, asked = range(len(table.truth)), range(len(other.truth))
+    scores = np.mean([log_odds(part, table, everywhere, other, asked) for part in CANDIDATES[name]], axis=0)
+    return HeldOut(scores, scores > threshold)
+
+
 @dataclass(frozen=True)
 class Figures:
     """Means over repeats with 95 % intervals over dialogues, and each repeat's AUROC; ``minus``: AUROC and F1 less

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.labeling.examples import example
-from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256
 from kbtrain.questions.data_sets.outcomes import Grading, Judged, Retrievals, read_judged
 from kbtrain.records import GateExample
@@ -85,17 +84,14 @@ def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) ->
 def reader_states(reader: str, folder: Path, asked: Sequence[GateExample]) -> list[NDArray[np.float32]]:
     """(questions, d) of each layer that is tried, under the reader's own prompt of the question."""
     from kbtrain.gates.probe.gate import Reader, state_facts
-    from kbtrain.gates.probe.states import StateStore, prompt_key
+    from kbtrain.gates.probe.states import StateStore, prompt_key, read_all
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
 
     model, tokenizer = load_model(reader, "auto", "cpu")
     prompts = Reader(model, tokenizer).prompts(asked)
     store = StateStore(folder / "states", state_facts(base_fingerprint(reader), name_of(model.dtype), reader))
-    bar: Any
-    with progress_bar(total=len(asked), desc="states", unit="questions") as bar:
-        for n in store.extract(model, prompts):
-            bar.update(n)
+    read_all(store.extract(model, prompts), len(asked))
     depth = int(model.config.get_text_config().num_hidden_layers)
     keys = [prompt_key(ids) for ids in prompts]
     return [store.layer(keys, layer) for layer in range(min(STEP, depth) - 1, depth, STEP)]

@@ -10,6 +10,8 @@ import hashlib
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +36,7 @@ from kbtrain.gates.stack import linear
 from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import write_atomically
+from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import GateExample, Outcome
 from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
@@ -183,6 +185,27 @@ class KBMLearner:
         depends: str = "",
     ) -> None:
         self.train, self.folder, self.test, self.device, self.depends = train, folder, test, device, depends
+
+    @classmethod
+    def by_recipe(
+        cls, recipe: Path, settings: Path, dev: Path, folder: Path, keys: Sequence[Key], test: Sequence[GateExample],
+        device: str,
+    ) -> KBMLearner:  # fmt: skip
+        """Trained by ``recipe`` with its configuration ``settings``, in a process of its own, all ``keys`` at once.
+
+        A training that fails is a :class:`UserError` with its last line.
+        """
+        given = ("--config", str(settings), "--keys", f"[{', '.join(keys)}]", "--dev", str(dev), "--device", device)
+
+        def train(examples: Path, output: Path) -> None:
+            command = [sys.executable, str(recipe), *given, "--train", str(examples), "--output", str(output)]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            if done.returncode:
+                last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
+                raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")
+
+        depends = " ".join([file_sha256(settings), file_sha256(dev), *keys])
+        return cls(train, folder, test, device, depends)
 
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""

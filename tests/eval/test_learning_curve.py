@@ -122,7 +122,7 @@ def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, scri
         return CompletedProcess(command, 0, "", "")
 
     module = script("learning_curve")
-    monkeypatch.setattr(module.subprocess, "run", here)
+    monkeypatch.setattr("subprocess.run", here)
     given = {"run": labelled_run, "gates": ("kbm",), "sizes": (30,), "draws": 1, "kbm_config": str(settings)}
     config = build(module.LearningCurveConfig, None, {**given, "device": "cpu"})
     module.main(config)
@@ -141,7 +141,7 @@ def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, scri
 def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
     module = script("learning_curve")
     said = CompletedProcess([], 2, "", "noise\nerror: key 'model': no such folder\n")
-    monkeypatch.setattr(module.subprocess, "run", lambda command, **options: said)
+    monkeypatch.setattr("subprocess.run", lambda command, **options: said)
     jsonl.write(labelled_run / "examples" / "dev.jsonl", [])
     config = build(module.LearningCurveConfig, None, {"run": labelled_run, "gates": ("kbm",), "sizes": (30,)})
     with pytest.raises(UserError, match=r"gate 'kbm' of .*: its training ended \(key 'model': no such folder\)"):

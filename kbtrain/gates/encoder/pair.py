@@ -66,6 +66,32 @@ class PairConfig(ClassifierConfig):
         return [self.model_copy(update=changes) for changes in (tuned, settings)]
 
 
+class TunedConfig(PairConfig):
+    """Keys of an encoder's fine-tuning: what learns how fast, and what is foreseen besides the label."""
+
+    only_tuned = ("act_weight", "layer_decay", "frozen_layers")
+
+    head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
+    frozen_layers: int | None = Field(
+        None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
+    )
+    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
+    act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
+    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
+    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.method != "full" and self.layer_decay < 1:
+            raise ValueError("layer_decay is for method full; adapters learn at one rate")
+        if self.method != "full" and self.frozen_layers is not None:
+            raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
+        if self.method == "probe" and self.act_weight:
+            raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
+        return self
+
+
 def train_pair(name: str, config: Pair, data: ClassifierData, train: Callable[[Pair, ClassifierData], None]) -> None:
     """Train both members by ``train`` and make their average in ``config.output``; ``name``: the recipe's."""
     recipe = Recipe(name, config)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular, replacing
 from kbtrain.models.batching import like_length, padded, windows
 from kbtrain.models.files_read import differing
+from kbtrain.progress import progress_bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,3 +210,12 @@ class StateStore:
         if len(keys) != shape[0]:
             raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it, they are made again")
         self._where |= {key: (path, row) for row, key in enumerate(keys)}
+
+
+def read_all(extraction: Iterable[int], total: int) -> None:
+    """Run an extraction of ``total`` questions' states to its end, with a bar; states that are kept count as read."""
+    bar: Any
+    with progress_bar(total=total, desc="states", unit="questions") as bar:
+        for n in extraction:
+            bar.update(n)
+        bar.update(total - bar.n)
