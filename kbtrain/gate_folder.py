@@ -41,6 +41,12 @@ CARD = "gate.json"
 ADAPTER = "adapter"
 _SHOWN = 20  # gates of a folder that a message names
 README = "README.md"
+_WEIGHTS = frozenset({".safetensors", ".jinja", ".model"})
+_BESIDE_WEIGHTS = frozenset({
+    *("config.json", "adapter_config.json", "model.safetensors.index.json", "probe.json", "base.json", "tokens.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt"),
+})  # fmt: skip
 THRESHOLD_HEADING = "## Threshold"
 Reads = Literal["question", "turn"]
 # The earliest moment of answering at which a gate can be asked: before anything, after the prefill of the answering
@@ -122,7 +128,8 @@ class GateCard(BaseModel):
     label_rule: dict[str, Any] = {}
     run: dict[str, Any] = {}
     versions: dict[str, str] = {}
-    weights_sha256: dict[str, str] = {}  # SHA-256 of each safetensors file by its path in the folder
+    # SHA-256 of weights, configuration and tokenizer: of each file by its path in the folder
+    weights_sha256: dict[str, str] = {}
 
     @model_serializer(mode="wrap")
     def _in_file_order(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -167,10 +174,10 @@ class GateCard(BaseModel):
         write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
 
     def check_weights(self, folder: Path | str, full: bool = False) -> None:
-        """Raise :class:`UserError` unless the folder's weights are those that the card names.
+        """Raise :class:`UserError` unless weights, configuration and tokenizer are the files that the card names.
 
         A file whose size and time are as they were noted at its making is not read again, unless ``full``. Folders made
-        before weights were named pass.
+        before files were named pass, and in those of before others than weights were, these.
         """
         noted = _noted_stamps(Path(folder))
         for name, sha256 in self.weights_sha256.items():
@@ -180,7 +187,14 @@ class GateCard(BaseModel):
             if not full and noted.get(name) == stamp(path):
                 continue
             if file_sha256(path) != sha256:
-                raise UserError(f"{at(path)}: not the weights that {CARD} names; copy the folder again, or train again")
+                what = "weights" if path.suffix == ".safetensors" else "file"
+                raise UserError(f"{at(path)}: not the {what} that {CARD} names; copy the folder again, or train again")
+        if all(name.endswith(".safetensors") for name in self.weights_sha256):
+            return
+        for path in _scored_by(Path(folder)):
+            new = path.suffix != ".safetensors" and path.name not in self.weights_sha256
+            if new and path.parent == Path(folder):
+                raise UserError(f"{at(path)}: {CARD} names no such file, which could change scores; take it out")
 
     def depends(self) -> str:
         """The part of the card that scores depend on, as JSON."""
@@ -267,17 +281,18 @@ class ClassifierCard(GateCard):
 
 
 def hash_weights(folder: Path) -> dict[str, str]:
-    """SHA-256 of each safetensors file of a folder, by its path there; checkpoints are left out."""
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _weights(folder)}
+    """SHA-256 of each file of a folder that scores come from, by its path there; checkpoints are left out."""
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _scored_by(folder)}
 
 
 def stamp_weights(folder: Path) -> dict[str, dict[str, int | None]]:
     """Size and time of each of those files, by which :meth:`GateCard.check_weights` knows them again."""
-    return {path.relative_to(folder).as_posix(): stamp(path) for path in _weights(folder)}
+    return {path.relative_to(folder).as_posix(): stamp(path) for path in _scored_by(folder)}
 
 
-def _weights(folder: Path) -> list[Path]:
-    found = sorted(folder.rglob("*.safetensors"))
+def _scored_by(folder: Path) -> list[Path]:
+    """Weights, configuration and tokenizer."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
     return [path for path in found if not path.relative_to(folder).parts[0].startswith("checkpoint")]
 
 

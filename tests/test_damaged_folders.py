@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tiny_turns import turn
-from torture.folders import KINDS, NOTED, campaign, verdict
+from torture.folders import KINDS, NOTED, campaign, verdict, without_hashes
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import set_threshold
@@ -35,6 +35,72 @@ def test_damaged_folders_open_or_are_refused_in_one_line(kind: str, tmp_path: Pa
     tries, broke = campaign(kind, tmp_path, random.Random(SEED), EACH)
     record_property("tries, held, broke", (tries, tries - len(broke), len(broke)))
     assert broke == []
+
+
+@pytest.mark.parametrize("kind", ["kbm", "ragate_mha", "features", "stack"])  # `make torture` does all
+def test_folders_with_hashes_score_as_they_were_made_or_are_refused(kind: str, tmp_path: Path) -> None:
+    """Configuration and tokenizer are named in the card, too: another vocabulary scored in silence."""
+    tries, broke = campaign(kind, tmp_path, random.Random(SEED), EACH, hashes=True)
+    assert tries and broke == []
+
+
+def _changed(path: Path, **fields: Any) -> None:
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**before, **fields}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "field", "says"),
+    [
+        (
+            "kbm",
+            "tokenizer_config.json",
+            "model_max_length",
+            "tokenizer_config.json: not the file that gate.json names",
+        ),
+        ("encoder", "config.json", "layer_norm_eps", "config.json: not the file that gate.json names"),
+        ("ragate_peft", "adapter/adapter_config.json", "lora_alpha", "adapter_config.json: not the file that gate"),
+        ("kbm", "added_tokens.json", "x", "added_tokens.json: gate.json names no such file"),
+    ],
+)
+def test_what_scored_otherwise_in_silence_is_one_line(
+    kind: str, file: str, field: str, says: str, tmp_path: Path
+) -> None:
+    KINDS[kind](tmp_path / kind)
+    _changed(tmp_path / kind / file, **{field: 3})
+    with pytest.raises(UserError, match=says):
+        load_gate(tmp_path / kind, dtype="fp32", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "fields", "says"),
+    [
+        ("kbm", "tokenizer_config.json", {"model_max_length": "/etc"}, "field 'model_max_length': expected a number"),
+        ("features", "tokens.json", {"pattern": {}}, "tokens.json: broken"),
+        ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
+        ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),
+        ("structural", "gate.json", {"coefficients": []}, "gate.json: field 'coefficients': "),
+    ],
+)
+def test_what_broke_while_scoring_is_one_line_of_opening(
+    kind: str, file: str, fields: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    KINDS[kind](tmp_path / kind)
+    without_hashes(tmp_path / kind)
+    _changed(tmp_path / kind / file, **fields)
+    with pytest.raises(UserError, match=says):
+        load_gate(tmp_path / kind, dtype="fp32", device="cpu")
+
+
+def test_a_template_that_counts_in_loops_by_another_name_is_refused() -> None:
+    from tiny_kbm import make_tokenizer
+
+    from kbtrain.prompts.kbm import render_chat
+
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% set r = range(9999) %}" + "{% for a in r %}" * 3 + "x" + "{% endfor %}" * 3
+    with pytest.raises(UserError, match="counts in a loop inside another"):
+        render_chat(tokenizer, "Who?")
 
 
 @pytest.mark.parametrize("content", [b'{"kind": "x", "thresholds": []}', b'{"kind": "x", "thresholds": {"a": 1}}'])

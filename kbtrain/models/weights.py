@@ -180,7 +180,11 @@ def _check_files(folder: Path) -> None:
         if os.path.lexists(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
         if os.path.lexists(folder / name):
-            _check_sizes(folder / name, json.loads(read_text(folder / name)))
+            found = json.loads(read_text(folder / name))
+            _check_sizes(folder / name, found)
+            longest = found.get("model_max_length", 1)  # texts' lengths are compared with it
+            if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+                raise UserError(f"{folder / name}: field 'model_max_length': expected a number of tokens")
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in _READ or (path.exists() and not path.is_dir()):
             check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over

@@ -233,6 +233,8 @@ def _check_template(template: str) -> None:
         return  # transformers has tags of its own, and says what it cannot read
     counting = [loop for loop in tree.find_all(nodes.For) if _counts(loop)]
     nested = any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For))
+    named = sum(name.name == "range" for name in tree.find_all(nodes.Name)) > len(counting)  # counted beside a loop
+    nested |= named and any(loop.find(nodes.For) for loop in tree.find_all(nodes.For))
     if nested or tree.find(nodes.Mul) or tree.find(nodes.Pow):
         raise ValueError("it multiplies, or counts in a loop inside another, which can fill the memory")
 

@@ -81,10 +81,13 @@ class Tokens:
             raise UserError(f"{at(path)}: no such file; this folder holds no whole index")
         try:
             data = json.loads(read_text(path))
-            if data["chinese"] not in get_args(Chinese):
-                raise KeyError("chinese")
+            if data["chinese"] not in get_args(Chinese) or not isinstance(data["stemmer"], str | None):
+                raise KeyError("chinese, stemmer")
+            if not isinstance(data["pattern"], str) or not all(isinstance(word, str) for word in data["stop_words"]):
+                raise TypeError("pattern, stop_words")
+            re.compile(data["pattern"])
             return Tokens(data["stemmer"], frozenset(data["stop_words"]), data["pattern"], data["chinese"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError, re.error):
             raise UserError(f"{at(path)}: broken; build the index again") from None
 
 

@@ -459,7 +459,9 @@ def _kinds() -> list[str]:
 def _folders(kind: str, place: Path, seed: str) -> list[Tried]:
     from torture.folders import campaign
 
-    tries, broke = campaign(kind, place / kind, random.Random(seed), 10**6)
+    tries, broke = campaign(kind, place / kind, random.Random(seed), 60)
+    more, wrong = campaign(kind, place / f"{kind}-hashes", random.Random(seed), 30, hashes=True)
+    tries, broke = tries + more, [*broke, *wrong]
     held = [Tried("gate folders", kind, "", None)] * (tries - len(broke))
     return held + [Tried("gate folders", kind, what, "broke") for what in broke]
 

@@ -66,14 +66,61 @@ def _twice(key: str) -> Damage:
 WRONG: tuple[Any, ...] = (None, [], {}, "x", -1, float("nan"), [[]], "../..", "/etc", 10**30)
 
 
+ABSURD: tuple[Any, ...] = (*WRONG, 0, 1, 7, 0.5, 1e300, True, "9" * 400, [1, [2]], {"a": {"b": None}}, "__main__")
+CONFIGS = ("config.json", "adapter_config.json", "tokenizer_config.json")  # their values reach other libraries
+ADDED: dict[str, dict[str, Any]] = {
+    "config.json": {
+        "auto_map": {"AutoModelForCausalLM": "os.path--x.Y", "AutoConfig": "x.Y"}, "trust_remote_code": True,
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "quantization_config": {"quant_method": "awq"},
+        "rope_scaling": {"rope_type": "x", "factor": "x"}, "tie_word_embeddings": True, "rms_norm_eps": 1.0,
+        "attn_implementation": "x", "torch_dtype": "x", "dtype": "int8", "layer_types": ["x"], "vocab_size": 3,
+    },
+    "adapter_config.json": {
+        "base_model_name_or_path": "someone/model", "auto_mapping": {"base_model_class": "x", "parent_library": "this"},
+        "peft_type": "IA3", "lora_alpha": 64, "use_rslora": True, "use_dora": True, "rank_pattern": {"q_proj": 4},
+        "alpha_pattern": {"q_proj": 99}, "target_modules": ["v_proj"], "modules_to_save": ["lm_head"], "bias": "all",
+        "task_type": "SEQ_CLS", "layers_to_transform": [9], "fan_in_fan_out": True, "init_lora_weights": "pissa",
+    },
+    "tokenizer_config.json": {
+        "tokenizer_class": "GPT2Tokenizer", "auto_map": {"AutoTokenizer": ["x.Y", None]}, "padding_side": "left",
+        "chat_template": "{{ messages[9]['role'] }}", "add_bos_token": True, "eos_token": "x", "pad_token": [1],
+        "model_max_length": -1, "extra_special_tokens": {"a": 1}, "added_tokens_decoder": {"x": {}},
+    },
+}  # fmt: skip
+
+
 def _of_json(path: Path, rng: random.Random) -> Iterator[tuple[str, Damage]]:
-    """Every field left out or twice, and with a wrong value drawn for it."""
+    """Every field left out or twice, and with a wrong value drawn for it; of configurations with each of them."""
     data = json.loads(path.read_text(encoding="utf-8"))
     for key in data if path.name != "tokenizer.json" else ():
         yield f"without {key}", _in_json(lambda found, key: found.pop(key), key)
-        wrong = rng.choice(WRONG)
-        yield f"{key} = {wrong!r}", _in_json(lambda found, key, wrong=wrong: found.update({key: wrong}), key)
+        for wrong in ABSURD if path.name in CONFIGS else (rng.choice(WRONG),):
+            yield f"{key} = {wrong!r:.40}", _in_json(lambda found, key, wrong=wrong: found.update({key: wrong}), key)
         yield f"{key} twice", _twice(key)
+    for key, wrong in ADDED.get(path.name, {}).items():
+        yield f"{key} = {wrong!r:.40}", _in_json(lambda found, key, wrong=wrong: found.update({key: wrong}), key)
+    if path.name == "tokenizer.json":
+        yield from _of_tokenizer()
+
+
+def _of_tokenizer() -> Iterator[tuple[str, Damage]]:
+    """Another vocabulary, and parts of the tokenizer that are other or none."""
+
+    def reversed_words(found: dict[str, Any], key: str) -> None:
+        words = found["model"]["vocab"]
+        ids = sorted(words.values())
+        found["model"]["vocab"] = dict(zip(words, reversed(ids), strict=True))
+
+    def halved_words(found: dict[str, Any], key: str) -> None:
+        found["model"]["vocab"] = dict(list(found["model"]["vocab"].items())[::2])
+
+    yield "vocabulary reversed", _in_json(reversed_words, "")
+    yield "half of the vocabulary", _in_json(halved_words, "")
+    for key in ("model", "pre_tokenizer", "decoder", "post_processor", "normalizer", "added_tokens", "truncation"):
+        for wrong in (None, [], {}, "x", {"type": "x"}, {"type": "BPE", "vocab": {}, "merges": []}):
+            yield f"{key} = {wrong!r:.30}", _in_json(lambda found, key, wrong=wrong: found.update({key: wrong}), key)
+    yield "merges = 3", _in_json(lambda found, key: found["model"].update(merges=3), "")
+    yield "ids of 10^12", _in_json(lambda found, key: found["model"].update(vocab={"a": 10**12}), "")
 
 
 def _header(change: Callable[[dict[str, Any]], object]) -> Damage:
@@ -86,6 +133,19 @@ def _header(change: Callable[[dict[str, Any]], object]) -> Damage:
         path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
 
     return damage
+
+
+def _length(length: int) -> Damage:
+    return lambda path: path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+def _overlapping(header: dict[str, Any]) -> None:
+    """Two tensors of one size at one place."""
+    for one in header.values():
+        for other in header.values():
+            if one is not other and "shape" in one and one["shape"] == other.get("shape"):
+                other["data_offsets"] = one["data_offsets"]
+                return
 
 
 def _of_weights(path: Path) -> Iterator[tuple[str, Damage]]:
@@ -102,6 +162,20 @@ def _of_weights(path: Path) -> Iterator[tuple[str, Damage]]:
 
         return damage
 
+    for name, length in {"0": 0, "2^63": 2**63, "2^64 - 1": 2**64 - 1, "the file's": path.stat().st_size}.items():
+        yield f"header of length {name}", _length(length)
+    for name, data in {"no UTF-8": b"\xff\xfe", "no JSON": b"{'a'", "deep": b"[" * 10**5, "spaces": b" " * 64}.items():
+        yield f"header {name}", _text(len(data).to_bytes(8, "little") + data + bytes(64))
+    for dtype in ("F64", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "x", 3, None):
+        yield f"{first} of type {dtype}", _header(lambda header, dtype=dtype: header[first].update(dtype=dtype))
+    for shape in ([], [0], [-1], [10**12], [1.5], ["x"], [1] * 99, None):
+        yield f"{first} of shape {shape!r:.30}", _header(lambda header, shape=shape: header[first].update(shape=shape))
+    yield "overlapping places", _header(_overlapping)
+    yield "a hole between places", _header(lambda header: header[first]["data_offsets"].reverse())
+    yield "bytes behind the last place", lambda path: path.write_bytes(path.read_bytes() + b"\0" * 64)
+    yield "metadata of another format", _header(lambda header: header.update(__metadata__={"format": "tf"}))
+    yield "metadata that is none", _header(lambda header: header.update(__metadata__=[1]))
+    yield f"{first} under another name", _header(lambda header: header.update({"x": header.pop(first)}))
     for wrong in (None, 3, {}, {"shape": "x"}, {"shape": [1], "data_offsets": [0]}):
         yield f"header of {first} = {wrong!r}", _header(lambda header, wrong=wrong: header.update({first: wrong}))
     yield "negative place", _header(lambda header: header[first].update(data_offsets=[-4, 10**18]))
@@ -114,7 +188,13 @@ def _of_weights(path: Path) -> Iterator[tuple[str, Damage]]:
 
 
 def _of_text(path: Path) -> Iterator[tuple[str, Damage]]:
-    for text in ("{{ messages[9]['role'] }}", "{% for", "{{ 1 / 0 }}", "{% for i in range(10 ** 9) %}x{% endfor %}"):
+    loops = "{% for a in r %}{% for b in r %}{% for c in r %}x{% endfor %}{% endfor %}{% endfor %}"
+    for text in (
+        *("{{ messages[9]['role'] }}", "{% for", "{{ 1 / 0 }}", "{% for i in range(10 ** 9) %}x{% endfor %}"),
+        *("{{ 'x' * 10 ** 11 }}", "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "{% include 'x' %}"),
+        *("{{ messages }}", "{{ raise_exception('no') }}", "{{ ''.__class__.__mro__ }}", "x", "{{ 2 ** 10 ** 8 }}"),
+        *("{{ x.y.z }}", "{% set r = range(9999) %}" + loops, loops.replace(" r ", " range(9999) ")),
+    ):
         yield f"is {text}", _text(text.encode())
 
 

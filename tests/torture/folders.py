@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import load_gate
+from kbtrain.records import GateExample
 from kbtrain.trained_on import trained_among
 from torture.damage import Damage, damages
 
@@ -58,36 +61,74 @@ def without_hashes(folder: Path) -> None:
         path.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def _used(folder: Path) -> None:
-    """All that is done with a folder before anything is scored."""
+Scores = dict[str, list[float]]
+ASKED = ("What is the capital of place 3?", "Who is it?")
+LONGEST = 60  # seconds that opening and scoring may take: a hundred times what they do
+
+
+def _used(folder: Path) -> Scores:
+    """All that is done with a folder: looked at, opened, asked, a threshold noted."""
     handle(folder)
     trained_among(folder, [turn(0)])
-    load_gate(folder, dtype="fp32", device="cpu")
+    gate = load_gate(folder, dtype="fp32", device="cpu")
+    reads_turns = "question" not in gate.reads
+    asked = [turn(0), turn(1)] if reads_turns else [GateExample.ask(text) for text in ASKED]
+    found = {} if gate.card and gate.card.kind == "server" else gate.score_all(asked)
     set_threshold(folder, "some", NOTED)
+    return found
 
 
-def verdict(folder: Path) -> str | None:
-    """None if the folder was opened or refused as promised; else what came instead."""
+class Hangs(BaseException):
+    """Opening or scoring took too long; no handler of errors may take it for one of a file."""
+
+
+def _hangs(*_: object) -> None:
+    raise Hangs("hangs")
+
+
+def verdict(folder: Path, sound: Scores | None = None) -> str | None:
+    """None if the folder was opened or refused as promised; else what came instead.
+
+    ``sound``: what it scores undamaged, where other scores are no longer those of a folder that was made so.
+    """
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(LONGEST)
     try:
-        _used(folder)
+        found = _used(folder)
     except UserError as error:
         said = str(error)
-        return None if str(folder.parent) in said and "\n" not in said and len(said) < 600 else f"said: {said}"
-    except Exception as error:  # noqa: BLE001 - what the test counts
+        names = str(folder.parent) in said or said.startswith("example '")  # that cannot be scored
+        return None if names and "\n" not in said and len(said) < 600 else f"said: {said}"
+    except (Exception, Hangs) as error:  # noqa: BLE001 - what the test counts
         return f"{type(error).__name__}: {error}"[:200]
-    return None
+    finally:
+        signal.alarm(0)
+    if not all(math.isfinite(value) for values in found.values() for value in values):
+        return f"scores that are no numbers: {found}"[:200]
+    return None if sound is None or found == sound else f"other scores in silence: {found} for {sound}"[:200]
 
 
-def campaign(kind: str, place: Path, rng: random.Random, each: int) -> tuple[int, list[str]]:
-    """Number of tries on a folder of this kind, ``each`` for every file, and those that did not hold."""
+def path_is_scored(within: str) -> bool:
+    """False for the card itself, whose fields decide the scores, and for the folder as a whole."""
+    return bool(within) and Path(within).name != "gate.json"
+
+
+def campaign(kind: str, place: Path, rng: random.Random, each: int, hashes: bool = False) -> tuple[int, list[str]]:
+    """Number of tries on a folder of this kind, ``each`` for every file, and those that did not hold.
+
+    ``hashes``: the cards name the files by their hashes, as all do now, and no other score may come in silence.
+    """
     whole = place / "whole" / kind
     whole.parent.mkdir(parents=True)
     KINDS[kind](whole)
     (whole / "README.md").write_text("# A gate\n", encoding="utf-8")
     (whole / "trained_on.txt").write_text("0123456789abcdef\n", encoding="utf-8")
-    without_hashes(whole)
-    problem = verdict(shutil.copytree(whole, place / "sound"))
+    if not hashes:
+        without_hashes(whole)
+    problem, sound = verdict(shutil.copytree(whole, place / "sound")), None
     broke = [] if problem is None else [f"sound -> {problem}"]
+    if hashes and problem is None and kind != "server":  # whose server is not there
+        sound = _used(shutil.copytree(whole, place / "sound again"))
     tries = [("", name, damage) for name, damage in of_folder(kind)]
     for path in sorted(path for path in whole.rglob("*") if path.is_file()):
         found = damages(path, rng)
@@ -96,7 +137,8 @@ def campaign(kind: str, place: Path, rng: random.Random, each: int) -> tuple[int
     for number, (within, name, damage) in enumerate(tries):
         folder = shutil.copytree(whole, place / str(number) / kind)
         damage(folder / within)
-        if (problem := verdict(folder)) is not None:
+        of_gate = not within.startswith("base/")  # a base model is known by its fingerprint alone
+        if (problem := verdict(folder, sound if of_gate and path_is_scored(within) else None)) is not None:
             broke.append(f"{within} {name} -> {problem}")
         shutil.rmtree(folder.parent)
     return len(tries), broke

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, logistic
 from kbtrain.gates.turns.dialogue_state import labelled
@@ -48,14 +50,17 @@ def structure(example: TurnExample) -> list[float]:
     ]
 
 
+Numbers = Annotated[list[float], Field(min_length=len(FEATURES), max_length=len(FEATURES))]
+
+
 class StructuralCard(GateCard):
     """The whole gate, in ``gate.json``: of each of the :data:`FEATURES` mean, scale and coefficient (log odds)."""
 
     ABSENT = frozenset({"base_model", "label_rule", "versions"})
     kind: Literal["structural"] = "structural"
-    mean: list[float]
-    scale: list[float]
-    coefficients: list[float]
+    mean: Numbers
+    scale: Numbers
+    coefficients: Numbers
     intercept: float
 
     def passes(self, example: Any) -> list[Pass]:
