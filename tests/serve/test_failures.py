@@ -92,9 +92,10 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(gate, stub):
         broken = Broken(server)
         replies = []
         threads = [threading.Thread(target=lambda: replies.append(ask(server, NEEDS)[0])) for _ in range(6)]
-        for thread in threads:
+        threads[0].start()
+        assert broken.begun.wait(PATIENCE)  # the first has left the queue
+        for thread in threads[1:]:
             thread.start()
-        assert broken.begun.wait(PATIENCE)
         while len(replies) < 4:  # one is scored, one waits
             threading.Event().wait(0.01)
         broken.release.set()
