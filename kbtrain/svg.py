@@ -48,22 +48,27 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 def page(figure: Figure) -> str:
     """A file of its own, on a white ground: the same bytes for the same figure."""
+    return _drawn(figure, transparent=False)
+
+
+def _drawn(figure: Figure, transparent: bool) -> str:
+    """The figure as an SVG document. Its layout is solved here: savefig would draw all of it once more to do so."""
     from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     text = io.StringIO()
     with rc_context(_RC):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        FigureCanvasSVG(figure)  # its measures of texts
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=transparent)
     return text.getvalue()
 
 
 def render(figure: Figure, name: str) -> str:
     """The ``<svg>`` element; ``name`` keeps its ids apart from those of other figures on the page."""
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    with rc_context(_RC):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
+    text = _drawn(figure, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
