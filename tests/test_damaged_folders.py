@@ -79,6 +79,8 @@ def test_what_scored_otherwise_in_silence_is_one_line(
         ("features", "tokens.json", {"pattern": {}}, "tokens.json: broken"),
         ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
         ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),
+        ("encoder", "tokenizer_config.json", {"pad_token": "x"}, "its tokenizer has tokens up to"),
+        ("ragate_mha", "config.json", {"n_heads": 0.5}, "n_heads: expected a whole number"),
         ("structural", "gate.json", {"coefficients": []}, "gate.json: field 'coefficients': "),
     ],
 )

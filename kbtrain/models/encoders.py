@@ -54,4 +54,13 @@ def _open(
         chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
         model: Any = open_weights(auto_class, where, name, new_head, config=config, dtype=chosen)
         tokenizer = AutoTokenizer.from_pretrained(where)
+        _check_ids(tokenizer, model)
     return model.to(place).eval(), tokenizer
+
+
+def _check_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+    """Raise ValueError for a tokenizer that does not read any text, or gives tokens that the model has no row for."""
+    rows = int(model.get_input_embeddings().num_embeddings)
+    ids = [*tokenizer("Is it so? 是吗 \u2603")["input_ids"], *tokenizer.all_special_ids]
+    if max(ids, default=0) >= rows:
+        raise ValueError(f"its tokenizer has tokens up to {max(ids)}, the model {rows}")

@@ -34,6 +34,7 @@ class ServeConfig(Config):
     upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")
     upstream_tries: int = Field(3, ge=1, description="tries where the connection fails before the first byte")
     upstream_timeout_s: float = Field(600, gt=0, description="longest silence of the upstream")
+    upstream_whole_s: float = Field(3600, gt=0, description="longest time of an answer of the upstream as a whole")
     model: str | None = Field(
         None, description="in place of an upstream: a model in this process: name, folder, hub id"
     )

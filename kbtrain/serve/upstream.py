@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from kbtrain.serve.echoes import Echoes
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.servers import LARGEST, is_loopback
+from kbtrain.servers import LARGEST, is_loopback, whole_text
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -89,6 +90,7 @@ class HttpUpstream:
         self._tries = config.upstream_tries
         self._metrics = metrics
         self._silence = config.upstream_timeout_s
+        self._whole = config.upstream_whole_s
         self._connect = min(CONNECT, self._silence)
         self._session: aiohttp.ClientSession | None = None
         self._proxy = proxy_for(self._url)
@@ -160,8 +162,11 @@ class HttpUpstream:
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
 
     async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        until = time.monotonic() + self._whole  # a byte now and then breaks no silence
         try:
             async for piece in response.content.iter_any():
+                if time.monotonic() > until:
+                    raise TimeoutError("an answer without end")
                 yield piece
         except (TimeoutError, aiohttp.ClientError):
             self._metrics.upstream_failures.labels("stream").inc()
@@ -173,12 +178,12 @@ class HttpUpstream:
             async with asyncio.timeout(5.0):
                 response = await self._request("GET", f"{self._url}/models", self._headers([]))
                 try:
-                    found = json.loads(await self._small(response))["data"] if response.status == 200 else None
+                    found = _listed(await self._small(response)) if response.status == 200 else None
                 finally:
                     response.close()
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
             found = None
-        if not isinstance(found, list):
+        if found is None:
             raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
         return found
 
@@ -195,6 +200,21 @@ class HttpUpstream:
         """As :meth:`Upstream.close`."""
         if self._session is not None:
             await self._session.close()
+
+
+def _listed(data: bytes) -> list[Any]:
+    """Entries of a list of models; halves of surrogate pairs become U+FFFD. Raises ``ValueError`` for anything else."""
+    text, broken = whole_text(json.dumps(json.loads(data, parse_constant=_no_number)["data"], ensure_ascii=False))
+    if broken:
+        logger.warning("upstream: %d halves of surrogate pairs in its list of models", broken)
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise ValueError("no list of models")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 PRINTABLE = "".join(map(chr, range(33, 127)))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tiny_kbm import make_tokenizer
 from torture import servers
 
 from kbtrain.errors import UserError
+from kbtrain.gates.untrained.server import ServerCard, ServerGate
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.check_server import check_server
 from kbtrain.llm.openai_llm import OpenAILLM, Server
@@ -36,14 +39,15 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-@pytest.fixture
-def answers(liar: servers.Liar, question: Any) -> Any:
+@pytest.fixture(params=["chat", "completions"])
+def answers(request: pytest.FixtureRequest, liar: servers.Liar, question: Any) -> Any:
     """Answers to two questions; ``patient`` for lies that the client's own time ends, on a busy machine too."""
+    tokenizer = make_tokenizer() if request.param == "completions" else None
 
     def ask(patient: bool = False) -> list[SampleSet]:
         retry = Retry(tries=40 if patient else 3, first=0.0, longest=0.0, patience=0.0)
-        how = Server(liar.url, "tiny", chat=True, timeout=0.5 if patient else 60.0, retry=retry)
-        llm = OpenAILLM("tiny", None, Sampling(), how)
+        how = Server(liar.url, "tiny", chat=tokenizer is None, timeout=0.5 if patient else 60.0, retry=retry)
+        llm = OpenAILLM("tiny", tokenizer, Sampling(), how)
         asked = [AnswerRequest(question(name), "llm", None, 3) for name in ("a", "b")]
         return sorted((made for group in llm.answer(asked) for made in group), key=lambda made: made.question_id)
 
@@ -154,3 +158,52 @@ def test_vectors_of_another_number_are_refused(name: str, liar: servers.Liar) ->
 
     with pytest.raises(UserError, match="expected 2 embeddings of one length"):
         asyncio.run(ask())
+
+
+@pytest.fixture(params=["chat", "completions"])
+def gate(request: pytest.FixtureRequest, liar: servers.Liar, monkeypatch: pytest.MonkeyPatch) -> ServerGate:
+    """A gate of the server, that tries three times without a pause."""
+    chat = request.param == "chat"
+    tokenizer = None if chat else make_tokenizer()
+    retry = Retry(tries=3, first=0.0, longest=0.0, patience=0.0)
+    llm = OpenAILLM("tiny", tokenizer, Sampling(), Server(liar.url, "tiny", chat=chat, retry=retry))
+    card = ServerCard(
+        base_model="tiny", url=liar.url, served="tiny", chat=chat, tokens=2, top=2, signal="server_p_yes",
+        prompt_fingerprint="",
+    )  # fmt: skip
+    return ServerGate(llm, card)
+
+
+@pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in SLOW | DEAR])
+def test_a_gate_of_a_server_takes_no_lie_for_a_reply(name: str, liar: servers.Liar, gate: ServerGate) -> None:
+    liar.lies(None)
+    truth = gate.score_all(["Who?", "What?"])
+    liar.lies(LIES[name], servers.TO["the first question"])
+    try:
+        assert gate.score_all(["Who?", "What?"]) == truth
+    except UserError as error:
+        assert str(error).startswith("server") and servers.KEY not in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("lie", servers.CONTENT, ids=lambda lie: lie.name[:20])
+def test_a_gate_of_a_server_gives_numbers_or_a_line(lie: servers.Lie, liar: servers.Liar, gate: ServerGate) -> None:
+    liar.lies(lie, servers.TO["every question"])
+    try:
+        found = gate.score_all(["Who?", "What?"])
+    except UserError as error:
+        assert str(error).startswith("server") and servers.KEY not in str(error) and "\n" not in str(error)
+    else:
+        assert all(math.isfinite(value) for values in found.values() for value in values)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_field_out_of_place_is_a_number_or_a_line(seed: int, liar: servers.Liar, gate: ServerGate) -> None:
+    lie = servers.field(seed)
+    liar.lies(lie, servers.TO["every question"])
+    for ask in (lambda: gate.score_all(["Who?"]), lambda: check_server(liar.url, "tiny")):
+        try:
+            found = ask()
+        except UserError as error:
+            assert str(error).startswith("server") and servers.KEY not in str(error) and "\n" not in str(error)
+        else:
+            assert not isinstance(found, dict) or all(math.isfinite(x) for values in found.values() for x in values)

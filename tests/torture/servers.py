@@ -317,6 +317,11 @@ TO: dict[str, Callable[[str, int], bool]] = {
 }
 
 
+def field(seed: int) -> Lie:
+    """One place of each reply out of order."""
+    return Lie(f"field {seed}", lambda handler, reply: handler.say(json.dumps(_changed(reply, seed)[1])))
+
+
 def drawn(rng: random.Random) -> tuple[Lie, str]:
     """A lie and to what it is told, a key of :data:`TO`."""
     kind = rng.randrange(4)
@@ -325,6 +330,5 @@ def drawn(rng: random.Random) -> tuple[Lie, str]:
     elif kind == 1:
         lie = rng.choice(TRANSPORT)
     else:
-        seed = rng.randrange(10**9)
-        lie = Lie(f"field {seed}", lambda handler, reply: handler.say(json.dumps(_changed(reply, seed)[1])))
+        lie = field(rng.randrange(10**9))
     return lie, rng.choice(sorted(TO))

@@ -37,6 +37,10 @@ class RagateMHAConfig(PretrainedConfig):
         pad_token_id: int = 0,
         **kwargs: Any,
     ) -> None:
+        sizes = {"vocab_size": vocab_size, "d_model": d_model, "n_layers": n_layers, "n_heads": n_heads}
+        for name, value in {**sizes, "pad_token_id": pad_token_id}.items():
+            if type(value) is not int or value < (name in sizes):
+                raise ValueError(f"{name}: expected a whole number, found {value!r:.40}")
         if d_model % n_heads or d_model % 2:
             raise ValueError(f"d_model {d_model} must be even, and divisible by {n_heads} heads")
         self.vocab_size = vocab_size

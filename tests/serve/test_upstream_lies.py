@@ -1,0 +1,71 @@
+"""An upstream whose lists of models or answers are none, or have no end: a status, bounded in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from serve_support import serving
+from stub_upstream import StubUpstream
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
+
+
+class Liar(StubUpstream):
+    """Sends ``listed`` as its list of models, and answers a byte at a time, without end."""
+
+    listed = b"{}"
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):
+            length = f"content-length: {len(self.listed)}\r\n\r\n".encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + self.listed)
+            return True
+        writer.write(b"HTTP/1.1 200 OK\r\nretry-after: inf\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"1\r\n \r\n")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def stub() -> Any:
+    with Liar() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(gate: Any, stub: Liar) -> Any:
+    with serving(gate, upstream=stub.url, upstream_whole_s=0.3, upstream_timeout_s=5) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        *(b"", b"[]", b"null", b"{}", b"\xff\xfe", b"[" * 10**5, b'{"data": 3}', b'{"data": null}', b'{"data": {}}'),
+        *(b'{"data": [3]}', b'{"data": ["x"]}', b'{"data": [{"id": NaN}]}', b'{"data": [{"id": "' + b"x" * 10**5),
+    ],
+    ids=lambda listed: repr(listed[:20]),
+)
+def test_a_list_of_models_that_is_none_is_a_502(listed: bytes, stub: Liar, server: Any) -> None:
+    stub.listed = listed
+    reply = server.get("/v1/models")
+    assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")
+    assert server.get("/ready").status == 503
+
+
+def test_halves_of_characters_in_ids_are_replaced(stub: Liar, server: Any) -> None:
+    stub.listed = json.dumps({"data": [{"id": "a\ud800b", "x\udc00": ["\ud83d\ude00", "\ud800"]}]}).encode()
+    reply = server.get("/v1/models")
+    assert reply.status == 200
+    assert reply.json["data"][0] == {"id": "a\ufffdb", "x\ufffd": ["\U0001f600", "\ufffd"]}
+
+
+def test_an_answer_that_drips_without_end_is_cut_off(server: Any) -> None:
+    with pytest.raises(Exception, match=r"peer|closed|incomplete|IncompleteRead|chunk"):
+        server.post("/v1/chat/completions", ASKED)
+    assert server.get("/health").status == 200
