@@ -19,7 +19,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.records import GateExample, GateScore, Passage, Question
 from kbtrain.report.kbm_tables import Layout, gate_table, with_paper
-from kbtrain.store import SampleStore
+from kbtrain.store import SampleStore, _digest_of_run, _sum_of
 
 Script = Callable[[str], ModuleType]
 CONFIGS = Path(__file__).resolve().parents[2] / "eval" / "configs"
@@ -179,8 +179,11 @@ def test_figure_8_reads_the_second_scores(
 
 
 def test_the_papers_figures_stand_beside_those_of_its_model(script: Script, varied: Path, tmp_path: Path) -> None:
+    meta = '{"model": "/models/Qwen2-7B-Instruct"}'
     with SampleStore(varied / "samples.db") as store:
-        store._db.execute('UPDATE runs SET meta = \'{"model": "/models/Qwen2-7B-Instruct"}\'')
+        ((run, n_sets, noted),) = store._db.execute("SELECT name, n_sets, digest FROM runs").fetchall()
+        digest = _digest_of_run(run, meta, n_sets, _sum_of(noted))
+        store._db.execute("UPDATE runs SET meta = ?, digest = ?", (meta, digest))
     found = make(script, "table1", [varied], tmp_path)
     row = dict(zip(found["names"], next(r for r in found["rows"] if r[0] == "nq_open"), strict=True))
     assert row["paper: kbm_mastery A/E"] == pytest.approx(0.6009)
