@@ -79,6 +79,7 @@ def test_what_scored_otherwise_in_silence_is_one_line(
         ("features", "tokens.json", {"pattern": {}}, "tokens.json: broken"),
         ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
         ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),
+        ("features", "tokens.json", {"stemmer": "x"}, "tokens.json: broken"),
         ("encoder", "tokenizer_config.json", {"pad_token": "x"}, "its tokenizer has tokens up to"),
         ("ragate_mha", "config.json", {"n_heads": 0.5}, "n_heads: expected a whole number"),
         ("structural", "gate.json", {"coefficients": []}, "gate.json: field 'coefficients': "),
@@ -92,6 +93,14 @@ def test_what_broke_while_scoring_is_one_line_of_opening(
     _changed(tmp_path / kind / file, **fields)
     with pytest.raises(UserError, match=says):
         load_gate(tmp_path / kind, dtype="fp32", device="cpu")
+
+
+def test_a_network_that_gives_no_number_does_not_score(tmp_path: Path) -> None:
+    KINDS["ragate_mha"](tmp_path / "gate")
+    gate: Any = load_gate(tmp_path / "gate", dtype="fp32", device="cpu")
+    gate.model.classifier.bias.data.fill_(float("nan"))
+    with pytest.raises(UserError, match=r"example 'train0:1' \(and 1 more\): the model gives no number"):
+        gate.score([turn(0), turn(1)])
 
 
 def test_a_template_that_counts_in_loops_by_another_name_is_refused() -> None:

@@ -86,6 +86,8 @@ class Tokens:
             if not isinstance(data["pattern"], str) or not all(isinstance(word, str) for word in data["stop_words"]):
                 raise TypeError("pattern, stop_words")
             re.compile(data["pattern"])
+            if data["stemmer"] is not None:
+                _stemmer(data["stemmer"])
             return Tokens(data["stemmer"], frozenset(data["stop_words"]), data["pattern"], data["chinese"])
         except (ValueError, KeyError, TypeError, RecursionError, re.error):
             raise UserError(f"{at(path)}: broken; build the index again") from None

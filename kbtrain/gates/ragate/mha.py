@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -202,6 +203,8 @@ class RagateMHA(Gate):
             for i, p in zip(batch, self._probabilities([rows[i] for i in batch]), strict=True):
                 scores[i] = p
         self.model.train(was_training)
+        if bad := [example.id for example, p in zip(examples, scores, strict=True) if not math.isfinite(p)]:
+            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number")
         return scores
 
     def _probabilities(self, rows: Sequence[Read]) -> list[float]:
