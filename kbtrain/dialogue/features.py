@@ -108,7 +108,7 @@ def with_entities(
     return [replace(example, entities=entities) for example, entities in zip(examples, found, strict=True)]
 
 
-def _distinct(parts: Any) -> tuple[Entity, ...]:
+def _distinct(parts: Iterable[tuple[str, str, str]]) -> tuple[Entity, ...]:
     return tuple(dict.fromkeys(Entity(*part) for part in parts))
 
 

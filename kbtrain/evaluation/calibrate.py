@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, needed
 from kbtrain.evaluation.run_folder import in_order
@@ -134,6 +135,7 @@ def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
     }
 
 
-def _random(means: Any) -> Any:
+def _random(means: Floats) -> Floats:
     """Expected accuracy of a random gate with the same ratio, from rows of (accuracy, llm, rag, ratio)."""
-    return (1 - means[:, 3]) * means[:, 1] + means[:, 3] * means[:, 2]
+    expected: Floats = (1 - means[:, 3]) * means[:, 1] + means[:, 3] * means[:, 2]
+    return expected

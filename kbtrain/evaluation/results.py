@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +24,9 @@ from kbtrain.metrics.significance import Delta, McNemar
 from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.provenance import read_document, write_atomically
 from kbtrain.records import Condition
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,7 @@ def load(path: Path) -> Results:
 
 
 @functools.cache
-def _validator() -> Any:
+def _validator() -> Draft202012Validator:
     from jsonschema import Draft202012Validator
 
     return Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
-# Files that take more than about 8 s of CPU, child processes included, the dearest first.
+# Files that take more than about 8 s of CPU or of waiting, child processes included, the dearest first.
 SLOW = (
     "test_wheel.py",
     "test_chain.py",
@@ -15,17 +15,19 @@ SLOW = (
     "distributed/test_ray_score.py",
     "distributed/test_ray_engine.py",
     "distributed/test_ray_states.py",
-    "recipes/test_train_ragate_peft.py",
-    "plan/test_plan.py",
+    "data_gen/test_sample.py",
+    "benchmarks/test_serving_benchmark.py",
+    "test_store.py",
     "recipes/test_train_kbm.py",
     "recipes/test_deepspeed.py",
     "recipes/test_train_classifiers.py",
-    "test_cli.py",
-    "eval/test_run_seakr.py",
     "eval/test_write_report.py",
+    "recipes/test_train_ragate_peft.py",
+    "plan/test_plan.py",
+    "eval/test_run_seakr.py",
+    "test_cli.py",
     "data_gen/test_collect.py",
     "eval/test_end_to_end.py",
-    "data_gen/test_sample.py",
     "recipes/test_train_dialogue.py",
     "recipes/test_logged_loss.py",
     "benchmarks/test_gpu_check.py",
@@ -67,7 +69,11 @@ SLOW = (
     "recipes/test_other_package.py",
     "gates/test_features.py",
     "gates/test_stack.py",
-    "test_store.py",
+    "test_notebooks.py",
+    "data_gen/test_planted_key.py",
+    "eval/test_evidence.py",
+    "eval/test_several_processes.py",
+    "benchmarks/test_memory_benchmark.py",
     "test_imports.py",
     "test_config.py",
     "test_cores.py",

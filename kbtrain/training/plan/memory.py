@@ -15,7 +15,12 @@ import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PretrainedConfig
 
 Layout = Literal["none", "zero1", "zero2", "zero2_offload", "zero3"]
 LAYOUTS: dict[Layout, str] = {
@@ -118,7 +123,7 @@ class Batch:
     autocast: bool = False
 
 
-def activations(config: Any, batch: Batch, adapt: Adapt | None = None, lean: bool = True) -> Activations:
+def activations(config: PretrainedConfig, batch: Batch, adapt: Adapt | None = None, lean: bool = True) -> Activations:
     """``config``: a causal language model's; ``adapt`` adds adapters to a model; ``lean``: norms and MLPs keep less, as
     the recipes have them unless they checkpoint gradients."""
     one, two = (_kept(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
@@ -128,7 +133,7 @@ def activations(config: Any, batch: Batch, adapt: Adapt | None = None, lean: boo
     return Activations(text.num_hidden_layers, two - one, 2 * one - two, layer_input)
 
 
-def _with_layers(config: Any, layers: int) -> Any:
+def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     made = copy.deepcopy(config)
     text = made.get_text_config()
     text.num_hidden_layers = layers
@@ -137,7 +142,7 @@ def _with_layers(config: Any, layers: int) -> Any:
     return made
 
 
-def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
+def _kept(config: PretrainedConfig, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
@@ -145,9 +150,9 @@ def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
     from kbtrain.kernels.fp32_output_layer import fp32_output_layer
     from kbtrain.kernels.lean_training import lean_layers
 
-    kept: dict[int, Any] = {}
+    kept: dict[int, torch.Tensor] = {}
 
-    def keep(tensor: Any) -> Any:
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
@@ -180,11 +185,11 @@ def _kept(config: Any, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
         return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
 
 
-def _pretend(model: Any) -> None:
+def _pretend(model: nn.Module) -> None:
     """Every weight becomes one of the same shape that claims to be on the CPU; tied ones stay one."""
     import torch
 
-    made: dict[int, Any] = {}
+    made: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():
             if weight is not None:

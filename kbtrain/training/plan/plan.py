@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,11 @@ from kbtrain.training.plan.memory import (
     activations,
     needs,
 )
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from kbtrain.models.adapters import Adapter
 
 Method = Literal["full", "lora", "qlora"]
 
@@ -142,7 +147,7 @@ def batch_of(config: PlannedTraining, layout: Layout) -> Batch:
     return Batch(rows, tokens, ANSWER, bits=16, autocast=layout == "none" and config.method == "full")
 
 
-def count(config: PlannedTraining, shape: Any) -> Weights:
+def count(config: PlannedTraining, shape: PretrainedConfig) -> Weights:
     """All weights and, with adapters, how many of them are trained."""
     total = parameters_of(shape)
     if config.method == "full":
@@ -161,7 +166,7 @@ def count(config: PlannedTraining, shape: Any) -> Weights:
     return Weights(total, trained, size)
 
 
-def adapter_of(config: PlannedTraining) -> Any:
+def adapter_of(config: PlannedTraining) -> Adapter:
     """The adapters that the recipe would add."""
     from kbtrain.models.adapters import Adapter
 
