@@ -8,7 +8,8 @@ always says A knows nothing). The rule sees no gate, no dev and no test question
 --corpus.
 
 Examples:
-  python data_gen/pool.py --config data_gen/configs/pool_public_en.yaml --output runs/screen --train 350 --dev 0 --test 0
+  python data_gen/pool.py --config data_gen/configs/pool_public_en.yaml --output runs/screen --train 350 \\
+      --dev 0 --test 0
   python data_gen/pool.py --config data_gen/configs/pool_public_en.yaml --screened runs/screen --output runs/public
 """
 
