@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
-# Files that take more than about 8 s of CPU or of waiting, child processes included, the dearest first.
+# Files that take more than about 5 s of CPU or of waiting, child processes included, the dearest first.
 SLOW = (
     "test_wheel.py",
     "test_chain.py",
@@ -74,6 +74,12 @@ SLOW = (
     "eval/test_evidence.py",
     "eval/test_several_processes.py",
     "benchmarks/test_memory_benchmark.py",
+    "llm/test_parallel_batches.py",
+    "serve/test_openapi.py",
+    "llm/sampler/test_shared_prefix.py",
+    "llm/test_lying_servers.py",
+    "gates/test_kbm.py",
+    "gates/test_probe.py",
     "test_imports.py",
     "test_config.py",
     "test_cores.py",
