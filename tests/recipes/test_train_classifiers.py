@@ -225,6 +225,10 @@ def test_a_probe_leaves_the_encoder_as_it_is_and_is_saved_whole(recipe, data, tm
     recipe("encoder", given)
     assert "finished already" in capsys.readouterr().out
     (tmp_path / "p" / "probe.json").write_text('{"intercept": 1}')
+    with pytest.raises(UserError, match=r"probe.json: not the file that gate.json names"):
+        kbtrain.load_gate(tmp_path / "p")
+    card = json.loads((tmp_path / "p" / "gate.json").read_text())
+    (tmp_path / "p" / "gate.json").write_text(json.dumps({k: v for k, v in card.items() if k != "weights_sha256"}))
     with pytest.raises(UserError, match=r"probe.json: .*embedding"):
         kbtrain.load_gate(tmp_path / "p")
 
