@@ -83,6 +83,13 @@ def test_what_scored_otherwise_in_silence_is_one_line(
         ("encoder", "tokenizer_config.json", {"pad_token": "x"}, "its tokenizer has tokens up to"),
         ("ragate_mha", "config.json", {"n_heads": 0.5}, "n_heads: expected a whole number"),
         ("structural", "gate.json", {"coefficients": []}, "gate.json: field 'coefficients': "),
+        (
+            "ragate_peft",
+            "adapter/adapter_config.json",
+            {"alora_invocation_tokens": 0.5},
+            "an adapter invoked by tokens",
+        ),
+        ("ragate_peft", "tokenizer.json", {"model": {"type": "BPE", "vocab": {}, "merges": []}}, "peft.*: tokenizer: "),
     ],
 )
 def test_what_broke_while_scoring_is_one_line_of_opening(

@@ -111,6 +111,12 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
         last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise UserError(f"{folder}: {last[:200]}") from None
+    if (
+        getattr(model.peft_config["default"], "alora_invocation_tokens", None) is not None
+    ):  # read at each pass, unchecked
+        raise UserError(
+            f"{folder / _ADAPTER_CONFIG}: an adapter invoked by tokens (aLoRA), which no gate is; take it out"
+        )
     for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
         if names:
             raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
