@@ -76,6 +76,7 @@ def test_what_scored_otherwise_in_silence_is_one_line(
     ("kind", "file", "fields", "says"),
     [
         ("kbm", "tokenizer_config.json", {"model_max_length": "/etc"}, "field 'model_max_length': expected a number"),
+        ("kbm", "config.json", {"attention_dropout": 1e300}, "field 'attention_dropout': expected a num"),
         ("features", "tokens.json", {"pattern": {}}, "tokens.json: broken"),
         ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
         ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),
@@ -90,6 +91,7 @@ def test_what_scored_otherwise_in_silence_is_one_line(
             "an adapter invoked by tokens",
         ),
         ("ragate_peft", "tokenizer.json", {"model": {"type": "BPE", "vocab": {}, "merges": []}}, "peft.*: tokenizer: "),
+        ("kbm", "tokenizer.json", {"model": {"type": "BPE", "vocab": {}, "merges": []}}, "kbm.*: tokenizer: "),
     ],
 )
 def test_what_broke_while_scoring_is_one_line_of_opening(

@@ -50,7 +50,7 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
                 else:
                     rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
     if not rows:
-        raise UserError(f"{at(path)}: no row has '{column}'")
+        raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)
 
 

@@ -28,6 +28,8 @@ from kbtrain.models.files_read import MODEL_FILES, Noted, folder_of, note
 from kbtrain.provenance import device
 from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
 
+FILES_HERE = f"{MODEL_FILES}_here"  # where the base of a gate is elsewhere: its own folder's
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -153,7 +155,7 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     models that were not noted then, or are not here now.
     """
     own, before = ({name for name in side if not name.endswith(".jsonl")} for side in (wanted, stored))
-    if (before ^ own) - {MODEL_FILES}:
+    if (before ^ own) - {MODEL_FILES, FILES_HERE}:
         return False
     return all(stored.get(name, value) == value for name, value in wanted.items())
 
@@ -170,14 +172,15 @@ def _cut(path: Path) -> bool:
 
 
 def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
-    """Hashes of the files of a gate's models, as an input of the scores in ``path``; empty where one is not here.
+    """Hashes of the files of a gate's models, as an input of the scores in ``path``, as far as they are here.
 
     Whether a folder was moved does not matter: the models' names are left out.
     """
-    if not models or any(folder_of(model) is None for model in models):
+    here = [model for model in models if folder_of(model) is not None]
+    found = [{name: one["sha256"] for name, one in files.items()} for files in noted_models(path, here).values()]
+    if not here:
         return {}
-    found = [{name: one["sha256"] for name, one in files.items()} for files in noted_models(path, models).values()]
-    return {MODEL_FILES: str(sorted(map(str, found)))}
+    return {MODEL_FILES if len(here) == len(models) else FILES_HERE: str(sorted(map(str, found)))}
 
 
 def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
@@ -362,7 +365,7 @@ def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
 
 def _same_questions(old: Mapping[str, str], gate: GateHandle, inputs: Mapping[str, str]) -> bool:
     """0.1 noted what the scores of all gates depend on in one line, a gate's under its first score's name."""
-    wanted = {name: value for name, value in inputs.items() if name not in ("gate", MODEL_FILES)}
+    wanted = {name: value for name, value in inputs.items() if name not in ("gate", MODEL_FILES, FILES_HERE)}
     opening = gate.opening
     depends = opening.model if opening and opening.prompt else gate.depends  # 0.1 noted a prompted gate's model alone
     return old.get(gate.names[0]) == depends and all(old.get(name) == value for name, value in wanted.items())

@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kbtrain.errors import UserError
 from kbtrain.files import check_regular, errors_of, read_text
@@ -191,6 +191,9 @@ def _check_files(folder: Path) -> None:
             longest = found.get("model_max_length", 1)  # texts' lengths are compared with it
             if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
                 raise UserError(f"{folder / name}: field 'model_max_length': expected a number of tokens")
+            for field, share in found.items():  # torch looks at them in a training's first step
+                if "dropout" in field and _is_number(share) and not 0 <= share <= 1:
+                    raise UserError(f"{folder / name}: field '{field}': expected a number from 0 to 1, found {share}")
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in _READ or (path.exists() and not path.is_dir()):
             check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
@@ -217,6 +220,10 @@ def _problem(path: Path) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"broken JSON ({str(error)[:80]})"
     return None if isinstance(found, dict) else f"expected a JSON object, found {type(found).__name__}"
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _broken_json(folder: Path) -> str | None:

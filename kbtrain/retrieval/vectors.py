@@ -211,6 +211,8 @@ def check_points(folder: Path) -> None:
     for file in sorted(folder.glob("collection/*/storage.sqlite")):
         try:
             with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:
+                if not rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'points'").fetchone():
+                    continue  # begun on a full disk: no point is in it
                 for (point,) in rows.execute("SELECT point FROM points"):
                     _PointsAlone(io.BytesIO(point)).load()
         except Exception as error:  # noqa: BLE001 - a broken pickle raises what it likes

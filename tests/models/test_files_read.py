@@ -121,4 +121,10 @@ def test_scores_of_another_base_are_made_again_and_older_ones_stay(model: Path, 
     assert not restarted(inputs())
     (model / "config.json").write_text("{ }")
     assert restarted(inputs()) and not restarted(inputs())
+    (model / "config.json").write_text("{  }")
+    moved = {"gate": "x", **files_of_models(path, [str(model), "nobody/such-model"])}  # its base is elsewhere
+    assert not restarted(moved)
+    (model / "config.json").write_text("{   }")
+    moved = {"gate": "x", **files_of_models(path, [str(model), "nobody/such-model"])}
+    assert restarted(moved)
     assert files_of_models(path, ["nobody/such-model"]) == {} and not restarted({"gate": "x"})

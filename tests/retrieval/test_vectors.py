@@ -161,7 +161,7 @@ def test_an_id_twice_and_an_empty_corpus_are_refused(tmp_path, server):
     with pytest.raises(UserError, match="passage 3: field 'id': duplicate 'a'"):
         build(tmp_path / "twice.jsonl", tmp_path / "index", settings(server))
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(UserError, match="the corpus is empty"):
+    with pytest.raises(UserError, match=r"\.jsonl: no passages to search: the corpus is empty"):
         build(tmp_path / "empty.jsonl", tmp_path / "none", settings(server))
 
 
@@ -200,6 +200,17 @@ def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(co
     with pytest.raises(UserError, match="holds more than points, or is broken"):
         VectorIndex.open(folder)
     assert not Path("/tmp/never-written").exists()
+
+
+def test_points_that_a_full_disk_kept_from_being_begun_are_begun_again(corpus, tmp_path, server):
+    folder = tmp_path / "index"
+    build(corpus, folder, settings(server), 12)
+    (file,) = folder.glob(f"{vectors.POINTS}/collection/*/storage.sqlite")
+    file.write_bytes(b"")
+    (folder / "vectors.json").write_text(json.dumps({**json.loads((folder / CARD).read_text()), "passages": None}))
+    build(corpus, folder, settings(server), 12)
+    with VectorIndex.open(folder) as index:
+        assert len(index.search(["x"], 3)[0]) == 3
 
 
 @pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to(path.name), lambda path: path.mkdir()])
