@@ -221,7 +221,7 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
             argv, what, names = (
                 [*_start(script), "--config", "config.yaml"],
                 f"configuration: {name}",
-                NAMING,
+                (*NAMING, *filter(None, [name.partition(" = ")[2].strip("'")])),  # or the value itself
             )
         done = command(script, here, argv)
         problem = judged(done, names if category != "values" else [])
@@ -334,7 +334,7 @@ def judged(done: scripts.Done[str], names: Sequence[str]) -> str | None:
     errors = [line for line in lines if line.startswith("error: ")]
     if done.returncode != 2 or "Traceback" in done.stderr or len(errors) != 1 or lines[-1] != errors[0]:
         return f"exit {done.returncode}: {' | '.join(lines[-3:])[-300:]}"
-    if names and not any(name in errors[0] for name in names):
+    if names and not any(name in errors[0] for name in (*names, "error: example '")):  # it has its name in the file
         return f"names nothing: {errors[0][:300]}"
     return f"{len(errors[0])} characters" if len(errors[0]) > 1500 else None
 
