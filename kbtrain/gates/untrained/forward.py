@@ -43,7 +43,10 @@ def answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]
         found.append(sorted({ids[0] for ids in rows if ids}))
     yes, no = set(found[0]) - set(found[1]), set(found[1]) - set(found[0])
     if not yes or not no:
-        raise UserError("this tokenizer begins 'Yes' and 'No' with the same token: its answer cannot be told apart")
+        raise UserError(
+            f"model '{tokenizer.name_or_path}': its tokenizer begins 'Yes' and 'No' with the same token: its answer "
+            "cannot be told apart"
+        )
     return sorted(yes), sorted(no)
 
 
