@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
 from kbtrain.dialogue.responder import Reads, Responder
-from kbtrain.dialogue.responses import augment, kept_augmented, snippets_of
+from kbtrain.dialogue.responses import augment, kept_augmented, kept_responses, snippets_of
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
 
@@ -68,3 +69,10 @@ def test_responses_of_another_model_are_refused_not_overwritten(responder, tmp_p
     with pytest.raises(UserError, match=r"none.jsonl: other responses are there \(model was m, is other\)"):
         kept_augmented(tmp_path / "none.jsonl", {"model": "other"})
     assert len((tmp_path / "none.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("kept", [kept_augmented, kept_responses])
+def test_a_pipe_in_the_place_of_responses_is_not_waited_for(tmp_path, kept):
+    os.mkfifo(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match=r"none\.jsonl: is a pipe"):
+        kept(tmp_path / "none.jsonl", {"model": "x"})

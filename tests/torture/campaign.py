@@ -375,7 +375,8 @@ def _digest(path: Path) -> str:
         with contextlib.suppress(ValueError):
             said = json.loads(data)
             if isinstance(said, dict):
-                said.pop("run", None)
+                for name in ("run", "model_files"):  # hashes of what was damaged are others, as they should be
+                    said.pop(name, None)
                 if path.name == "adapter_config.json":
                     said = {name: sorted(v, key=str) if isinstance(v, list) else v for name, v in said.items()}
             data = json.dumps(said, sort_keys=True).encode()

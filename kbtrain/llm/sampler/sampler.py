@@ -149,11 +149,18 @@ class Stopper:
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """All ids that end an answer: the generation config's (one or several), the model's and the tokenizer's."""
+    """All ids that end an answer: the generation config's (one or several), the model's and the tokenizer's.
+
+    Raises :class:`UserError` for what are no ids.
+    """
     found: set[int] = set()
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
-        found.update([ids] if isinstance(ids, int) else ids or [])
+        listed = [ids] if isinstance(ids, int) else ids or []
+        if not (isinstance(listed, list | tuple) and all(isinstance(one, int) for one in listed)):
+            name = f"model '{model.config.name_or_path}'"
+            raise UserError(f"{name}: field 'eos_token_id': expected token ids, found {ids!r:.60}")
+        found.update(listed)
     if tokenizer.eos_token_id is not None:
         found.add(tokenizer.eos_token_id)
     return frozenset(found)
