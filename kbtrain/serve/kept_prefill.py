@@ -1,62 +1,38 @@
-"""The prefill of a probe's decision, kept for the answer that follows it.
+"""The passes of a gate's decision, kept for the answer that follows it.
 
-A probe reads the answering model's states under the prompt of the plain answer. Where the model in this process is that
-very model, and requests are asked with the prompt that the gate was trained with, its pass over the prompt is the one
-that the answer begins with: a question that is not searched for goes through the model once.
+A probe reads the answering model's states under the prompt of the plain answer, a draft probe and the gate ``draft``
+those or the logits of the answer's first tokens, too. Where the model in this process is that very model, and requests
+are asked with the prompt that the gate was made with, these passes are the ones that the answer begins with: a question
+that is not searched for goes through the model once.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
 from kbtrain.gate_folder import Gate
-from kbtrain.gates.probe.gate import Probe, Reader
+from kbtrain.gates.probe.draft_states import DraftStateSampler
+from kbtrain.gates.probe.gate import DraftReader, Probe, Reader
 from kbtrain.gates.probe.states import as_array, last_states
+from kbtrain.gates.stack.gate import Stack
+from kbtrain.gates.untrained.draft import Draft
+from kbtrain.llm.base import Sampling
+from kbtrain.llm.sampler.draft_sampler import Draft as Drafted
+from kbtrain.llm.sampler.draft_sampler import DraftRow, DraftSampler
+from kbtrain.llm.sampler.sampler import AnswerT, BatchSampler, LockstepSampler, PromptRows, Row, RowT
+from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import name_of
-from kbtrain.records import GateExample
+from kbtrain.records import GateExample, Sample
+from kbtrain.serve.kept_passes import MOST, KeptPrefills, NotingModel, Passes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from transformers import DynamicCache
-
-    from kbtrain.llm.sampler.sampler import BatchSampler
-
-MOST = 8  # prompts whose keys and values are kept: those of searched questions go when others come
-
-
-class KeptPrefills:
-    """Keys, values and next logits of the newest prompts. Each is given away once: an answer is written behind it.
-
-    ``used`` is called whenever one is.
-    """
-
-    def __init__(self, used: Callable[[], None]) -> None:
-        self._used = used
-        self._made: OrderedDict[tuple[int, ...], tuple[DynamicCache, torch.Tensor]] = OrderedDict()
-        self._lock = threading.Lock()  # one thread reads states, another one answers
-
-    def keep(self, ids: Sequence[int], made: tuple[DynamicCache, torch.Tensor]) -> None:
-        """Keep a prompt's; the oldest one leaves if there are too many."""
-        with self._lock:
-            self._made[tuple(ids)] = made
-            self._made.move_to_end(tuple(ids))
-            if len(self._made) > MOST:
-                self._made.popitem(last=False)
-
-    def take(self, ids: Sequence[int]) -> tuple[DynamicCache, torch.Tensor] | None:
-        """A prompt's, if it is here; it is not any more afterwards."""
-        with self._lock:
-            found = self._made.pop(tuple(ids), None)
-        if found is not None:
-            self._used()
-        return found
+    from transformers import DynamicCache, PreTrainedModel
 
 
 class KeepingReader(Reader):
@@ -76,33 +52,117 @@ class KeepingReader(Reader):
         found = []
         for ids in self.prompts(examples):
             with last_states(self.model, layers, [len(ids) - 1]) as read:
-                self._kept.keep(ids, self._sampler.prefilled(ids))
+                cache, logits = self._sampler.prefilled(ids)
+            self._kept.keep(ids, Passes(cache, [logits]))
             found.append(as_array(read))
         return np.concatenate(found)
 
 
-def reads_answers_of(gate: Gate, model: str) -> bool:
-    """True if the gate is a probe of the plain prompt of that model, fitted to the model's own answers."""
-    if not isinstance(gate, Probe) or gate.card is None or gate.card.answered_by or gate.reader.condition != "llm":
-        return False
-    return base_fingerprint(model) == gate.card.base_fingerprint
+class _Keeping(LockstepSampler[RowT, AnswerT]):
+    """Draws drafts of a few prompts one by one, as the model in this process answers, and keeps their passes; those of
+    many in batches.
+    """
+
+    _kept: KeptPrefills
+    _passes: Passes | None = None  # of the draft under way; None: none are kept
+
+    def beside(self, sampler: BatchSampler, kept: KeptPrefills) -> None:
+        """Compute as ``sampler`` does, with its packed weights, for what keeps the passes."""
+        self._packed, self._kept = sampler._packed, kept
+
+    def sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerT]]:
+        """As in the base class."""
+        if len(prompts) > MOST:
+            return super().sample(prompts)
+        return [self._alone(prompt) for prompt in prompts]
+
+    def _alone(self, prompt: PromptRows) -> list[AnswerT]:
+        self._passes = Passes(cast(Any, None), [])  # the prefill fills it
+        try:
+            (answers,) = super().sample([prompt])
+            self._kept.keep(prompt.ids, self._passes)
+        finally:
+            self._passes = None
+        return answers
+
+    def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
+        if self._passes is None:
+            return super()._prefill(prompts, room)
+        cache, logits = super()._prefill(prompts, 0)  # no room behind it: an answer's is another than a draft's
+        self._passes = Passes.of_prompt(cache, logits)
+        return cache, logits
+
+    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
+        if self._passes is not None:
+            decoder.model = cast("PreTrainedModel", NotingModel(self.model, self._passes))
+        return super()._step(decoder, newest)
+
+
+class _KeepingStateDrafts(_Keeping[Row, Sample], DraftStateSampler):
+    """Of a draft probe."""
+
+
+class _KeepingDrafts(_Keeping[DraftRow, Drafted], DraftSampler):
+    """Of the gate ``draft``."""
+
+
+def _readers(gate: Gate, model: str) -> Iterator[Probe | Draft]:
+    """The gate, or the members of a stack, that read the plain answers' own passes through that model."""
+    if isinstance(gate, Stack):
+        for member in gate.gates:
+            yield from _readers(member, model)
+    elif isinstance(gate, Probe):
+        card = gate.card
+        own = card is not None and not card.answered_by and gate.reader.condition != "rag"
+        if card is not None and own and base_fingerprint(model) == card.base_fingerprint:
+            yield gate
+    elif isinstance(gate, Draft) and base_fingerprint(model) == base_fingerprint(gate.card.base_model):
+        yield gate
+
+
+def _model_of(gate: Probe | Draft) -> PreTrainedModel:
+    return gate.model if isinstance(gate, Draft) else gate.reader.model
 
 
 def dtype_for(gate: Gate, model: str) -> str:
     """The number format in which the model shares passes with the gate; auto for a gate that reads anything else."""
-    return name_of(gate.reader.model.dtype) if isinstance(gate, Probe) and reads_answers_of(gate, model) else "auto"
+    return next((name_of(_model_of(reads).dtype) for reads in _readers(gate, model)), "auto")
 
 
 def keep_prefills(gate: Gate, model: str, sampler: BatchSampler, used: Callable[[], None]) -> KeptPrefills | None:
-    """Let the gate read from prefills that the model's sampler answers from; None for a gate that reads anything else.
+    """Let the gate read from passes that the model's sampler answers from; None for a gate that reads anything else.
 
     The gate's own copy of the weights is given up for the model's.
     """
-    if not isinstance(gate, Probe) or not reads_answers_of(gate, model):
+    answers = sampler.model
+    fit = [
+        reads
+        for reads in _readers(gate, model)
+        if (_model_of(reads).dtype, _model_of(reads).device) == (answers.dtype, answers.device)
+    ]
+    if not fit:
         return None
-    reads, answers = gate.reader.model, sampler.model
-    if (reads.dtype, reads.device) != (answers.dtype, answers.device):
-        return None
-    kept = KeptPrefills(used)
-    gate.reader = KeepingReader(gate.reader, sampler.replica(), kept)
+    kept, beside = KeptPrefills(used), sampler.replica()
+    for reads in fit:
+        _read_beside(reads, beside, kept)
     return kept
+
+
+def _read_beside(gate: Probe | Draft, beside: BatchSampler, kept: KeptPrefills) -> None:
+    """Let one gate read the passes of a sampler, and keep them."""
+    if isinstance(gate, Draft):
+
+        def drafts(tokens: int) -> DraftSampler:
+            made = _KeepingDrafts(beside.model, beside.tokenizer, Sampling(max_new_tokens=tokens), beside.shared)
+            made.beside(beside, kept)
+            return made
+
+        gate.draft_with(beside.model, drafts)
+    elif isinstance(gate.reader, DraftReader):
+        tokens = gate.reader.tokens
+        sampling = Sampling(max_new_tokens=tokens)
+        made = _KeepingStateDrafts(beside.model, beside.tokenizer, sampling, tokens, shared=beside.shared)
+        made.beside(beside, kept)
+        gate.reader.draft_with(made)
+    else:
+        gate.reader = KeepingReader(gate.reader, beside, kept)

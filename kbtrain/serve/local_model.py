@@ -17,25 +17,26 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import Drawn
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
+from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import text
 from kbtrain.serve.exchange import Header, place_of
-from kbtrain.serve.kept_prefill import KeptPrefills
+from kbtrain.serve.kept_passes import KeptPrefills, RetellingModel
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.serve.upstream import UpstreamReply
 
 if TYPE_CHECKING:
-    from transformers import DynamicCache
+    from transformers import DynamicCache, PreTrainedModel
 
 MOST_WAITING = 32
 DEFAULT_TOKENS = 512
@@ -47,14 +48,23 @@ class _Stopped(Exception):
 
 
 class _TokenSampler(BatchSampler):
-    """Tells of each token as it is drawn; ends an answer at a stop string. ``kept``: prefills that are there."""
+    """Tells of each token as it is drawn; ends an answer at a stop string. ``kept``: passes that are there."""
 
     told: Callable[[Row], bool]
     kept: KeptPrefills | None = None
+    _retold: RetellingModel | None = None
 
     def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
         found = None if self.kept is None else self.kept.take(prompts[0])
-        return super()._prefill(prompts, room) if found is None else found
+        if found is None:
+            return super()._prefill(prompts, room)
+        self._retold = RetellingModel(self.model, found)
+        return found.cache, found.logits[0]
+
+    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
+        if self._retold is not None:
+            decoder.model = cast("PreTrainedModel", self._retold)
+        return super()._step(decoder, newest)
 
     def after_draw(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
         """As in the base class."""

@@ -1,26 +1,36 @@
-"""A probe of the model in this process reads its states from the pass that the plain answer goes on from."""
+"""A gate that reads the model in this process reads the passes that the plain answer goes on from."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 from serve_support import serving
-from support.gate_folders import probe
+from support.gate_folders import draft, draft_probe, probe
 
 from kbtrain.gate_folder import CARD, Threshold, set_threshold
 from kbtrain.gates.registry import load_gate
-from kbtrain.serve.kept_prefill import MOST
+from kbtrain.serve.kept_passes import MOST
 
 TEXTS = ["What is the capital of place 3?", "Which currency has place 5?", "What is the language of place 7?"]
 KEPT = "kbtrain_prefills_kept_total"
 
 
+DRAFTED = {probe: 0, draft_probe: 4, draft: 2}  # tokens of a draft
+
+
+@pytest.fixture(scope="module", params=list(DRAFTED), ids=lambda build: build.__name__)
+def kind(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("kept") / "probe"
+def folder(tmp_path_factory, kind):
+    made = tmp_path_factory.mktemp("kept") / "gate"
     made.mkdir()
-    probe(made)
-    for key in ("mastery", "certainty", "benefit"):
-        set_threshold(made, f"probe_{key}", Threshold(threshold=1.0, rule="given", dev_file_sha256="", n_dev=0))
+    kind(made)
+    keys = ("mastery", "certainty", "benefit")
+    for name in ["draft_margin"] if kind is draft else [f"{kind.__name__}_{key}" for key in keys]:
+        set_threshold(made, name, Threshold(threshold=1.0, rule="given", dev_file_sha256="", n_dev=0))
     return made
 
 
@@ -61,7 +71,20 @@ def ask(server, text, policy="auto", **more):
     return server.post("/v1/chat/completions", body, {"x-kbtrain-retrieve": policy})
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 0.8, "seed": 4}], ids=["greedy", "drawn"])
+@contextmanager
+def computed(server):
+    """Number of passes through the answering model, in a list."""
+    seen = []
+    hook = server.service.upstream.model.register_forward_hook(lambda *_: seen.append(1))
+    yield seen
+    hook.remove()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"temperature": 0.8, "seed": 4}, {"max_tokens": 1}, {"max_tokens": 3}, {"stop": ["e"]}],
+    ids=["greedy", "drawn", "one token", "within the draft", "stop string"],
+)
 def test_the_answer_is_the_same_token_for_token_and_the_prompt_read_once(local, passes, more):
     for text in TEXTS:
         before = local.metric(KEPT)
@@ -72,6 +95,42 @@ def test_the_answer_is_the_same_token_for_token_and_the_prompt_read_once(local, 
         assert gated.headers["x-kbtrain-reason"] == "below-threshold"
         assert gated.json["choices"] == plain["choices"] and gated.json["usage"] == plain["usage"]
         passes.clear()
+
+
+def test_the_tokens_of_a_draft_are_not_computed_again(local, kind):
+    for text in TEXTS:
+        with computed(local) as alone:
+            plain = ask(local, text, "never").json
+        with computed(local) as behind:
+            gated = ask(local, text).json
+        assert gated["choices"] == plain["choices"] and plain["usage"]["completion_tokens"] == 12 == len(alone)
+        # the last token of the gate `draft` is drawn and not fed; a draft may end at a line break
+        fed = DRAFTED[kind] - (kind is draft)
+        assert len(alone) - len(behind) == 1 + fed
+
+
+def test_an_answer_that_leaves_the_draft_is_computed_from_there_on(local, kind):
+    if kind is probe:
+        pytest.skip("nothing is drafted")
+    more = {"temperature": 2.0, "seed": 1}  # drawn almost evenly: other tokens than the draft's
+    with computed(local) as behind:
+        gated = ask(local, TEXTS[0], **more).json
+    assert gated["choices"] == ask(local, TEXTS[0], "never", **more).json["choices"]
+    assert len(behind) == gated["usage"]["completion_tokens"] - 1  # all but the prompt's
+
+
+def test_a_model_that_no_shared_prefix_serves_goes_on_from_it_too(folder, model, kind, monkeypatch):
+    if kind is not draft_probe:
+        pytest.skip("one gate of them is enough")
+    from kbtrain.serve import local_model
+
+    monkeypatch.setattr(local_model, "prefix_problem", lambda *_: "the model's attention is its own")
+    with serving(folder, model=model, prompt="trained") as server:
+        assert not server.service.upstream.sampler.shared
+        plain = ask(server, TEXTS[0], "never").json
+        with computed(server) as behind:
+            gated = ask(server, TEXTS[0]).json
+    assert gated["choices"] == plain["choices"] and len(behind) == 12 - 1 - DRAFTED[kind]
 
 
 def test_a_stream_goes_on_from_it_too(local, passes):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from kbtrain.gates.probe.draft_states import DraftStateSampler
+
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
 STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
@@ -197,6 +199,10 @@ class DraftReader(Reader):
             warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
         sampling = Sampling(max_new_tokens=tokens)
         self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, shared=problem is None)
+
+    def draft_with(self, sampler: DraftStateSampler) -> None:
+        """Draft by another sampler from now on, of the same weights, with states of all layers."""
+        self.model, self.tokenizer, self._sampler = sampler.model, sampler.tokenizer, sampler
 
     @property
     def width(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.draft_sampler import Draft as Drafted
+    from kbtrain.llm.sampler.draft_sampler import DraftSampler
 
 SIGNALS = ("draft_margin", "draft_entropy", "first_token_entropy")
 TOKENS = 16
@@ -59,6 +60,7 @@ class Draft(UntrainedGate):
         from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 
         check_signal(card.signal, SIGNALS)
+        self.model = model
         self.tokenizer = tokenizer
         self.card: DraftCard = card
         self.own = card.own_prompts()
@@ -70,6 +72,11 @@ class Draft(UntrainedGate):
             tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared=problem is None)
             for tokens in {1, card.tokens}
         }
+
+    def draft_with(self, model: PreTrainedModel, sampler: Callable[[int], DraftSampler]) -> None:
+        """Draft by other samplers from now on, of the same weights; ``sampler``: of the most tokens of a draft."""
+        self.model = model
+        self._samplers = {tokens: sampler(tokens) for tokens in self._samplers}
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:
