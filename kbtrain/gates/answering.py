@@ -33,9 +33,9 @@ def open_answering(
     device: str,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
-    from kbtrain.models.load import load_model
+    from kbtrain.models.load import load_readable
 
-    model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+    model, tokenizer = load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
     found = fingerprint(tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     return model, tokenizer

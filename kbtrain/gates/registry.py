@@ -73,7 +73,11 @@ def _average(folder: Path, dtype: str, device: str) -> Gate:
 
 
 def _stack(folder: Path, dtype: str, device: str) -> Gate:
-    return Stack.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
+    """A stack whose members that read one model read one copy of it."""
+    from kbtrain.models.load import opened_once
+
+    with opened_once():
+        return Stack.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
 
 
 def _named(*names: str) -> Callable[[Any], tuple[str, ...]]:

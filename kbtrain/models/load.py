@@ -10,6 +10,7 @@ import difflib
 import functools
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,40 @@ def load_model(
         loaded: Any = open_weights(AutoModelForCausalLM, where, model, **options)
     placed: PreTrainedModel = loaded.to(place).eval()
     return placed, tokenizer
+
+
+_Opened = dict[tuple[str, torch.dtype, str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
+_OPENED: ContextVar[_Opened | None] = ContextVar("kbtrain_opened", default=None)
+
+
+@contextlib.contextmanager
+def opened_once() -> Iterator[None]:
+    """Within it :func:`load_readable` gives one copy of a model, in one format on one device, to all who ask for it.
+
+    For parts of one gate, which are asked one after the other. Within another such block it is that block's.
+    """
+    token = _OPENED.set({} if _OPENED.get() is None else _OPENED.get())
+    try:
+        yield
+    finally:
+        _OPENED.reset(token)
+
+
+def load_readable(
+    model: str, dtype: str = "auto", device: str = "auto"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """As :func:`load_model`, for those who leave the model as it is: it may be another one's, too."""
+    opened = _OPENED.get()
+    if opened is None:
+        return load_model(model, dtype, device)
+    where = resolve(model)
+    with _opening(where, model):
+        kind = AutoConfig.from_pretrained(where).model_type
+    place = choose_device(device)
+    key = (str(Path(where).resolve()) if Path(where).is_dir() else where, choose_dtype(dtype, place, kind), place)
+    if key not in opened:
+        opened[key] = load_model(model, dtype, device)
+    return opened[key]
 
 
 def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

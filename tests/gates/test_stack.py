@@ -230,3 +230,57 @@ def test_bad_input_is_one_line(run):
     shutil.rmtree(run / "draft")
     with pytest.raises(UserError, match="no such file"):
         kbtrain.load_gate(run / "stack")
+
+
+def two_probes(folder):
+    """A stack of a probe, a draft probe and the gate `draft`, all of one model."""
+    from kbtrain.gates.stack.gate import Member, StackCard
+
+    folder.mkdir(parents=True)
+    scores = {"probe": "probe_mastery", "draft_probe": "draft_probe_mastery", "draft": "draft_margin"}
+    for kind in scores:
+        (folder / kind).mkdir()
+        FOLDERS[kind](folder / kind)
+    base = str(folder / "probe" / "base")
+    for kind in ("draft_probe", "draft"):
+        shutil.rmtree(folder / kind / "base")
+        card = json.loads((folder / kind / "gate.json").read_text())
+        (folder / kind / "gate.json").write_text(json.dumps(card | {"base_model": base, "weights_sha256": {}}))
+    inputs = {f"{kind}/{score}": Input(low=0.0, high=1.0, log_odds=False, slope=1.0) for kind, score in scores.items()}
+    members = tuple(Member(folder=kind, scores=(score,), stage="draft") for kind, score in scores.items())
+    model = Linear(intercept=0.1, inputs=inputs, strength=1.0)
+    StackCard(keys=("mastery",), members=members, labels="soft", models={"mastery": model}).write(folder)
+    return scores
+
+
+def test_members_that_read_one_model_read_one_copy_of_it(tmp_path, monkeypatch):
+    scores, asked = two_probes(tmp_path / "stack"), [question(i, "test") for i in range(5)]
+    stack = kbtrain.load_gate(tmp_path / "stack")
+    probe, draft_probe, draft = stack.gates
+    assert probe.reader.model is draft_probe.reader.model is draft.model
+    together = stack._columns(asked)
+    for kind, score in scores.items():
+        alone = kbtrain.load_gate(tmp_path / "stack" / kind)
+        assert getattr(alone, "reader", alone).model is not probe.reader.model
+        assert together[f"{kind}/{score}"] == alone.score_all(asked)[score]
+    assert kbtrain.load_gate(tmp_path / "stack", dtype="bf16").gates[2].model is not draft.model
+
+
+def test_a_served_stack_reads_the_answers_own_passes(tmp_path):
+    pytest.importorskip("starlette")
+    from serve_support import serving
+
+    from kbtrain.gate_folder import Threshold, set_threshold
+
+    two_probes(tmp_path / "stack")
+    never = Threshold(threshold=1.0, rule="given", dev_file_sha256="", n_dev=0)
+    set_threshold(tmp_path / "stack", "stack_mastery", never)
+    body = {"messages": [{"role": "user", "content": "What is the capital 3?"}], "temperature": 0, "max_tokens": 9}
+    base = str(tmp_path / "stack" / "probe" / "base")
+    with serving(tmp_path / "stack", model=base, prompt="trained", search="serve_support:echo") as server:
+        probe, draft_probe, draft = server.service.decider.loaded.gate.gates
+        assert probe.reader.model is draft_probe.reader.model is draft.model
+        plain = server.post("/v1/chat/completions", body, {"x-kbtrain-retrieve": "never"}).json
+        gated = server.post("/v1/chat/completions", body).json
+        assert gated["choices"] == plain["choices"] and gated["usage"] == plain["usage"]
+        assert server.metric("kbtrain_prefills_kept_total") == 1

@@ -277,12 +277,12 @@ class Probe(KeyedGate):
         Raises :class:`UserError` for another base model than it was fitted to, and for other prompts.
         """
         from kbtrain.models.adapters import check_base_of_adapter
-        from kbtrain.models.load import load_model
+        from kbtrain.models.load import load_readable
 
         card = cls.card_type.read(folder)
         check_base_of_adapter(card.base_model, card.base_fingerprint, str(Path(folder) / CARD), what="the probe")
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
-        model, tokenizer = load_model(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+        model, tokenizer = load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
         own = card.own_prompts()
         card.check_prompts(asked_fingerprint(tokenizer, own), folder)
         tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
