@@ -117,6 +117,12 @@ def check_regular(path: Path | str) -> None:
         raise UserError(f"{at(path)}: is {kind}, expected a file")
 
 
+def check_regular_or_absent(path: Path | str) -> None:
+    """As :func:`check_regular`, of what is written where nothing stands yet; a link that leads nowhere is something."""
+    if os.path.lexists(path):
+        check_regular(path)
+
+
 def read_text(path: Path | str) -> str:
     """A whole file as UTF-8 text. Raises :class:`UserError`."""
     check_regular(path)

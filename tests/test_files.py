@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from support.disk import full_disk
 from kbtrain.dialogue.responses import Response, keep
 from kbtrain.errors import UserError
 from kbtrain.exit_code import exit_code
-from kbtrain.files import append, errors_of, not_there, read_text, writing
+from kbtrain.files import append, check_regular_or_absent, errors_of, not_there, read_text, writing
 from kbtrain.gates.score_stage import ScoreFile, Timing
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
@@ -171,3 +172,14 @@ def test_output_that_nobody_takes_is_one_line() -> None:
         2,
         "error: disk is full; free some space and run the same command again\n",
     )
+
+
+def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path):
+    check_regular_or_absent(tmp_path / "new")
+    (tmp_path / "old").write_text("")
+    check_regular_or_absent(tmp_path / "old")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, said in (("pipe", "a pipe"), ("link", "no such file"), ("", "a folder")):
+        with pytest.raises(UserError, match=said):
+            check_regular_or_absent(tmp_path / name)

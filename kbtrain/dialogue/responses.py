@@ -17,7 +17,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, check_regular, cut_torn_line, read_text
+from kbtrain.files import append, check_regular_or_absent, cut_torn_line, read_text
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import differing
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -61,8 +61,7 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     """The responses of an earlier run in ``path`` if it had the same ``key``; else the file is begun again. A line that
     a killed run left unfinished is cut off.
     """
-    if os.path.lexists(path):
-        check_regular(path)
+    check_regular_or_absent(path)
     note = path.with_name(path.name + ".key")
     wanted = json.dumps(dict(key), sort_keys=True)
     if not (path.exists() and os.path.lexists(note) and read_text(note) == wanted):
@@ -138,8 +137,7 @@ def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedRes
 
     Raises :class:`UserError` if these responses are another model's, of other turns or other snippets.
     """
-    if os.path.lexists(path):
-        check_regular(path)
+    check_regular_or_absent(path)
     if not _note(path).exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")

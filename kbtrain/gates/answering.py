@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kbtrain.models.batching import BatchLimits, batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from kbtrain.llm.sampler.sampler import LockstepSampler, PromptRows
     from kbtrain.prompts.own import OwnPrompts
     from kbtrain.records import SampleSet
+
+T = TypeVar("T")
 
 
 class AnsweringCard(Protocol):
@@ -39,6 +44,15 @@ def open_answering(
     found = fingerprint(tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     return model, tokenizer
+
+
+def drawn(sampler: LockstepSampler[Any, T], prompts: Sequence[PromptRows]) -> list[T]:
+    """The first answer to each prompt, in their order, drawn in batches of like length."""
+    place, found = {id(prompt): i for i, prompt in enumerate(prompts)}, {}
+    for batch in batches(list(prompts), BatchLimits()):
+        for prompt, answers in zip(batch, sampler.sample(batch), strict=True):
+            found[place[id(prompt)]] = answers[0]
+    return [found[i] for i in range(len(prompts))]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, check_regular, cut_torn_line, loads, read_text
+from kbtrain.files import append, check_regular_or_absent, cut_torn_line, loads, read_text
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
@@ -58,8 +58,7 @@ class ScoreFile:
         self.path = path
         wanted = {name: str(value) for name, value in inputs.items()}
         for file in (path, _progress(path)):
-            if os.path.lexists(file):
-                check_regular(file)
+            check_regular_or_absent(file)
         stored = _inputs(path)
         same = path.exists() and stored is not None and _agree(stored, wanted)
         same = same and not _cut(path)

@@ -143,6 +143,16 @@ def _tsv(path: Path | str, columns: Mapping[str, str]) -> Iterator[Passage]:
         raise UserError(f"{at(path, rows.line_num)}: broken TSV ({error})") from None
 
 
+def some(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:
+    """The passages. Raises :class:`UserError` for none, naming their file as far as it is known."""
+    one = None
+    for one in passages:
+        yield one
+    if one is None:
+        where = "" if corpus is None else f"{at(corpus)}: "
+        raise UserError(f"{where}no passages to search: the corpus is empty")
+
+
 _TEXTS, _OFFSETS, _RANKS = "passages.jsonl", "passages.offsets.npy", "passages.ranks.npy"
 _BLOCK = 65_536  # ids gathered before they become one array
 
@@ -157,7 +167,7 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
 
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
-        for passage in passages:
+        for passage in some(passages):
             row = {"id": passage.id, "title": passage.title, "text": passage.text}
             size = file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             offsets.append(offsets[-1] + size)
@@ -168,8 +178,6 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
             yield passage
     if ids:
         blocks.append(np.array(ids))
-    if not blocks:
-        raise UserError("no passages to search: the corpus is empty")
     np.save(folder / _OFFSETS, np.frombuffer(offsets, dtype=np.int64))
     np.save(folder / _RANKS, _ranks(np.concatenate(blocks)))
 

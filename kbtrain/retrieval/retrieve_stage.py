@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.files import errors_of, read_text, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256, write_atomically
@@ -26,7 +26,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
-from kbtrain.retrieval.corpus import Chunking, chunked, read_passages
+from kbtrain.retrieval.corpus import Chunking, chunked, read_passages, some
 from kbtrain.retrieval.index_note import NOTE, is_whole, write_note
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import Tokens
@@ -58,19 +58,10 @@ def open_index(
             return _LOAD[kind](folder)
     with writing(folder), errors_of(folder):
         (folder / NOTE).unlink(missing_ok=True)
-        passages = _some(read_passages(corpus, columns), corpus)
+        passages = some(read_passages(corpus, columns), corpus)
         _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
         write_note(folder, wanted)
     return _LOAD[kind](folder)
-
-
-def _some(passages: Iterable[Passage], corpus: Path) -> Iterator[Passage]:
-    """The passages. Raises :class:`UserError` for none."""
-    passage = None
-    for passage in passages:
-        yield passage
-    if passage is None:
-        raise UserError(f"{at(corpus)}: no passages to search: the corpus is empty")
 
 
 def by_search(searcher: Searcher, k: int) -> Search:

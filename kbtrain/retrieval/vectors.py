@@ -29,7 +29,7 @@ from kbtrain.files import check_regular, errors_of
 from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.corpus import read_passages
+from kbtrain.retrieval.corpus import read_passages, some
 from kbtrain.servers import LONGEST_ASKED, is_loopback
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class VectorBuild:
             raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
         self.done = there or 0
         yield self.done
-        passages = itertools.islice(self._numbered(), self.done, None)
+        passages = itertools.islice(some(self._numbered(), self._corpus), self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
             for part, vectors in zip(parts, runner.run(self._embedded(embedder, parts)), strict=True):
@@ -344,8 +344,6 @@ class VectorBuild:
                 store.add(self.done, part, vectors)
                 self.done += len(part)
                 yield len(part)
-        if there is None:
-            raise UserError(f"{at(self._corpus)}: no passages to search: the corpus is empty")
         self._write(read_card(self._folder).dimensions, self.done)
         self.whole = True
 

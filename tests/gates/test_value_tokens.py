@@ -90,6 +90,13 @@ def test_a_question_that_does_not_fit_is_a_user_error():
         Encoder(make_tokenizer(), kbm_template(KEYS), 30).encode(example(0, reference="long " * 100))
 
 
+def test_a_tokenizer_without_words_is_told_before_any_question():
+    nothing = make_tokenizer()
+    nothing.backend_tokenizer.model = type(nothing.backend_tokenizer.model)()
+    with pytest.raises(UserError, match="do not tell True from False for 'mastery'"):
+        Encoder(nothing, kbm_template(KEYS), 4000)
+
+
 def test_equal_answers_share_one_tree_so_that_a_batch_can_hold_them():
     encoder = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)
     assert encoder.encode(example(0)).tree is encoder.encode(example(7, reference="x")).tree

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
+from kbtrain.gates.answering import drawn
 from kbtrain.gates.probe.states import as_array, last_states
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import decoder_layers
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
-from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.records import GREEDY, Sample
 
 if TYPE_CHECKING:
@@ -114,14 +114,17 @@ class DraftStateSampler(BatchSampler):
         """The last token of a draft that was cut; behind one that has ended comes nothing of the answer's."""
         return [row.tokens[-1]] if row.finish == "length" else []
 
+    def drafted(self, row: StatesRow) -> None:
+        """Note the states of an answer that is done; its draft may have been so before."""
+        self.read[row.question_id] = DraftStates(row.states(), len(row.tokens))
+
     def _finished(self, row: Row) -> Sample:
-        self.read[row.question_id] = DraftStates(cast(StatesRow, row).states(), len(row.tokens))
+        self.drafted(cast(StatesRow, row))
         return super()._finished(row)
 
 
 def draft_states(sampler: DraftStateSampler, prompts: Sequence[Sequence[int]]) -> list[DraftStates]:
     """Of each prompt, in their order. Raises :class:`UserError` for states that are no numbers."""
     rows = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
-    for batch in batches(rows, BatchLimits()):
-        sampler.sample(batch)
+    drawn(sampler, rows)
     return [sampler.read.pop(row.question_id) for row in rows]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular
+from kbtrain.files import check_regular_or_absent
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
@@ -374,8 +374,7 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if path.exists():
-        check_regular(path)
+    check_regular_or_absent(path)
     try:
         tensors = load_file(str(path))
         heads = {

@@ -19,7 +19,7 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.sampler.sampler import BatchSampler, Row
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
-from kbtrain.records import Question, Sample
+from kbtrain.records import Question
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -86,10 +86,10 @@ class DraftProbedSampler(DraftStateSampler):
             if row.fed == self.tokens and row.question_id not in self.scores and self._judged(row) > self.threshold:
                 row.finish = row.finish or "length"
 
-    def _finished(self, row: Row) -> Sample:
-        if row.question_id not in self.scores:  # it ended within its draft
-            self._judged(cast(StatesRow, row))
-        return BatchSampler._finished(self, row)
+    def drafted(self, row: StatesRow) -> None:
+        """Judge an answer that ended within its draft; no states are kept."""
+        if row.question_id not in self.scores:
+            self._judged(row)
 
     def _judged(self, row: StatesRow) -> float:
         (score,) = self.gate.scores_of(row.states()[None], self.gate.key)

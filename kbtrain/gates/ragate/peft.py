@@ -119,9 +119,7 @@ class RagatePeft(Gate):
         model = open_beside(
             card.base_model, path / ADAPTER, card.method, device, card.dtype if dtype == "auto" else dtype
         )
-        gate = cls(model, load_tokenizer(str(path)), card.features, card.max_length, card=card)
-        gate.prompts.encoder.encode(GateExample.ask("?"))  # a tokenizer without words is told here, not by a turn
-        return gate
+        return cls(model, load_tokenizer(str(path)), card.features, card.max_length, card=card)
 
     def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
         """p(True) of each turn, under the key ``need``."""

@@ -150,7 +150,8 @@ class Encoded:
 class Encoder:
     """Encodes examples for one tokenizer and one form; prompt and answer never exceed ``max_length`` tokens.
 
-    A prompt that is too long loses its reference from the tail, never the question or the answer.
+    A prompt that is too long loses its reference from the tail, never the question or the answer. Raises
+    :class:`UserError` for a tokenizer without words, which tells no answer from another.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate, max_length: int) -> None:
@@ -160,6 +161,7 @@ class Encoder:
         self.closing = closing(tokenizer, template.answer((True,) * len(template.keys)))
         self._trees: dict[tuple[tuple[int, ...], ...], AnswerTree] = {}
         self._known: dict[str, AnswerTree] = {}
+        self._encode(GateExample.ask("?"))  # what the tokenizer lacks is told here, not by the first question
 
     def encode(self, example: GateExample) -> Encoded:
         """Raises :class:`UserError` if the question alone is too long."""

@@ -18,9 +18,8 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Pass, Stage
-from kbtrain.gates.answering import open_answering
+from kbtrain.gates.answering import drawn, open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
-from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample
 
@@ -109,13 +108,10 @@ class Draft(UntrainedGate):
         long = next((row for row in rows if len(row.ids) > MAX_PROMPT), None)
         if long is not None:
             raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")
-        place, found = {id(row): i for i, row in enumerate(rows)}, {}
-        for batch in batches(rows, BatchLimits()):
-            for row, answers in zip(batch, self._samplers[tokens].sample(batch), strict=True):
-                found[place[id(row)]] = answers[0]
+        found = drawn(self._samplers[tokens], rows)
         self._spent["requests"] += len(rows)
-        self._spent["tokens"] += sum(draft.sample.n_tokens for draft in found.values())
-        return [found[i] for i in range(len(rows))]
+        self._spent["tokens"] += sum(draft.sample.n_tokens for draft in found)
+        return found
 
 
 def signals(draft: Drafted) -> dict[str, float]:
