@@ -7,8 +7,10 @@ import json
 import threading
 from typing import Any
 
+from support.threaded_server import ThreadedServer
 
-class StubUpstream:
+
+class StubUpstream(ThreadedServer):
     """In a thread of its own; a context manager.
 
     ``requests``: (path, headers, body bytes). ``hold``: "nothing", "first" (never a first byte), "head" (never a token
@@ -17,7 +19,10 @@ class StubUpstream:
     ``status``: of the answer. ``gone``: set when a client left before its answer was whole.
     """
 
+    backlog = 1000
+
     def __init__(self, tokens: int = 5, pause: float = 0.0) -> None:
+        super().__init__()
         self.tokens, self.pause = tokens, pause
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.hold = "nothing"
@@ -27,36 +32,10 @@ class StubUpstream:
         self.extra_headers: tuple[str, ...] = ()
         self.begun, self.gone = threading.Event(), threading.Event()
         self.sent = b""
-        self.port = 0
-        self._ready = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
 
     def body(self, number: int = -1) -> Any:
         """A request's body as JSON."""
         return json.loads(self.requests[number][2])
-
-    def __enter__(self) -> StubUpstream:
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._client, "127.0.0.1", self.port, backlog=1000)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

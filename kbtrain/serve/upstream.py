@@ -35,6 +35,7 @@ HOP_BY_HOP = {
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
 CONNECT = 5.0  # seconds until a connection stands
+IDLE = 5.0  # seconds after which a connection that nobody uses is closed, or at most twice as many
 LINE = 65_536  # bytes of a line of the upstream's head
 LARGE = 2**20  # bytes of a body that is sent in parts, so that no stream waits for it
 PAUSE = 0.1  # seconds before the second try, doubled each time
@@ -221,7 +222,8 @@ PRINTABLE = "".join(map(chr, range(33, 127)))
 
 
 def _text(value: bytes) -> str:
-    """A header's value as the client library takes it, which sends it as UTF-8."""
+    """A header's value as the client library takes it, which sends it as UTF-8: other bytes are read as latin-1, since
+    it has no way to send them as they are."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -232,7 +234,7 @@ def session(connect: float, silence: float, trusted: ssl.SSLContext | None = Non
     """Connections that are kept, whose answers are neither unpacked nor asked for cookies: what one client is given is
     not sent for another."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0, ssl=trusted or True),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE, ssl=trusted or True),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_read=silence),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

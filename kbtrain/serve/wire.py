@@ -9,7 +9,7 @@ langchain-openai 1.7.4 and langchain-typesafe 0.0.1a3.
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, TypeVar
 
 from kbtrain.answers.grading import normalise
 from kbtrain.serve.body import read_object
@@ -22,6 +22,7 @@ from kbtrain.serve.worker import Input
 
 INSTRUCTIONS = "Does answering this need retrieval?"
 MOST_QUESTIONS = 128
+T = TypeVar("T", list[Any], dict[str, Any])
 NOT_METERED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}  # clients want numbers
 
 
@@ -29,9 +30,7 @@ async def decisions_route(service: Service, exchange: Exchange) -> None:
     """OpenAI's form: ``model``, ``input`` (text or messages), ``questions`` (a list)."""
     body = read_object(await exchange.body())
     model = _model(service, body)
-    questions = body.get("questions")
-    if not isinstance(questions, list) or not 1 <= len(questions) <= MOST_QUESTIONS:
-        raise _bad("questions", f"expected a list of 1 to {MOST_QUESTIONS} questions")
+    questions = _questions(body, list, "list")
     for place, question in enumerate(questions):
         _check(question, "predicate", f"questions[{place}]")
         if not isinstance(question.get("name"), str | None):
@@ -52,9 +51,7 @@ async def systemone_route(service: Service, exchange: Exchange) -> None:
     """TypeSafe's form: ``model``, ``state`` (text or messages), ``questions`` (a map)."""
     body = read_object(await exchange.body())
     model = _model(service, body)
-    questions = body.get("questions")
-    if not isinstance(questions, dict) or not 1 <= len(questions) <= MOST_QUESTIONS:
-        raise _bad("questions", f"expected a map of 1 to {MOST_QUESTIONS} questions")
+    questions = _questions(body, dict, "map")
     for name, question in questions.items():
         _check(question, "noul", f"questions.{name:.40}")
     value = _value(service, body.get("state"), "state")
@@ -66,6 +63,14 @@ async def systemone_route(service: Service, exchange: Exchange) -> None:
         await exchange.json({**made, "kbtrain": _raw(decision)})
 
     await exchange.until_gone(work())
+
+
+def _questions(body: dict[str, Any], shape: type[T], name: str) -> T:
+    """The questions of a request. Raises :class:`Refused` for another shape, none, or too many."""
+    found = body.get("questions")
+    if not isinstance(found, shape) or not 1 <= len(found) <= MOST_QUESTIONS:
+        raise _bad("questions", f"expected a {name} of 1 to {MOST_QUESTIONS} questions")
+    return found
 
 
 async def _decided(service: Service, exchange: Exchange, route: str, value: Input) -> tuple[Decision, float]:

@@ -8,7 +8,6 @@ import gzip
 import json
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
@@ -17,37 +16,21 @@ from typing import Any
 import aiohttp
 import pytest
 from serve_support import KNOWN, serving
+from support.threaded_server import ThreadedServer
 
+from kbtrain.serve import upstream
 from kbtrain.serve.upstream import session
 
 BODY = b"x" * 200_000  # more than is written at once
 
 
-class Echo:
+class Echo(ThreadedServer):
     """A server in a thread of its own that answers with the head and the body's length it got, packed by gzip; or one
     that reads nothing. A context manager."""
 
     def __init__(self, deaf: bool = False) -> None:
+        super().__init__()
         self.deaf = deaf
-        self._ready = threading.Event()
-
-    def __enter__(self) -> Echo:
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._client, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.deaf:
@@ -65,7 +48,7 @@ class Echo:
 
 @pytest.fixture(scope="module")
 def echo(gate: Path) -> Iterator[Any]:
-    with Echo() as upstream, serving(gate, upstream=upstream.url, max_body_mb=40) as server:
+    with Echo() as stub, serving(gate, upstream=stub.url, max_body_mb=40) as server:
         yield server
 
 
@@ -92,11 +75,36 @@ def test_bodies_of_any_size_arrive_whole(echo: Any, size: int) -> None:
 
 def test_an_upstream_that_does_not_take_a_body_is_a_504(gate: Path) -> None:
     with (
-        Echo(deaf=True) as upstream,
-        serving(gate, upstream=upstream.url, max_body_mb=40, upstream_timeout_s=0.2) as server,
+        Echo(deaf=True) as stub,
+        serving(gate, upstream=stub.url, max_body_mb=40, upstream_timeout_s=0.2) as server,
     ):
         reply = server.post("/v1/chat/completions", chat(padding="p" * 30_000_000))
     assert reply.status == 504 and reply.json["error"]["code"] == "upstream_slow"
+
+
+async def left_alone() -> bytes:
+    """What an upstream reads of a connection after its answer, up to the end of the connection."""
+    rest: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+        rest.set_result(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        async with session(30.0, 30.0) as connections:
+            reply = await connections.get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/models")
+            assert await reply.read() == b"hi"
+            return await asyncio.wait_for(rest, 60)
+    finally:
+        server.close()
+
+
+def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "IDLE", 0.1)
+    assert asyncio.run(left_alone()) == b""
 
 
 needs_openssl = pytest.mark.skipif(which("openssl") is None, reason="needs openssl, to make a certificate")
