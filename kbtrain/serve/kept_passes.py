@@ -52,6 +52,15 @@ def _newest(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return layer.keys[:1, :, end - 1 : end].clone(), layer.values[:1, :, end - 1 : end].clone()
 
 
+def can_keep(model: PreTrainedModel) -> bool:
+    """True if a pass over a token leaves keys and values alone: other states cannot be told again one by one."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    plain = {DynamicLayer, DynamicSlidingWindowLayer}
+    return all(type(layer) in plain for layer in DynamicCache(config=model.config).layers)
+
+
 class KeptPrefills:
     """The passes of the newest prompts. Each is given away once: an answer is written behind it.
 

@@ -28,7 +28,7 @@ from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixD
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import name_of
 from kbtrain.records import GateExample, Sample
-from kbtrain.serve.kept_passes import MOST, KeptPrefills, NotingModel, Passes
+from kbtrain.serve.kept_passes import MOST, KeptPrefills, NotingModel, Passes, can_keep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,6 +124,10 @@ def _model_of(gate: Probe | Draft) -> PreTrainedModel:
     return gate.model if isinstance(gate, Draft) else gate.reader.model
 
 
+def _drafts(gate: Probe | Draft) -> bool:
+    return isinstance(gate, Draft) or isinstance(gate.reader, DraftReader)
+
+
 def dtype_for(gate: Gate, model: str) -> str:
     """The number format in which the model shares passes with the gate; auto for a gate that reads anything else."""
     return next((name_of(_model_of(reads).dtype) for reads in _readers(gate, model)), "auto")
@@ -139,6 +143,7 @@ def keep_prefills(gate: Gate, model: str, sampler: BatchSampler, used: Callable[
         reads
         for reads in _readers(gate, model)
         if (_model_of(reads).dtype, _model_of(reads).device) == (answers.dtype, answers.device)
+        and (can_keep(answers) or not _drafts(reads))
     ]
     if not fit:
         return None
