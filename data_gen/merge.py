@@ -11,17 +11,18 @@ Examples:
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.distributed.merge import check, find_shards, merge, n_gaps
+from kbtrain.distributed.merge import Part, check, find_shards, holds, merge, n_gaps
 from kbtrain.errors import UserError, at
+from kbtrain.files import put_in_place
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import meta_path, write_meta
 from kbtrain.store import SampleStore, writing
 
 
@@ -36,26 +37,32 @@ def main(config: MergeConfig) -> None:
     started, name = time.monotonic(), config.sampling_run
     target = config.run / "samples.db"
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
-    partial = target.with_name(target.name + ".partial")
     with writing(target, name):
-        if target.exists():
+        if not target.exists():
+            write_store(parts, name, target)
+        elif meta_path(target).exists() or not holds(parts, name, target):
             raise UserError(f"{at(target)}: exists already; move it away to merge anew")
-        for left_over in config.run.glob(partial.name + "*"):
-            left_over.unlink()
-        with (
-            SampleStore(partial) as store,
-            progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions") as bar,
-        ):
-            for n in merge(parts, name, store):
-                bar.update(n)
-            meta = store.run_meta(name)
-        os.replace(partial, target)  # closed, so its log is folded in: one file
-    inputs = [part.path for part in parts]
+        # else a merge ended between its store and the meta data, as on a full disk: these alone are written
+    meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
     write_meta(target, stage="merge", config=config.model_dump(mode="json"), inputs=inputs, extra=extra,
                started=started)  # fmt: skip
     stored = sum(part.stored for part in parts)
     print(f"{stored} question-conditions of {len(parts)} shards, {extra['n_gaps']} gaps -> {target}")
+
+
+def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
+    """Merge into a file beside the target, which gets its name when it is whole."""
+    partial = target.with_name(target.name + ".partial")
+    for left_over in target.parent.glob(f"{partial.name}*"):
+        left_over.unlink()
+    with (
+        SampleStore(partial) as store,
+        progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions") as bar,
+    ):
+        for n in merge(parts, name, store):
+            bar.update(n)
+    put_in_place(partial, target)  # closed, so its log is folded in: one file
 
 
 if __name__ == "__main__":

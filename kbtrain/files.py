@@ -1,7 +1,8 @@
 """Files written whole or not at all, by one process at a time.
 
-:func:`writing` locks what a stage writes, :func:`replacing` puts a finished file in the place of an older one. What the
-system refuses (permission, a full disk, a directory in place of a file) is one line, here and nowhere else.
+:func:`writing` locks what a stage writes, :func:`replacing` puts a finished file in the place of an older one, never of
+a device or pipe. What the system refuses (permission, a full disk, a directory in place of a file) is one line, here
+and nowhere else.
 """
 
 from __future__ import annotations
@@ -211,6 +212,30 @@ def cut_torn_line(path: Path | str) -> int:
     return size
 
 
+def put_in_place(made: Path, target: Path) -> None:
+    """Give what was made the name ``target``, in the place of an older file or folder there.
+
+    Nothing else in the project renames. Raises :class:`UserError` for a target that is neither file nor folder, and
+    where the system refuses.
+    """
+    check_replaceable(target)
+    with errors_of(target):
+        os.replace(made, target)
+
+
+def check_replaceable(target: Path) -> None:
+    """Raise :class:`UserError` where a pipe, socket or device is, or a link to one.
+
+    Root may put a file into the place of a device: then /dev/null is a file for every program of the machine.
+    """
+    try:
+        mode = os.stat(target).st_mode  # links are followed: /dev/stdout is one
+    except OSError:  # nothing there, or a link to nowhere; what the system refuses is said by the writing itself
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f"{at(target)}: is a pipe, socket or device, expected a file or a new name")
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A name of this process's own beside ``target``, to be written; it takes the target's place when all went well.
@@ -218,6 +243,7 @@ def replacing(target: Path) -> Iterator[Path]:
     After an error the target is as it was, and nothing else is left. Raises :class:`UserError` where the system
     refuses.
     """
+    check_replaceable(target)  # before the work that fills the file
     partial = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}{_PARTIAL}")
     try:
         with errors_of(target):
@@ -225,7 +251,7 @@ def replacing(target: Path) -> Iterator[Path]:
             yield partial
             with open(partial, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(partial, target)
+            put_in_place(partial, target)
     except BaseException:  # Ctrl-C, too, leaves no half file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,16 @@ from support.disk import full_disk
 from kbtrain.dialogue.responses import Response, keep
 from kbtrain.errors import UserError
 from kbtrain.exit_code import exit_code
-from kbtrain.files import append, check_regular_or_absent, errors_of, not_there, read_text, writing
+from kbtrain.files import (
+    append,
+    check_regular_or_absent,
+    errors_of,
+    not_there,
+    put_in_place,
+    read_text,
+    replacing,
+    writing,
+)
 from kbtrain.gates.score_stage import ScoreFile, Timing
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
@@ -183,3 +194,58 @@ def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path)
     for name, said in (("pipe", "a pipe"), ("link", "no such file"), ("", "a folder")):
         with pytest.raises(UserError, match=said):
             check_regular_or_absent(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "link to a device"])
+def test_no_device_or_pipe_is_replaced_by_a_file(kind: str, tmp_path: Path) -> None:
+    """Root can rename onto /dev/null, which is a file for the whole machine then."""
+    target, made = tmp_path / "target", tmp_path / "made"
+    made.write_text("new")
+    os.mkfifo(tmp_path / "pipe")
+    if kind == "pipe":
+        (tmp_path / "pipe").rename(target)
+    else:
+        target.symlink_to("pipe" if kind == "link to a pipe" else os.devnull)
+    before, refused = os.lstat(target), r"/target: is a pipe, socket or device, expected a file or a new name$"
+    with pytest.raises(UserError, match=refused), replacing(target):
+        raise AssertionError("the work is done before it is refused")
+    with pytest.raises(UserError, match=refused):
+        put_in_place(made, target)
+    assert os.path.samestat(os.lstat(target), before) and made.read_text() == "new"
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_what_becomes_a_device_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a pipe, socket or device"), replacing(tmp_path / "target") as partial:
+        partial.write_text("new")
+        os.mkfifo(tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_file_a_link_and_nothing_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "link to nowhere").symlink_to("nowhere/at all")
+    for name in ("file", "link", "link to nowhere", "new"):
+        with replacing(tmp_path / name) as partial:
+            partial.write_text("new")
+        assert not (tmp_path / name).is_symlink() and (tmp_path / name).read_text() == "new"
+
+
+def _renames(path: Path) -> list[int]:
+    """Lines that rename a file: ``os.replace``, ``path.rename`` and the like; texts have a ``replace``, too."""
+    return [
+        node.lineno for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        and (node.func.attr in ("rename", "renames", "move")
+             or (node.func.attr == "replace" and (ast.unparse(node.func.value) == "os"
+                                                  or (len(node.args) == 1 and not node.keywords))))
+    ]  # fmt: skip
+
+
+def test_files_alone_renames() -> None:
+    """So that what it refuses to replace is replaced by nothing."""
+    root = Path(__file__).resolve().parents[1]
+    modules = {path for folder in ("kbtrain", "data_gen", "recipes", "eval") for path in (root / folder).rglob("*.py")}
+    found = {path.relative_to(root).as_posix(): lines for path in modules if (lines := _renames(path))}
+    assert list(found) == ["kbtrain/files.py"] and len(found["kbtrain/files.py"]) == 1

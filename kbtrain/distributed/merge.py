@@ -11,6 +11,7 @@ from typing import Any
 from kbtrain.errors import UserError, at
 from kbtrain.llm.sample_stage import Shard
 from kbtrain.models.batching import windows
+from kbtrain.records import SampleSet
 from kbtrain.store import SampleStore
 
 BATCH = 200  # question-conditions in one transaction
@@ -69,6 +70,22 @@ def merge(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]
                 except ValueError as error:
                     raise UserError(f"{at(part.path)}: overlaps another shard ({error}); leave one out") from None
                 yield len(sets)
+
+
+def holds(parts: Sequence[Part], run: str, path: Path) -> bool:
+    """True if the store at ``path`` is what :func:`merge` of the parts makes, answer by answer."""
+    with SampleStore(path, read_only=True) as store:
+        if store.runs() != [run] or store.run_meta(run) != parts[0].meta:
+            return False
+        if sum(store.counts(run).values()) != sum(part.stored for part in parts):
+            return False
+        return all(store.get(run, one.question_id, one.condition) == one for one in _sets(parts, run))
+
+
+def _sets(parts: Sequence[Part], run: str) -> Iterator[SampleSet]:
+    for part in parts:
+        with SampleStore(part.path, read_only=True) as store:
+            yield from store.iterate(run)
 
 
 def n_gaps(parts: Sequence[Part]) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, check_regular_or_absent, cut_torn_line, loads, read_text
+from kbtrain.files import append, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
@@ -114,8 +114,8 @@ class ScoreFile:
         self.close()
         if self._scores_path != self.path:
             provenance.meta_path(self.path).unlink(missing_ok=True)  # of the older scores
-            os.replace(self._scores_path, self.path)  # first: scores whose inputs are not noted are made again
-            os.replace(self._progress_path, _progress(self.path))
+            put_in_place(self._scores_path, self.path)  # first: scores whose inputs are not noted are made again
+            put_in_place(self._progress_path, _progress(self.path))
             self._scores_path, self._progress_path = self.path, _progress(self.path)
 
     def close(self) -> None:

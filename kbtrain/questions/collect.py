@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.files import errors_of
+from kbtrain.files import errors_of, put_in_place
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
@@ -78,7 +78,7 @@ class PassageWriter:
             with errors_of(self.path):
                 self._file.flush()
                 os.fsync(self._file.fileno())
-                os.replace(self._partial, self.path)
+                put_in_place(self._partial, self.path)
         elif meta_path(self.path).exists() and read_meta(self.path)["stage"] == "collect":
             self.path.unlink(missing_ok=True)
             meta_path(self.path).unlink()

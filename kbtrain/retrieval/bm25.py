@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular
+from kbtrain.files import check_regular, put_in_place
 from kbtrain.jsonl import read_json
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
@@ -267,7 +267,7 @@ def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> No
     (partial / "vocab.index.json").write_text(json.dumps(postings.words.vocabulary, ensure_ascii=False), "utf-8")
     tokens.save(partial / _TOKENS)
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    put_in_place(partial, folder)
 
 
 def _write_scores(postings: Postings, folder: Path) -> None:

@@ -19,7 +19,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.files import errors_of, read_text, writing
+from kbtrain.files import errors_of, put_in_place, read_text, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
@@ -214,7 +214,7 @@ class EvidenceFile:
         with errors_of(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
-            os.replace(self._partial, self.path)
+            put_in_place(self._partial, self.path)
             self._key_file.unlink()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import put_in_place
 from kbtrain.jsonl import read_value
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
@@ -103,7 +104,7 @@ def build_tfidf(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> No
     (partial / _WORDS).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
     tokens.save(partial / _TOKENS)
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    put_in_place(partial, folder)
 
 
 def _vectorizer(tokens: Tokens, vocabulary: dict[str, int] | None) -> Any:

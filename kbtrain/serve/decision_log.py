@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import cut_torn_line
+from kbtrain.files import cut_torn_line, put_in_place
 from kbtrain.jsonl import lines
 from kbtrain.trained_on import question_hash
 
@@ -72,12 +72,14 @@ class DecisionLog:
                 os.write(self._file, line)
             except OSError as error:
                 logger.error("%s: a decision is lost (%s)", self.path, error.strerror)
+            except UserError as error:  # of the log's older file
+                logger.error("%s: a decision is lost (%s)", self.path, error)
 
     def _rotate(self) -> None:
         numbered = [self.path.with_name(f"{self.path.name}.{i}") for i in range(1, self._keep + 1)]
         for older, newer in zip(reversed(numbered), [*reversed(numbered[:-1]), self.path], strict=True):
             if newer.exists():
-                os.replace(newer, older)
+                put_in_place(newer, older)
         os.close(self._file)
         self._file = self._open()
 

@@ -5,7 +5,6 @@ A method hands in its own part as an :class:`Ending`; gates that score examples 
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import errors_of
+from kbtrain.files import errors_of, put_in_place
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
@@ -66,7 +65,7 @@ def save_checked(
         target = output / path.name
         if target.is_dir():
             shutil.rmtree(target)
-        os.replace(path, target)
+        put_in_place(path, target)
     staging.rmdir()
     return worst
 

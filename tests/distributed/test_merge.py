@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from kbtrain.distributed.merge import OF_A_SHARD
 from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.store import SampleStore, _digest_of_run, _sum
@@ -121,3 +122,27 @@ def test_a_merge_that_was_killed_is_begun_anew(sharded, merge, rows):
         left_over.begin("main", {"half": "done"})
     merge(sharded)
     assert len(rows(sharded / "samples.db")) == 75
+
+
+def test_a_merge_that_could_not_write_its_meta_data_goes_on(sharded, merge, rows):
+    meta = meta_path(sharded / "samples.db")
+    meta.mkdir()
+    with pytest.raises(UserError, match=r"samples\.db\.meta\.json: is a folder"):
+        merge(sharded)
+    meta.rmdir()
+    merge(sharded)
+    assert len(rows(sharded / "samples.db")) == 75
+    assert read_meta(sharded / "samples.db")["stage"] == "merge"
+
+
+def test_a_store_without_meta_data_that_is_no_merge_of_the_shards_is_kept(sharded, merge):
+    with SampleStore(shard(sharded, 1), read_only=True) as part, SampleStore(sharded / "samples.db") as other:
+        found = list(part.iterate("main"))
+        plain = {key: value for key, value in part.run_meta("main").items() if key not in OF_A_SHARD}
+        other.begin("main", plain)
+        other.put("main", found[:-1])
+    before = (sharded / "samples.db").read_bytes()
+    with pytest.raises(UserError, match=r"samples\.db: exists already"):
+        merge(sharded)
+    assert (sharded / "samples.db").read_bytes() == before
+    assert not meta_path(sharded / "samples.db").exists()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.errors import UserError
+from kbtrain.files import put_in_place
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads
 from kbtrain.gates.encoder.input import require_feature
 from kbtrain.models.batching import like_length
@@ -138,7 +138,7 @@ def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         made.backend_tokenizer.save(str(partial))
-        os.replace(partial, path)
+        put_in_place(partial, path)
     return PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
 
 
