@@ -109,8 +109,11 @@ def launch(script: Path, launch_file: Path, arguments: Sequence[str]) -> None:
 
 
 def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) -> list[str]:
-    """Arguments of ``accelerate launch``; paths are absolute, so that it works in any folder."""
-    settings, options = _launch_settings(launch_file), ["--config_file", str(launch_file.resolve())]
+    """Arguments of ``accelerate launch``; paths are absolute, so that it works in any folder.
+
+    ``--quiet``: no traceback of the launcher's own under what the script has said, by one process or DeepSpeed.
+    """
+    settings, options = _launch_settings(launch_file), ["--quiet", "--config_file", str(launch_file.resolve())]
     deepspeed = _deepspeed_file(launch_file, settings)
     if deepspeed:
         options += ["--deepspeed_config_file", str(deepspeed)]

@@ -229,6 +229,14 @@ def test_a_launch_goes_through_accelerate_without_its_notices(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "True ['--a', 'b=c']\n", "")
 
 
+def test_an_error_under_a_launch_is_its_one_line(tmp_path):
+    """What the script says, without accelerate's own traceback of a process that did not end well."""
+    script = tmp_path / "my.py"
+    script.write_text("import sys\nsys.stderr.write('error: a.jsonl: no\\n')\nsys.exit(2)\n")
+    done = run("-m", "kbtrain.cli", "run", str(script), "--launch", "cpu")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: a.jsonl: no\n")
+
+
 @pytest.mark.parametrize("kind", [[], ["stages"], ["configs"]])
 def test_the_list_comes_at_once(kind):
     done = run("-m", "kbtrain.cli", "ls", *kind)

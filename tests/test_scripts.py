@@ -81,9 +81,9 @@ def test_a_launch_names_its_files_absolutely(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script, launch = home() / "recipes/train_kbm.py", home() / "ds_configs/accelerate_zero2_4gpu.yaml"
     command = scripts.launch_command(script, launch, ["--epochs", "1"])
-    assert command[3:5] == ["--config_file", str(launch)]
-    assert command[5:7] == ["--deepspeed_config_file", str(home() / "ds_configs/zero2.json")]
-    assert command[7:] == [str(script), "--epochs", "1"]
+    assert command[3:6] == ["--quiet", "--config_file", str(launch)]
+    assert command[6:8] == ["--deepspeed_config_file", str(home() / "ds_configs/zero2.json")]
+    assert command[8:] == [str(script), "--epochs", "1"]
 
 
 def test_a_copied_launch_file_still_finds_deepspeeds_configuration(tmp_path, monkeypatch):
