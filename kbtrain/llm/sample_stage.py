@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
-from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.batching import windows
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.prompts.kbm import evidence_text
@@ -224,5 +225,19 @@ def local(
     llm = open_llm(config)
     facts = llm.facts()
     yield facts, []  # before the first answer, so that other settings are refused at once
-    for sets in llm.answer(itertools.chain.from_iterable(windows), done):
+    requests = itertools.chain.from_iterable(windows)
+    first = next(requests, None)
+    if first is not None and first.prompts is None and _is_base(llm):
+        warnings.warn(
+            f"{config.model}: no chat template: a base model goes on with a text, it is not asked; --prompts with a "
+            "few questions and answers shows it the form (docs/own-data.md)",
+            stacklevel=2,
+        )
+    for sets in llm.answer(itertools.chain([] if first is None else [first], requests), done):
         yield facts, sets
+
+
+def _is_base(llm: LLM) -> bool:
+    """True for a model whose tokenizer is here and has no chat template (what a server puts around it is unseen)."""
+    tokenizer = getattr(llm, "tokenizer", None)
+    return tokenizer is not None and not tokenizer.chat_template

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import scripts
+from tiny_kbm import make_folder
 from tqdm import tqdm
 
 from kbtrain import jsonl
@@ -166,3 +167,17 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
     done = sample(*arguments(run, tiny_model), "--dry-run")
     assert done.returncode == 0 and f"{N_QUESTIONS * 3} question-conditions" in done.stdout
     assert not (run / "samples.db").exists()
+
+
+@pytest.mark.parametrize(("chat", "own", "told"), [(False, False, 1), (False, True, 0), (True, False, 0)])
+def test_a_base_model_is_told_to_need_examples(tmp_path, run, monkeypatch, chat: bool, own: bool, told: int):
+    folder = make_folder(tmp_path / "base", "gemma3")
+    if not chat:
+        (folder / "chat_template.jinja").unlink()
+    (tmp_path / "llm.txt").write_text("Q: Where is Rome?\nA: Italy\nQ: {question}\nA:")
+    (tmp_path / "rag.txt").write_text("Q: Where is Rome?\nA: Italy\n{evidence}\nQ: {question}\nA:")
+    prompts = ("--prompts", f"{{llm: {tmp_path}/llm.txt, rag: {tmp_path}/rag.txt}}") if own else ()
+    done = sample(*arguments(run, folder, "--conditions", "[llm, rag]", *prompts))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no chat template") == told
+    assert len(rows(run / "samples.db")) == 2 * N_QUESTIONS
