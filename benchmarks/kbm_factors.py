@@ -35,13 +35,16 @@ from kbtrain.records import NEEDS_RETRIEVAL, GateExample, GateScore
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "train_kbm.py"
 Factor = Literal[
-    "base", "epochs_2", "epochs_4", "values", "hard", "smoothing", "lora", "rate_low", "rate_high", "order", "alone"
-]
+    "base", "epochs_2", "epochs_4", "values", "beta2", "values_beta2", "hard", "smoothing", "lora", "rate_low",
+    "rate_high", "order", "alone",
+]  # fmt: skip
 FACTORS: dict[Factor, tuple[str, ...]] = {
     "base": (),
     "epochs_2": ("--epochs", "2"),
     "epochs_4": ("--epochs", "4"),
     "values": ("--loss-on", "values"),
+    "beta2": ("--adam-beta2", "0.95"),
+    "values_beta2": ("--loss-on", "values", "--adam-beta2", "0.95"),
     "hard": ("--labels", "hard"),
     "smoothing": ("--label-smoothing", "0.1"),
     "lora": ("--method", "lora", "--learning-rate", "5e-4"),

@@ -72,6 +72,9 @@ class TrainingConfig(FitConfig):
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the rate falls afterwards")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    adam_beta2: float = Field(
+        0.999, gt=0, lt=1, description="how long AdamW remembers the size of gradients: over 1 / (1 - beta2) steps"
+    )
     save_steps: int | None = Field(None, ge=1, description="checkpoint and dev scores every N steps; else every epoch")
     select: Literal["loss", "auroc", "last"] = Field(
         "loss", description="checkpoint kept: best dev loss or auroc, last"
@@ -112,6 +115,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         lr_scheduler_type=config.schedule,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
+        adam_beta2=config.adam_beta2,
         optim="adamw_torch_fused" if device == "cpu" or device.startswith("cuda") else "adamw_torch",
         bf16=compute == "bf16",
         fp16=compute == "fp16",

@@ -21,13 +21,13 @@ from kbtrain.training.recipe import Recipe
 from kbtrain.training.run import check_states, mark_complete
 
 
-def small_trainer(folder):
+def small_trainer(folder, **settings):
     model, tokenizer = load_model(make_folder(folder / "model"), "fp32", "cpu")
     kbm, keys = KBM(model, tokenizer, ("mastery",), 400), ("mastery",)
     train, dev = [replace(labelled(i), question_id=f"t{i}") for i in range(4)], [labelled(9, "dev"), labelled(8, "dev")]
     encode = Encoder(tokenizer, kbm_template(keys), 400).encode
     rows = [make_row(encode(e), [target(e, "mastery", "hard")]) for e in train]
-    config = TrainingConfig(model="tiny", train=Path(), output=folder / "out", epochs=1)
+    config = TrainingConfig(model="tiny", train=Path(), output=folder / "out", epochs=1, **settings)
     return KBMTrainer(kbm, training_arguments(config, "fp32", "cpu", has_dev=True), rows, dev, "hard")
 
 
@@ -46,6 +46,12 @@ def test_the_optimizer_s_state_goes_before_the_best_checkpoint_is_read(tmp_path,
     trainer.train()
     assert max(stepped) > 0 and states == [0] and not trainer.optimizer.state
     assert all(weight.grad is None for weight in trainer.model.parameters())
+
+
+def test_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
+    trainer = small_trainer(tmp_path, adam_beta2=0.95)
+    trainer.create_optimizer()
+    assert {group["betas"] for group in trainer.optimizer.param_groups} == {(0.9, 0.95)}
 
 
 class Planted:

@@ -80,9 +80,7 @@ class KBM(KeyedGate):
         card = KBMCard.read(folder)
         card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        gate = cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key())
-        gate.scorer.encoder.encode(GateExample.ask("?"))  # a tokenizer without words is told here, not by a question
-        return gate
+        return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key())
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
