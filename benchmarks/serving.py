@@ -136,7 +136,7 @@ def measured(
     """Straight to the stub and through the server in pairs; then with all clients at once; the server's processor time
     for a request at that rate, in ms; its memory afterwards, in MB."""
     path = "/v1/chat/completions"
-    asyncio.run(at_rate(Clients(port, path, headers, model), QUESTIONS, config.rate, 2))  # warm
+    asyncio.run(at_rate(Clients(port, path, headers, model), QUESTIONS, config.rate, min(2, config.seconds)))  # warm
     before = processor(process)
     both = [Clients(port, path, headers, model), Clients(stub, path, {}, "stub")]
     even, straight = asyncio.run(in_turn(both, QUESTIONS, config.rate, config.seconds))
@@ -172,7 +172,7 @@ def batching(config: ServingBenchmarkConfig, gate: Path) -> str:
     for n, batch in ((32, 32), (32, 1)):
         with kbtrain(gate, None, f"--batch={batch}") as (port, _):
             clients = Clients(port, "/v1/gate", {}, "", stream=False)
-            asyncio.run(at_once(clients, QUESTIONS, n, 2))
+            asyncio.run(at_once(clients, QUESTIONS, n, min(2, config.seconds)))  # warm
             load = asyncio.run(at_once(clients, QUESTIONS, n, config.seconds))
             rates.append(len(load.whole) / load.seconds)
     return f"gate alone, 32 clients: {rates[0]:.0f} questions/s in batches of 32, {rates[1]:.0f} one at a time"

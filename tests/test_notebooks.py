@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import scripts
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -28,7 +27,7 @@ def test_a_notebook_is_stored_without_outputs(notebook: Path) -> None:
 def test_the_first_gate_searches_for_what_the_model_does_not_know(tmp_path: Path) -> None:
     file = tmp_path / "cells.py"
     file.write_text(script(ROOT / "docs" / "notebooks" / "first_gate.ipynb"), encoding="utf-8")
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = scripts.run(file, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert sum("mastery" in line for line in lines) == 2

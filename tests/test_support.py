@@ -93,13 +93,21 @@ other = subprocess.run([sys.executable, "-u", "-m", "said"], input="", capture_o
 waiting = subprocess.Popen(say + ["--wait"], stdout=subprocess.PIPE, text=True)
 pid = int(waiting.stdout.readline())
 waiting.kill()
-print(json.dumps([one.stdout, one.stderr, one.returncode, other.returncode, waiting.wait(), pid]))
+asked = subprocess.Popen(say + ["--wait"], stdout=subprocess.PIPE, text=True)
+asked.stdout.readline()
+asked.terminate()
+ended = [asked.stdout.read(), asked.wait()]
+print(json.dumps([*ended, one.stdout, one.stderr, one.returncode, other.returncode, waiting.wait(), pid]))
 """
 SAID = """
-import os, sys, time
+import os, signal, sys, time
 if "--wait" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     print(os.getpid(), flush=True)
-    time.sleep(60)
+    try:
+        time.sleep(60)
+    finally:
+        print("ends", flush=True)
 print(sys.argv[1:], sys.stdin.read(), "torch" in sys.modules)
 sys.exit(f"{len(sys.argv)} words" if len(sys.argv) > 1 else 3)
 """
@@ -111,6 +119,6 @@ def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_p
     done = scripts.run(tmp_path / "outer.py", cwd=tmp_path, nested=True)
     assert done.returncode == 0, done.stderr
     *said, pid = json.loads(done.stdout)
-    assert said == ["['a b'] in True\n", "2 words\n", 1, 3, -signal.SIGKILL]
+    assert said == ["ends\n", 7, "['a b'] in True\n", "2 words\n", 1, 3, -signal.SIGKILL]
     while Path(f"/proc/{pid}").exists():  # killed, it takes its fork along
         time.sleep(0.005)

@@ -15,7 +15,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import errors_of, put_in_place
+from kbtrain.files import errors_of, put_in_place, replacing
 from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
@@ -103,7 +103,8 @@ def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending:
     """
     output, run = config.output, ending.run
     if state is not None:
-        state.save_to_json(str(output / "trainer_state.json"))
+        with replacing(output / "trainer_state.json") as partial:
+            state.save_to_json(str(partial))
     worst, dev = ending.save()
     write_run_files(output, config, ending.data, state.log_history if state else None)
     write_trained_on(output, ending.questions)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from serve_support import probe_folder
+from support import scripts
 
-SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "serving.py"
 pytest.importorskip("uvicorn")
 
 
 def test_the_benchmark_prints_a_row_for_each_way_through(tmp_path: Path) -> None:
     gate = probe_folder(tmp_path / "probe")
     short = ["--seconds", "0.5", "--rate", "10", "--clients", "4", "--tokens", "3", "--requests", "20"]
-    command = [sys.executable, str(SCRIPT), "--gate", str(gate), *short]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = scripts.run("benchmarks/serving.py", "--gate", gate, *short, nested=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     first, _, *rows, alone, memory = lines[next(i for i, line in enumerate(lines) if line.startswith("3 tokens")) :]

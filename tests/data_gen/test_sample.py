@@ -25,7 +25,7 @@ from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parent.parent.parent
-N_QUESTIONS = 24
+N_QUESTIONS = 12
 
 
 @pytest.fixture

@@ -53,11 +53,12 @@ def test_the_size_of_the_pieces_does_not_change_the_postings(
             rows = zip(lists.passages[part].tolist(), lists.frequencies[part].tolist(), strict=True)
             found[lists.first + i] = dict(rows)
     tokens = Tokens()
+    texts = [tokens.words(p.text) for p in corpus]
     for word, number in postings.words.vocabulary.items():
-        expected = {i: n for i, p in enumerate(corpus) if (n := tokens.words(p.text).count(word))}
+        expected = {i: n for i, text in enumerate(texts) if (n := text.count(word))}
         assert found[number] == expected and list(found[number]) == sorted(expected)
         assert df[number] == len(expected)
-    assert list(postings.lengths) == [len(tokens.words(p.text)) for p in corpus]
+    assert list(postings.lengths) == [len(text) for text in texts]
 
 
 def test_word_numbers_survive_a_full_memory_of_spellings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ runs, ``{"cpu": true}`` the milliseconds of processor time of this process and o
 input ends the server.
 
 With ``"python"`` (a copy of ``forked_python.py``) what the script itself starts as ``sys.executable`` is a fork, too:
-that program hands its arguments, environment, folder and streams to the socket. Killed, it takes its fork along. The
-processes of the suite are such forks themselves (``tests/conftest.py``).
+that program hands its arguments, environment, folder and streams to the socket. Killed, it takes its fork along; asked
+to end (SIGTERM), it asks its fork. The processes of the suite are such forks themselves (``tests/conftest.py``).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _line(client: Any, waiting: selectors.BaseSelector, line: bytes = b"") -> di
 
 
 def _streaming(asking: Any, text: bytes, streams: list[int], waiting: selectors.BaseSelector) -> dict[str, Any] | None:
-    """A fork with the streams of who asks: the answer is the exit code, once there is one."""
+    """A fork with the streams of who asks: the answers are its process id and its exit code, once there is one."""
     while not text.endswith(b"\n"):
         text += asking.recv(1 << 20)
     pid = os.fork()
@@ -144,6 +144,8 @@ def _streaming(asking: Any, text: bytes, streams: list[int], waiting: selectors.
         return {**json.loads(text), "streams": streams}
     for stream in streams:
         os.close(stream)
+    with suppress(OSError):  # who asked was killed
+        asking.sendall(f"{pid}\n".encode())
     ended = os.pidfd_open(pid)
 
     def killed(*_: object) -> None:

@@ -27,7 +27,11 @@ sent = socket.send_fds(server, [text[: 1 << 16]], [0, 1, 2])
 server.sendall(text[sent:])
 for number in (0, 1, 2):
     os.close(number)
-code = int(server.makefile().readline() or -signal.SIGKILL)
+answers = server.makefile()
+pid = int(answers.readline() or 0)
+if pid:
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))  # the fork ends as it sees fit
+code = int(answers.readline() or -signal.SIGKILL)
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
     os.kill(os.getpid(), -code)

@@ -1,11 +1,13 @@
 """The one ending: a folder that scores otherwise than the model never arrives, one that does arrives card last."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
+from transformers import TrainerState
 
 from kbtrain.errors import UserError
-from kbtrain.training.finish import largest_difference, save_checked
+from kbtrain.training.finish import finish, largest_difference, save_checked
 from kbtrain.training.model_card import ModelCard, table
 
 
@@ -61,3 +63,11 @@ def test_a_model_card_fills_every_slot():
     )
     assert text.endswith("## Run\n| | |\n|---|---|\n| steps | 3 |\n\n## Versions\n| | |\n|---|---|\n| torch | 2 |\n")
     assert "base_model" not in text and table({}) == ""
+
+
+def test_a_pipe_in_the_place_of_the_trainer_s_state_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "trainer_state.json")
+    reader = os.open(tmp_path / "trainer_state.json", os.O_RDONLY | os.O_NONBLOCK)  # so that no writer would wait here
+    with pytest.raises(UserError, match=r"trainer_state\.json: is a pipe"):
+        finish(SimpleNamespace(output=tmp_path, keep_checkpoints=True), TrainerState(), SimpleNamespace(run={}))
+    os.close(reader)
