@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.scripts import Done
 from torture import stale, world
-from torture.campaign import OF_SCRIPTS, Tried, attempt, drawn, judged, table
+from torture.campaign import DEVICES, OF_SCRIPTS, Tried, attempt, drawn, judged, replaced, table
 
 ROOT = world.ROOT
 SEED, TRIES = "0", 12
@@ -90,6 +90,13 @@ def ended(code: int, stderr: str) -> Done[str]:
 def test_what_counts_as_held(done: Done[str], problem: str | None) -> None:
     found = judged(done, ["a.jsonl"])
     assert found is None if problem is None else found is not None and found.startswith(problem)
+
+
+def test_a_device_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "null").write_text("a file")
+    assert replaced(DEVICES) is None
+    assert replaced([*DEVICES, str(tmp_path / "null")]) == f"{tmp_path / 'null'} is no device any more"
+    assert replaced([str(tmp_path / "zero")]) == f"{tmp_path / 'zero'} is no device any more"
 
 
 def test_the_table_counts_what_broke() -> None:

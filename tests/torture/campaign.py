@@ -17,6 +17,7 @@ import os
 import random
 import re
 import shutil
+import stat
 import sys
 import time
 from collections import Counter
@@ -31,20 +32,21 @@ from support import scripts
 from kbtrain.config import Config, key_rows
 from kbtrain.serve.config import ServeConfig
 from torture import servers, serving, world
-from torture.damage import ANY, WRONG, damages
+from torture.damage import ANY, SYSTEM, WRONG, damages
 
 HANGS = 400.0  # seconds, far beyond what any command takes on a busy machine
 CATEGORIES = ("files", "stores", "values", "configurations", "disks", "servers", "gate folders", "stages run again")
 OF_SCRIPTS = CATEGORIES[:5]  # the others have their own lists of what is damaged
 CLIENT = {"OPENAI_API_KEY": servers.KEY, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 PASSING = (".lock", "-wal", "-shm")  # files that are there while others are written
+DEVICES = (os.devnull, "/dev/zero")  # root can rename onto them
 LIMITED = Path(__file__).resolve().with_name("limited.py")
 NEVER = {name for name in ANY if name not in ("missing", "cut at 0", "is b'{}'")}  # no right content of any file
 NAMING = (  # of an error in a configuration; paths that are drawn, or of the default, name themselves
-    "config.yaml", "command line", "key '", "gate '", "no such file", "/etc", "../..", "runs/"
+    "config.yaml", "command line", "key '", "gate '", "no such file", SYSTEM, "../..", "runs/"
 )  # fmt: skip
 VALUES = (
-    *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", "/etc", "x\ny"),
+    *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", SYSTEM, "x\ny"),
     *("9" * 400, "\u202e", "true", "a: b: c", "*a", "!!python/object:os.system", "[[[[1]]]]", "/dev/zero"),
     *("x" * 300, "y/" * 3000 + "z", *(f"a_{kind}" for kind in world.PLACES)),
 )
@@ -224,7 +226,7 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
                 (*NAMING, *filter(None, [name.partition(" = ")[2].strip("'")])),  # or the value itself
             )
         done = command(script, here, argv)
-        problem = judged(done, names if category != "values" else [])
+        problem = judged(done, names if category != "values" else []) or replaced(DEVICES)
         if problem is None and done.returncode == 0 and exact:
             problem = _silent(script, sound, here, folder, what.split(":")[0])
         return Tried(category, script, what, problem)
@@ -324,6 +326,12 @@ def leaked(done: scripts.Done[str], here: Path) -> str | None:
         return "the key is shown"
     kept = [path for path in here.rglob("*") if path.is_file() and servers.KEY.encode() in path.read_bytes()]
     return f"the key is in {kept[0].relative_to(here)}" if kept else None
+
+
+def replaced(devices: Sequence[str]) -> str | None:
+    """The first device of the machine that a command has put something else in the place of, or None."""
+    gone = [path for path in devices if not os.path.exists(path) or not stat.S_ISCHR(os.lstat(path).st_mode)]
+    return f"{gone[0]} is no device any more" if gone else None
 
 
 def judged(done: scripts.Done[str], names: Sequence[str]) -> str | None:

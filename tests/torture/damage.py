@@ -63,7 +63,9 @@ def _twice(key: str) -> Damage:
     return damage
 
 
-WRONG: tuple[Any, ...] = (None, [], {}, "x", -1, float("nan"), [[]], "../..", "/etc", 10**30)
+# a folder of the system, which a command may be told to write into: not one that root could write into
+SYSTEM = "/etc" if os.geteuid() or not os.path.isdir("/sys/kernel/mm") else "/sys/kernel/mm"
+WRONG: tuple[Any, ...] = (None, [], {}, "x", -1, float("nan"), [[]], "../..", SYSTEM, 10**30)
 
 
 ABSURD: tuple[Any, ...] = (*WRONG, 0, 1, 7, 0.5, 1e300, True, "9" * 400, [1, [2]], {"a": {"b": None}}, "__main__")
