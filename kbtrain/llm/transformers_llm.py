@@ -17,7 +17,7 @@ from kbtrain.kernels.memory import FreedMemory, machine_memory, warn_if_short
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
-from kbtrain.llm.sampler.shared_prefix_check import prefix_problem, sliding_window
+from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.models.load import load_model, name_of
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -54,7 +54,7 @@ class TransformersLLM:
         self.sampling = sampling
         self.limits = limits or BatchLimits()
         longest, self.window = sampling.max_prompt_tokens + sampling.max_new_tokens, sliding_window(model)
-        problem = prefix_problem(model, longest if self.window is None else min(longest, self.window))
+        problem = problem_within_window(model, longest)
         self.shared_prefix = problem is None
         which = "prompts"
         if self.window is not None and self.window < longest and not problem:

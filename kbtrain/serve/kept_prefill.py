@@ -158,7 +158,9 @@ def _read_beside(gate: Probe | Draft, beside: BatchSampler, kept: KeptPrefills) 
     if isinstance(gate, Draft):
 
         def drafts(tokens: int) -> DraftSampler:
-            made = _KeepingDrafts(beside.model, beside.tokenizer, Sampling(max_new_tokens=tokens), beside.shared)
+            made = _KeepingDrafts(
+                beside.model, beside.tokenizer, Sampling(max_new_tokens=tokens), beside.shared, beside.window
+            )
             made.beside(beside, kept)
             return made
 
@@ -166,7 +168,8 @@ def _read_beside(gate: Probe | Draft, beside: BatchSampler, kept: KeptPrefills) 
     elif isinstance(gate.reader, DraftReader):
         tokens = gate.reader.tokens
         sampling = Sampling(max_new_tokens=tokens)
-        made = _KeepingStateDrafts(beside.model, beside.tokenizer, sampling, tokens, shared=beside.shared)
+        shared, window = beside.shared, beside.window
+        made = _KeepingStateDrafts(beside.model, beside.tokenizer, sampling, tokens, None, shared, window)
         made.beside(beside, kept)
         gate.reader.draft_with(made)
     else:

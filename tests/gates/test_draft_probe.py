@@ -70,6 +70,28 @@ def test_states_are_those_of_a_plain_pass_over_prompt_and_draft(kind):
     assert reader.spent["requests"] == 10 and 0 < reader.spent["tokens"] <= 10 * TOKENS
 
 
+@pytest.mark.parametrize("kind", ["gemma3", "mistral"])
+def test_prompts_that_fit_into_a_sliding_window_are_drafted_together_and_longer_ones_alone(kind):
+    """Whether they fit is asked of each prompt, not of the longest one that might come."""
+    tokenizer = make_tokenizer()
+    rows = [*questions(4), replace(questions(1, start=4)[0], question="Which city is near the river? " * 3)]
+    ids = DraftReader(make_model(kind, len(tokenizer)), tokenizer, tokens=TOKENS).prompts(rows)
+    mixed = {} if kind == "mistral" else {"layer_types": ["sliding_attention", "full_attention"]}
+    window = max(map(len, ids[:4])) + TOKENS + 1
+    assert len(ids[4]) > window
+    model = make_model(kind, len(tokenizer), sliding_window=window, **mixed)
+    reader = DraftReader(model, tokenizer, tokens=TOKENS)
+    batches, prefill = [], reader._sampler._prefill
+    reader._sampler._prefill = lambda prompts, room: batches.append(len(prompts)) or prefill(prompts, room)
+    found = reader.read(ids)
+    assert sorted(batches) == [1, 4]
+    for one, states in zip(ids, found, strict=True):
+        answer, passed = drafted(model, one, TOKENS, reader._sampler.stopper)
+        own = passed[:, len(one) :] if answer else passed[:, -1:]
+        expected = np.concatenate([passed[:, len(one) - 1], own.mean(1), passed[:, -1]], -1)
+        assert states == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_draft_that_ends_is_read_to_its_last_word_and_an_empty_one_at_the_prompt():
     tokenizer = make_tokenizer()
     model = make_model("llama", len(tokenizer))

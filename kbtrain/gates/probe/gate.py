@@ -189,16 +189,16 @@ class DraftReader(Reader):
     ) -> None:
         from kbtrain.gates.probe.draft_states import DraftStateSampler
         from kbtrain.llm.base import Sampling
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+        from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 
         super().__init__(model, tokenizer, "draft", own)
         self.tokens = tokens
         self.spent: Counter[str] = Counter()
-        problem = prefix_problem(model, MAX_DRAFTED + tokens)
+        problem = problem_within_window(model, MAX_DRAFTED + tokens)
         if problem:
             warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
-        sampling = Sampling(max_new_tokens=tokens)
-        self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, shared=problem is None)
+        sampling, window = Sampling(max_new_tokens=tokens), sliding_window(model)
+        self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, None, problem is None, window)
 
     def draft_with(self, sampler: DraftStateSampler) -> None:
         """Draft by another sampler from now on, of the same weights, with states of all layers."""

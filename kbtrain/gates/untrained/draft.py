@@ -56,7 +56,7 @@ class Draft(UntrainedGate):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.draft_sampler import DraftSampler
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+        from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 
         check_signal(card.signal, SIGNALS)
         self.model = model
@@ -64,11 +64,11 @@ class Draft(UntrainedGate):
         self.card: DraftCard = card
         self.own = card.own_prompts()
         self._spent: Counter[str] = Counter()
-        problem = prefix_problem(model, MAX_PROMPT + card.tokens)
+        problem, window = problem_within_window(model, MAX_PROMPT + card.tokens), sliding_window(model)
         if problem:
             warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
         self._samplers = {
-            tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared=problem is None)
+            tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), problem is None, window)
             for tokens in {1, card.tokens}
         }
 

@@ -208,13 +208,18 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     skip_blank = False  # blank lines before an answer are no part of it
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, shared: bool = True
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        shared: bool = True,
+        window: int | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.shared = shared
-        self.window: int | None = None  # tokens, of the layers that see no more
+        self.window = window  # tokens, of the layers that see no more
         self.blocks = shared and blocks_hold(model, sampling.max_prompt_tokens)  # prompts attend to themselves in
         self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
         self._packed = PackedLinears(model)
@@ -360,8 +365,7 @@ class BatchSampler(LockstepSampler[Row, Sample]):
         shared: bool = True,
         window: int | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, sampling, shared)
-        self.window = window
+        super().__init__(model, tokenizer, sampling, shared, window)
         self._prefix: SharedPrefixCache | None = None  # the newest batch's
 
     def replica(self) -> BatchSampler:

@@ -34,6 +34,12 @@ def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
     return None if gap < allowed else f"its logits differ from its own attention's by {gap:.2f} of their spread"
 
 
+def problem_within_window(model: PreTrainedModel, longest: int) -> str | None:
+    """As :func:`prefix_problem`, of what fits into a sliding window; samplers that know the window copy the rest."""
+    window = sliding_window(model)
+    return prefix_problem(model, longest if window is None else min(longest, window))
+
+
 _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 _CANNOT = (KeyError, ValueError, TypeError, AttributeError, RuntimeError)
 _HOLD: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
