@@ -23,7 +23,7 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation.learning_curve import (
     SIZES,
     EncoderLearner,
@@ -82,6 +82,11 @@ def main(config: LearningCurveConfig) -> None:
         raise UserError(f"key 'sizes': {min(config.sizes)} questions; 20 at least")
     path = config.run / "examples" / "train.jsonl"
     train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
+    for key in config.keys:
+        if lacking := sum(getattr(e, f"soft_{key}") is None for e in train):
+            raise UserError(
+                f"{at(path, field=f'soft_{key}')}: {lacking} of {len(train)} questions have none; sample what it needs"
+            )
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]
     learners = [learner(config, name, train, test) for name in config.gates]

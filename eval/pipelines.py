@@ -16,14 +16,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.provenance import check_unchanged, write_result
+from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER
-from kbtrain.records import Question, Split
+from kbtrain.records import Split
 from kbtrain.report.tables import pipelines_text
 
 
@@ -41,7 +41,7 @@ def main(config: PipelinesConfig) -> None:
     started = time.monotonic()
     path, scores = config.run / "questions.jsonl", stored_scores(config.run, required=False)
     check_unchanged(path)
-    questions = [question for question in jsonl.read(Question, path) if question.split == config.split]
+    questions = [question for _, question in read_questions(path) if question.split == config.split]
     found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta)
     if not found:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")

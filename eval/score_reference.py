@@ -29,7 +29,8 @@ from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
-from kbtrain.records import Evidence, GateExample, Question, Split
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import Evidence, GateExample, Split
 
 
 class ScoreReferenceConfig(ScoringConfig):
@@ -76,7 +77,7 @@ def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateEx
     """
     check_unchanged(*files)
     found = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
-    questions = [q for q in jsonl.read(Question, files[0]) if q.split in splits]
+    questions = [q for _, q in read_questions(files[0]) if q.split in splits]
     missing = [q.id for q in questions if q.id not in found]
     if missing:
         raise UserError(f"{at(files[1])}: no search for {first_ids(missing)}; run data_gen/retrieve.py again")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
@@ -24,7 +23,8 @@ from kbtrain.gates.seakr.gate import SeakrCard, measured_scale
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import check_unchanged, file_sha256, git_state, package_versions
-from kbtrain.records import DtypeName, GateExample, Question
+from kbtrain.questions.checks import read_questions
+from kbtrain.records import DtypeName, GateExample
 from kbtrain.training.model_card import write_made
 
 
@@ -97,7 +97,7 @@ def main(config: MakeSeakrConfig) -> None:
 def dev_examples(path: Path, count: int) -> list[GateExample]:
     """``count`` dev questions, evenly spread over the file. Raises :class:`UserError` if there is none."""
     check_unchanged(path)
-    dev = [question for question in jsonl.read(Question, path) if question.split == "dev"]
+    dev = [question for _, question in read_questions(path) if question.split == "dev"]
     if not dev:
         raise UserError(f"{path}: no dev question to measure the scale on")
     step = max(1, len(dev) // count)

@@ -132,6 +132,8 @@ def _check_keys(files: Sequence[Path], source: Path) -> None:
     turns, model = file_sha256(source), None
     for path in files:
         key = read_key(path)
+        if lacking := {"turns", "model"} - set(key):
+            raise UserError(f"{at(path)}.key: field '{min(lacking)}': missing; run data_gen/respond.py again")
         if key["turns"] != turns:
             raise UserError(f"{at(path)}: responses of another turns.jsonl than {source}; generate them again")
         if model not in (None, key["model"]):

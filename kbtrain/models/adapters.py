@@ -8,6 +8,7 @@ GPUs and CPUs.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,20 @@ def _never_packed(model: Any) -> Any:
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     return model
+
+
+def save_adapter(model: Any, folder: Path) -> None:
+    """Save a model's adapter, with the same bytes of its configuration in every process.
+
+    PEFT writes sets of module names as lists in the order of that process' hashes, by which ``gate.json`` would tell
+    equal gates apart. Its README is an empty template: the gate's card says it all.
+    """
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    path = folder / "adapter_config.json"
+    said = json.loads(path.read_text(encoding="utf-8"))
+    said = {name: sorted(value, key=str) if isinstance(value, list) else value for name, value in said.items()}
+    path.write_text(json.dumps(said, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:

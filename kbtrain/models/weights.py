@@ -55,6 +55,8 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
             if "mismatched" not in str(error):
                 raise
             raise UserError(f"model '{model}': tensors of other shapes than its config.json says") from None
+        except ImportError as error:
+            raise UserError(f"model '{model}': config.json asks for what is not installed ({_first(error)})") from None
     missing, unexpected = set(found["missing_keys"]), set(found["unexpected_keys"])
     if new_head:
         missing, unexpected = {name for name in missing if _of_body(name, loaded)}, set()
@@ -65,6 +67,11 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
         _check_numbers(weight_files(Path(where)).values(), model)
     opened: PreTrainedModel = loaded
     return opened
+
+
+def _first(error: BaseException) -> str:
+    """The first line of what a library says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _check_numbers(files: Iterable[Path], model: str) -> None:
@@ -106,8 +113,9 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     except MemoryError:
         raise
     except ImportError as error:
-        missing = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise UserError(f"{folder / _ADAPTER_CONFIG}: asks for a package that is not installed ({missing})") from None
+        raise UserError(
+            f"{folder / _ADAPTER_CONFIG}: asks for a package that is not installed ({_first(error)})"
+        ) from None
     except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
         last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise UserError(f"{folder}: {last[:200]}") from None

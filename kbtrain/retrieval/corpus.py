@@ -182,6 +182,10 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
     np.save(folder / _RANKS, _ranks(np.concatenate(blocks)))
 
 
+class DuplicateIdError(UserError):
+    """Two passages of a corpus have one id; whoever knows the corpus' file names it."""
+
+
 def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Place of each id in their order. UTF-8 bytes sort like code points, so this is the order of Python's strings."""
     import numpy as np
@@ -191,7 +195,8 @@ def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if len(same):
         first, second = sorted(order[same[0] : same[0] + 2].tolist())
         name = ids[first].decode()
-        raise UserError(f"two passages have the id '{name}': number {first + 1} and number {second + 1} of the corpus")
+        where = f"number {first + 1} and number {second + 1} of the corpus"
+        raise DuplicateIdError(f"two passages have the id '{name}': {where}")
     ranks = np.empty(len(ids), dtype=np.int32)
     ranks[order] = np.arange(len(ids), dtype=np.int32)
     return ranks

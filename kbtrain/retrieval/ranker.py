@@ -36,6 +36,9 @@ class Ranker:
         self.model = model
         self.tokenizer = tokenizer
         self.max_length = max_length
+        if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
+            name = f"model '{tokenizer.name_or_path}'"
+            raise UserError(f"{name}: its tokenizer has no cls_token or no sep_token, which every row of a ranker has")
         self._seen: dict[str, list[int]] = {}
 
     @classmethod

@@ -157,6 +157,13 @@ def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
+def test_a_split_that_is_no_word_is_one_line(answers: Path, imports: Run) -> None:
+    first, *rest = answers.read_text().splitlines()
+    answers.write_text("\n".join([json.dumps({**json.loads(first), "split": [[]]}), *rest]))
+    with pytest.raises(UserError, match=r"answers\.jsonl:1: field 'split': no split for "):
+        imports(answers)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -23,8 +23,10 @@ QUICK = {  # how soon a dead node is noticed
     "health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 300,
     "health_check_failure_threshold": 2,
 }  # fmt: skip
-
-
+SPARING = {  # no process is started before it is needed, ended while another test may use it, or left behind by others
+    "enable_worker_prestart": False, "prestart_worker_first_driver": False,
+    "idle_worker_killing_time_threshold_ms": 600_000, "worker_niceness": 0,
+}  # fmt: skip
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
@@ -34,7 +36,7 @@ _clusters: list[Any] = []  # at most one, for all tests of this folder
 def _start() -> Any:
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "_system_config": QUICK, "include_dashboard": False}
+    head = NODE | {"num_cpus": 0, "_system_config": QUICK | SPARING, "include_dashboard": False}
     return Cluster(initialize_head=True, head_node_args=head)
 
 

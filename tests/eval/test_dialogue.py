@@ -315,3 +315,9 @@ def test_the_whole_chain_runs_on_five_native_dialogues(tmp_path, capsys):
     assert every == by_name(tables["table4"], augmentation="tfidf_top3", variant="always") | {
         "variant": "Aug-All", "random draws beaten": ""
     }  # fmt: skip
+
+
+def test_responses_that_do_not_say_of_which_turns_they_are_are_one_line(folder):
+    (folder / "responses" / "tfidf_rank1.jsonl.key").write_text("{}")
+    with pytest.raises(UserError, match=r"tfidf_rank1\.jsonl\.key: field 'model': missing; run data_gen/respond\.py"):
+        evaluated(folder)

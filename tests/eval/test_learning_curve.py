@@ -158,6 +158,13 @@ def test_bad_input_is_one_line(labelled_run, script):
         run(sizes=(10, 50))
     with pytest.raises(UserError, match="key 'model': the gate 'probe' reads the answering model"):
         run(gates=("probe",))
+    path = labelled_run / "examples" / "train.jsonl"
+    whole = path.read_text()
+    rows = list(jsonl.read(GateExample, path))
+    jsonl.write(path, [replace(rows[0], soft_benefit=None), *rows[1:]])
+    with pytest.raises(UserError, match=rf"train\.jsonl: field 'soft_benefit': 1 of {len(rows)} questions have none"):
+        run()
+    path.write_text(whole)
     with pytest.raises(UserError, match="19 labelled training questions; a learning curve needs 20"):
         sizes_of(19, (50,))
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from kbtrain.errors import UserError
+from kbtrain.models.adapters import save_adapter
 from kbtrain.models.load import load_model
 from kbtrain.models.weights import open_adapter, open_weights, opening
 
@@ -189,3 +190,25 @@ def test_a_device_that_is_none_is_one_line(name: str) -> None:
     with pytest.raises(UserError, match=r"key 'device': (unknown|this machine has no) '") as caught:
         choose_device(name)
     assert "\n" not in str(caught.value) and "\t" not in str(caught.value) and choose_device("cpu") == "cpu"
+
+
+def test_a_model_that_asks_for_another_package_is_one_line(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(UserError, match=r"config\.json asks for what is not installed \(.*gptqmodel"):
+        opened(folder)
+
+
+def test_an_adapter_is_saved_with_the_same_configuration_whatever_the_order_of_its_modules(folder: Path) -> None:
+    """PEFT keeps them as a set, whose order follows the process."""
+    from peft import LoraConfig, get_peft_model
+
+    names = ["q_proj", "v_proj", "up_proj", "down_proj", "o_proj"]
+    model = get_peft_model(opened(folder), LoraConfig(r=2, target_modules=names))
+    for place, order in (("one", names), ("other", names[::-1])):
+        model.peft_config["default"].target_modules = order
+        save_adapter(model, folder / place)
+        open_adapter(opened(folder), folder / place)
+    one, other = ((folder / place / "adapter_config.json").read_text() for place in ("one", "other"))
+    assert one == other and json.loads(one)["target_modules"] == sorted(names)
+    assert not (folder / "one" / "README.md").exists()

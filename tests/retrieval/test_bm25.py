@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.records import Passage
 from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.retrieval.tokens import Tokens
 
 ANIMALS = [
@@ -112,3 +114,9 @@ def test_bad_corpora_and_folders_are_one_line(tmp_path: Path) -> None:
 def test_one_letter_words_and_chinese_characters_are_words() -> None:
     assert Tokens().words("Which element is K?") == ["element", "k"]
     assert Tokens(chinese="characters").words("北京 is in China") == ["北", "京", "in", "china"]
+
+
+def test_an_id_that_a_corpus_holds_twice_is_told_with_its_file(tmp_path: Path) -> None:
+    jsonl.write(tmp_path / "passages.jsonl", [*ANIMALS, ANIMALS[0]])
+    with pytest.raises(UserError, match=r"passages\.jsonl: field 'id': two passages have the id '.': number 1 and"):
+        open_index("bm25", tmp_path / "passages.jsonl", tmp_path / "index")

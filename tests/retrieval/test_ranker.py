@@ -1,5 +1,7 @@
 """The ranker: snippets are never cut, negatives come from the same dialogue, recall by hand, and it searches."""
 
+import copy
+
 import pytest
 import torch
 from tiny_turns import bert_folder, snippets, turn
@@ -104,3 +106,10 @@ def test_the_best_of_some_hits_stand_in_the_ranker_s_order(ranker):
     scores = {s.id: ranker.score([ranker.row("tell me about the park", s.title, s.text)])[0] for s in snippets(0)}
     assert [hit.passage_id for hit in found] == sorted(scores, key=scores.get, reverse=True)[:2]
     assert found[0].score == pytest.approx(max(scores.values()), abs=1e-5)
+
+
+def test_a_tokenizer_without_the_tokens_of_a_pair_is_one_line(ranker):
+    lacking = copy.deepcopy(ranker.tokenizer)
+    lacking.sep_token = None
+    with pytest.raises(UserError, match="has no cls_token or no sep_token"):
+        Ranker(ranker.model, lacking, 40)

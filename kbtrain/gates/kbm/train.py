@@ -20,7 +20,7 @@ from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
 from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc
-from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged
+from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged, save_adapter
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import package_versions, peak_rss_mb
@@ -177,8 +177,7 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
     An adapter is saved by itself and, if ``card.merged``, merged into the weights as well.
     """
     if card.method != "full":
-        model.save_pretrained(folder / ADAPTER)
-        (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+        save_adapter(model, folder / ADAPTER)
     if card.method == "lora":
         cast_weights(model, NAMES["fp32"])
         model = model.merge_and_unload()

@@ -17,7 +17,7 @@ from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_p
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics
-from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, under_deepspeed
+from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
@@ -154,8 +154,7 @@ def finish_peft(
     device = model.device.type
 
     def write(folder: Path) -> None:
-        model.save_pretrained(folder / ADAPTER)
-        (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # peft's empty template: the gate's card says it all
+        save_adapter(model, folder / ADAPTER)
         tokenizer.save_pretrained(folder)
         card.write(folder)
         if card.merged:

@@ -108,7 +108,7 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
         return None
     column = columns.questions.names.get("split", "split")
     word = reach(row, str(column))
-    if word not in columns.splits:
+    if not isinstance(word, str) or word not in columns.splits:
         raise row.error(str(column), f"no split for {shown(word)} in splits; {did_you_mean(str(word), columns.splits)}")
     return columns.splits[word]
 

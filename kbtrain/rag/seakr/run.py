@@ -24,6 +24,7 @@ from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.provenance import check_unchanged, file_sha256, write_atomically
+from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
 from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
@@ -134,7 +135,7 @@ class SeakrRun:
         self.out = config.run / FOLDER / f"{name}.jsonl"
         self.inputs = [config.run / "questions.jsonl", config.run / "passages.jsonl"]
         check_unchanged(*self.inputs)
-        everything = list(jsonl.read(Question, self.inputs[0]))
+        everything = [question for _, question in read_questions(self.inputs[0])]
         self.questions = chosen(everything, config.split, config.limit)
         if not self.questions:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
