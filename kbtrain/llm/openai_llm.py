@@ -21,7 +21,7 @@ import httpx2
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
-from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post
+from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post, tls
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
 from kbtrain.servers import LARGEST, whole_text
@@ -341,7 +341,9 @@ def _client(server: Server) -> httpx2.AsyncClient:
     """Without a key in the environment no header is sent: a server of one's own needs none."""
     limits = httpx2.Limits(max_connections=server.concurrency, max_keepalive_connections=server.concurrency)
     timeout = httpx2.Timeout(server.timeout, connect=min(30.0, server.timeout), pool=None)
-    return httpx2.AsyncClient(base_url=server.url, headers=_headers(server), limits=limits, timeout=timeout)
+    return httpx2.AsyncClient(
+        base_url=server.url, headers=_headers(server), limits=limits, timeout=timeout, verify=tls()
+    )  # fmt: skip
 
 
 def _headers(server: Server) -> dict[str, str]:

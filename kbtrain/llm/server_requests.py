@@ -123,7 +123,7 @@ def ask_once(
     """:func:`exchange` for one who asks a server a single time, not more than ``seconds`` for connecting or reading."""
 
     async def asked() -> tuple[httpx2.Response, str]:
-        async with httpx2.AsyncClient(base_url=url, headers=dict(headers), timeout=seconds, verify=_tls()) as client:
+        async with httpx2.AsyncClient(base_url=url, headers=dict(headers), timeout=seconds, verify=tls()) as client:
             return await exchange(client, method, path, body)
 
     with ThreadPoolExecutor(1) as thread:  # the caller may be inside an event loop: a notebook, a server
@@ -131,8 +131,8 @@ def ask_once(
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
-    """One for all that is asked once: reading the certificates takes longer than asking."""
+def tls() -> ssl.SSLContext:
+    """One for all clients of servers: reading the certificates takes longer than asking."""
     return httpx2.create_ssl_context()
 
 
