@@ -103,8 +103,8 @@ SAID = """
 import os, signal, sys, time
 if "--wait" in sys.argv:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-    print(os.getpid(), flush=True)
     try:
+        print(os.getpid(), flush=True)
         time.sleep(60)
     finally:
         print("ends", flush=True)

@@ -23,6 +23,7 @@ while arguments[0] in ("-u", "-I"):
 request = {"script": arguments[0], "argv": arguments[1:], "cwd": os.getcwd(), "env": dict(os.environ),
            "python": None if suite else os.path.abspath(__file__)}  # fmt: skip
 text = json.dumps(request).encode() + b"\n"
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the fork may be there and known before its id is read here
 sent = socket.send_fds(server, [text[: 1 << 16]], [0, 1, 2])
 server.sendall(text[sent:])
 for number in (0, 1, 2):
@@ -31,6 +32,7 @@ answers = server.makefile()
 pid = int(answers.readline() or 0)
 if pid:
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))  # the fork ends as it sees fit
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 code = int(answers.readline() or -signal.SIGKILL)
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
