@@ -356,17 +356,7 @@ class BatchSampler(LockstepSampler[Row, Sample]):
     """Samples for batches of prompts."""
 
     row_type = Row
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        sampling: Sampling,
-        shared: bool = True,
-        window: int | None = None,
-    ) -> None:
-        super().__init__(model, tokenizer, sampling, shared, window)
-        self._prefix: SharedPrefixCache | None = None  # the newest batch's
+    _prefix: SharedPrefixCache | None = None  # the newest batch's
 
     def replica(self) -> BatchSampler:
         """A sampler with the same weights, for another thread."""
