@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,18 @@ def open_answering(
     found = fingerprint(tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     return model, tokenizer
+
+
+def drafted_together(model: PreTrainedModel, longest: int) -> tuple[bool, int | None]:
+    """True if prompts with drafts of up to ``longest`` tokens share a batch, else warns; and the sliding window that
+    such a prompt and its draft must fit into.
+    """
+    from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
+
+    problem = problem_within_window(model, longest)
+    if problem:
+        warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=3)
+    return problem is None, sliding_window(model)
 
 
 def drawn(sampler: LockstepSampler[Any, T], prompts: Sequence[PromptRows]) -> list[T]:

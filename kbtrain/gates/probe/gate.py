@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -187,18 +186,15 @@ class DraftReader(Reader):
         own: OwnPrompts | None = None,
         tokens: int = DRAFT_TOKENS,
     ) -> None:
+        from kbtrain.gates.answering import drafted_together
         from kbtrain.gates.probe.draft_states import DraftStateSampler
         from kbtrain.llm.base import Sampling
-        from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 
         super().__init__(model, tokenizer, "draft", own)
         self.tokens = tokens
         self.spent: Counter[str] = Counter()
-        problem = problem_within_window(model, MAX_DRAFTED + tokens)
-        if problem:
-            warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
-        sampling, window = Sampling(max_new_tokens=tokens), sliding_window(model)
-        self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, None, problem is None, window)
+        sampling, (shared, window) = Sampling(max_new_tokens=tokens), drafted_together(model, MAX_DRAFTED + tokens)
+        self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, None, shared, window)
 
     def draft_with(self, sampler: DraftStateSampler) -> None:
         """Draft by another sampler from now on, of the same weights, with states of all layers."""

@@ -8,7 +8,6 @@ the draft is the answer's beginning.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Pass, Stage
-from kbtrain.gates.answering import drawn, open_answering
+from kbtrain.gates.answering import drafted_together, drawn, open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample
@@ -56,7 +55,6 @@ class Draft(UntrainedGate):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.draft_sampler import DraftSampler
-        from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 
         check_signal(card.signal, SIGNALS)
         self.model = model
@@ -64,11 +62,9 @@ class Draft(UntrainedGate):
         self.card: DraftCard = card
         self.own = card.own_prompts()
         self._spent: Counter[str] = Counter()
-        problem, window = problem_within_window(model, MAX_PROMPT + card.tokens), sliding_window(model)
-        if problem:
-            warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=2)
+        shared, window = drafted_together(model, MAX_PROMPT + card.tokens)
         self._samplers = {
-            tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), problem is None, window)
+            tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
             for tokens in {1, card.tokens}
         }
 
