@@ -52,7 +52,7 @@ def test_a_script_is_killed_at_any_moment(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.replace("{end}", ""))
     script = scripts.start(path, "--wait")
-    while "waiting" not in script.stdout:
+    while script.stdout != "waiting\n":  # an unbuffered Python writes the line's end by itself
         assert script.poll() is None
         time.sleep(0.005)
     script.kill()
