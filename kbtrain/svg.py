@@ -61,7 +61,7 @@ def _drawn(figure: Figure, transparent: bool) -> str:
         FigureCanvasSVG(figure)  # its measures of texts
         if (engine := figure.get_layout_engine()) is not None:
             engine.execute(figure)
-            figure.set_layout_engine("none")
+            figure.set_layout_engine(None)  # not "none", whose placeholder is drawn for as well
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=transparent)
     return text.getvalue()
 

@@ -7,6 +7,7 @@ the main gate is also measured on each part of the questions (data set, relation
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
 from kbtrain.text_table import number, signed
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def escape_markdown(text: object) -> str:
@@ -81,7 +85,13 @@ SCRIPT = _HERE / "page.js"
 
 def render(template: str, autoescape: bool, naming: Callable[[str], str] = words.gate_name, **values: Any) -> str:
     """Fill a template of this folder; ``naming``: a gate's name in words. A missing value is an error."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    text: str = _templates(autoescape).get_template(template).render(naming=naming, **values)
+    return text
+
+
+@functools.cache  # with the templates compiled, which takes longer than to fill them
+def _templates(autoescape: bool) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
     environment = Environment(
         loader=FileSystemLoader(_HERE),
@@ -91,9 +101,9 @@ def render(template: str, autoescape: bool, naming: Callable[[str], str] = words
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {**FILTERS, "words": naming}
-    text: str = environment.get_template(template).render(**values)
-    return text
+    in_words = pass_context(lambda context, gate: context["naming"](gate))
+    environment.filters |= {**FILTERS, "words": in_words}
+    return environment
 
 
 def page(template: str, **values: Any) -> str:

@@ -58,7 +58,7 @@ def load(path):
 def configured(script, folder, **changes):
     module = script("run_seakr")
     base = {"run": folder, "demonstrations": 2, "max_new_tokens": 6, "documents": 2, "threshold_questions": 3}
-    base |= {"max_steps": 3}
+    base |= {"max_steps": 3, "chain_tokens": 12}
     return module, module.RunSeakrConfig(**{**base, **changes})
 
 
@@ -148,7 +148,7 @@ def test_a_window_without_room_for_the_demonstrations_is_one_line(script, run_fo
 def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(script, run_folder, capsys):
     module = script("ablate_seakr")
     config = module.AblateSeakrConfig(
-        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2,
+        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2, chain_tokens=9,
         ablations=("measure", "documents", "parts"),
     )  # fmt: skip
     module.main(config)
@@ -159,6 +159,28 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
     module.main(config)
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
+
+
+def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(script, run_folder, tmp_path):
+    """Its second answer would stand under the name of its first."""
+    lines = (run_folder / "questions.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "questions.jsonl").write_text("".join((*lines, lines[6], lines[0])))
+    (tmp_path / "passages.jsonl").write_text((run_folder / "passages.jsonl").read_text())
+    jsonl.write(tmp_path / "evidence.jsonl", [])
+    run, gate = {"run": tmp_path}, {"seakr": run_folder / "seakr"}
+    recipe = load(ROOT / "recipes" / "make_seakr.py")
+    score, ablate, pipelines = (script(name) for name in ("score_reference", "ablate_seakr", "pipelines"))
+    made = {"model": str(run_folder / "model"), "questions": tmp_path / "questions.jsonl", "output": tmp_path / "made"}
+    for module, config in (
+        configured(script, tmp_path, **gate),
+        (ablate, ablate.AblateSeakrConfig(**run, **gate)),
+        (recipe, recipe.MakeSeakrConfig(**made)),
+        (pipelines, pipelines.PipelinesConfig(**run)),
+        (score, score.ScoreReferenceConfig(**run)),
+    ):
+        with pytest.raises(UserError, match=r"questions\.jsonl:10: field 'id': duplicate 'test2', first in line 7$"):
+            module.main(config)
+    assert not (tmp_path / "methods").exists() and not (tmp_path / "made").exists()
 
 
 PLAIN = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}
@@ -182,7 +204,7 @@ def test_every_ablation_changes_what_its_name_says_and_nothing_else(script, run_
 
     monkeypatch.setattr(module, "SeakrRun", Noted)
     module.main(module.AblateSeakrConfig(
-        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2,
+        run=run_folder, demonstrations=1, max_new_tokens=3, threshold_questions=2, limit=1, max_steps=2, chain_tokens=9,
     ))  # fmt: skip
     assert {name: {**PLAIN, **changes} for name, changes in ABLATED.items()}.items() <= seen.items()
     traces = {name: jsonl.read(Trace, run_folder / "methods" / f"multi_hop_{name}.jsonl") for name in seen}
