@@ -21,6 +21,7 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, git_state, meta_path, read_meta, write_atomically, write_meta
@@ -76,7 +77,10 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
     check_unchanged(questions, evidence, *([judged] if config.verdicts else []))
     total, found = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
-        for name in config.sampling_runs or store.runs():
+        names = config.sampling_runs or store.runs()
+        if not names:
+            raise UserError(f"{at(store.path)}: no sampling run in it; run data_gen/sample.py")
+        for name in names:
             made = RunAnalysis.begin(store, folder, name, config.split, taus(config, folder), config.examples)
             rows = (question for _, question in read_questions(questions))
             parts = made.read(

@@ -119,6 +119,7 @@ def http_server(service: Service) -> uvicorn.Server:
     from kbtrain.serve.app import application
     from kbtrain.serve.protocol import GuardedProtocol
 
+    logging.getLogger("uvicorn.error").addFilter(_no_cut)
     settings = uvicorn.Config(
         application(service),
         http=GuardedProtocol.within(service.config.read_timeout_s),
@@ -133,6 +134,11 @@ def http_server(service: Service) -> uvicorn.Server:
         backlog=BACKLOG,
     )
     return uvicorn.Server(settings)
+
+
+def _no_cut(record: logging.LogRecord) -> bool:
+    """False for uvicorn's error at an answer that is cut off as the upstream's was: a warning has said so."""
+    return record.getMessage() != "ASGI callable returned without completing response."
 
 
 def listen(host: str, port: int) -> socket.socket:

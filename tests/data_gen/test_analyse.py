@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,5 +112,9 @@ def test_a_run_without_answers_is_one_line(run_folder: Path, script: Script) -> 
         store.begin("empty", {})
     done = script("analyse", "--runs", f"[{run_folder}]", "--sampling-runs", "[empty]")
     assert done.returncode == 2 and "run 'empty' holds no answers; run data_gen/sample.py" in done.stderr
+    with contextlib.closing(sqlite3.connect(run_folder / "samples.db")) as store, store:
+        store.execute("DELETE FROM runs")
+    done = script("analyse", "--runs", f"[{run_folder}]")
+    assert done.returncode == 2 and "samples.db: no sampling run in it; run data_gen/sample.py" in done.stderr
     done = script("analyse", "--runs", f"[{run_folder}/gone]")
     assert done.returncode == 2 and "no such file" in done.stderr and "Traceback" not in done.stderr

@@ -277,13 +277,16 @@ def test_the_log_holds_the_status_that_a_refused_client_got(gate, stub, tmp_path
     assert [(r["outcome"], r["status"]) for r in rows] == [("upstream_unreachable", 502), ("answered", 200)]
 
 
-def test_an_answer_that_breaks_off_is_no_whole_answer(proxy, stub):
+def test_an_answer_that_breaks_off_is_no_whole_answer_and_one_warning(proxy, stub, caplog):
     import http.client
 
     stub.die_after = 1
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         ask(proxy, chat(KNOWN, stream=True))
     assert len(stub.requests) == 1  # nothing is tried again after the first byte
+    assert proxy.get("/health").status == 200  # what the server says of the answer before is said
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.levelname != "INFO"]
+    assert said == [("WARNING", "/v1/chat/completions: cut off (ClientPayloadError)")]
 
 
 @pytest.mark.parametrize("injection", ["system", "tool"])
