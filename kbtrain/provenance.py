@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic import BaseModel
@@ -100,6 +101,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     inputs = meta.setdefault("inputs", {})
     if not isinstance(inputs, dict) or not all(isinstance(value, str) for value in inputs.values()):
         raise UserError(f"{at(source, field='inputs')}: expected the hashes of files by their names; {again}")
+    for name in ("bytes", "modified_ns"):
+        if type(meta.get(name)) not in (int, NoneType):
+            raise UserError(f"{at(source, field=name)}: expected a whole number or null; {again}")
     return meta
 
 

@@ -99,7 +99,11 @@ def test_a_missing_input_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
     assert not meta_path(made).exists()
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"schema": 99}'])
+@pytest.mark.parametrize(
+    "text",
+    [None, "{", "[]", '{"schema": 99}', '{"schema": 1, "bytes": {}}', '{"schema": 1, "modified_ns": "x"}',
+     '{"schema": 1, "bytes": true}', '{"schema": 1, "inputs": {"x": 1}}'],
+)  # fmt: skip
 def test_absent_broken_or_foreign_meta_is_one_line(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "f.jsonl"
     if text is not None:

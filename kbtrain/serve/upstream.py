@@ -123,6 +123,9 @@ class HttpUpstream:
         url = f"{self._url}/{path}" + (f"?{quote_from_bytes(query, PRINTABLE)}" if query else "")
         response = await self._first_bytes(url, self._headers(headers), data)
         try:
+            if not 200 <= response.status < 600:
+                self._metrics.upstream_failures.labels("status").inc()
+                raise Refused(502, "upstream_unreachable", f"the upstream answers with a status {response.status}")
             lower = ((key.lower(), value) for key, value in response.raw_headers)
             kept = [
                 (key, self._echoes.struck(value))

@@ -123,7 +123,11 @@ class BaseTrainer(Trainer):
         super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' own; the optimizer's state goes at the end, twice the weights that no one needs then."""
+        """As transformers' own; the optimizer's state goes at the end, twice the weights that no one needs then.
+
+        Raises :class:`UserError` for a model whose weights are no numbers before its first step.
+        """
+        self._check_weights()
         output = super().train(*args, **kwargs)
         self._let_state_go()
         return output
@@ -132,6 +136,12 @@ class BaseTrainer(Trainer):
         """The checkpoint is read whole beside the model: what training alone needs goes before."""
         self._let_state_go()
         super()._load_best_model()
+
+    def _check_weights(self) -> None:
+        model: Any = self.model
+        for name, weight in model.named_parameters():
+            if not torch.isfinite(weight).all():
+                raise UserError(f"model '{model.name_or_path}': tensor '{name}' holds values that are no numbers")
 
     def _let_state_go(self) -> None:
         if self.optimizer is None or self.is_deepspeed_enabled:  # its engine keeps a state of its own, split or not

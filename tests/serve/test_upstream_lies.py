@@ -14,9 +14,10 @@ ASKED = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
 
 
 class Liar(StubUpstream):
-    """Sends ``listed`` as its list of models, and answers a byte at a time, without end."""
+    """Sends ``listed`` as its list of models, and answers with ``answered``, a byte at a time, without end."""
 
     listed = b"{}"
+    answered = b"200 OK"
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -24,7 +25,7 @@ class Liar(StubUpstream):
             length = f"content-length: {len(self.listed)}\r\n\r\n".encode()
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + self.listed)
             return True
-        writer.write(b"HTTP/1.1 200 OK\r\nretry-after: inf\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"HTTP/1.1 " + self.answered + b"\r\nretry-after: inf\r\ntransfer-encoding: chunked\r\n\r\n")
         while True:
             writer.write(b"1\r\n \r\n")
             await writer.drain()
@@ -69,3 +70,14 @@ def test_an_answer_that_drips_without_end_is_cut_off(server: Any) -> None:
     with pytest.raises(Exception, match=r"peer|closed|incomplete|IncompleteRead|chunk"):
         server.post("/v1/chat/completions", ASKED)
     assert server.get("/health").status == 200
+
+
+@pytest.mark.parametrize("status", [b"999 X", b"600 X", b"101 Switching Protocols"])
+def test_an_answer_with_a_status_that_ends_nothing_is_a_502(
+    status: bytes, stub: Liar, server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stub, "answered", status)
+    reply = server.post("/v1/chat/completions", ASKED)
+    assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")
+    assert reply.json["error"]["message"] == f"the upstream answers with a status {status[:3].decode()}"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -1,4 +1,5 @@
-"""What every training shares: the optimizer's state does not outlive it, and none is read that could run code."""
+"""What every training shares: the optimizer's state does not outlive it, none is read that could run code, and weights
+that are no numbers are told."""
 
 import pickle
 from dataclasses import replace
@@ -52,6 +53,18 @@ def test_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
     trainer = small_trainer(tmp_path, adam_beta2=0.95)
     trainer.create_optimizer()
     assert {group["betas"] for group in trainer.optimizer.param_groups} == {(0.9, 0.95)}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_told_by_their_name_before_the_first_step(value, tmp_path):
+    """A loss of nan would come of them, and the advice to lower the learning rate."""
+    trainer = small_trainer(tmp_path)
+    name, weight = list(trainer.model.named_parameters())[3]
+    with torch.no_grad():
+        weight.view(-1)[2] = value
+    with pytest.raises(UserError, match=f"^model '.*model': tensor '{name}' holds values that are no numbers$"):
+        trainer.train()
+    assert trainer.state.global_step == 0
 
 
 class Planted:
