@@ -27,7 +27,8 @@ SPARING = {  # no process is started before it is needed, ended while another te
     "enable_worker_prestart": False, "prestart_worker_first_driver": False,
     "idle_worker_killing_time_threshold_ms": 600_000, "worker_niceness": 0,
 }  # fmt: skip
-NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+WORKER = ROOT / "tests" / "support" / "forked_ray_worker.py"
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "setup_worker_path": str(WORKER)}
 
 
 _clusters: list[Any] = []  # at most one, for all tests of this folder
@@ -36,6 +37,7 @@ _clusters: list[Any] = []  # at most one, for all tests of this folder
 def _start() -> Any:
     from ray.cluster_utils import Cluster
 
+    os.environ["KBTRAIN_FORKED_PYTHON"] = str(scripts.python())
     head = NODE | {"num_cpus": 0, "_system_config": QUICK | SPARING, "include_dashboard": False}
     return Cluster(initialize_head=True, head_node_args=head)
 

@@ -120,10 +120,14 @@ def _end(stdin: Any, _: selectors.BaseSelector) -> None:
         sys.exit()
 
 
-def _connection(listener: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
-    """A client, or a request of ``forked_python.py``, which brings its streams."""
-    asking, _ = listener.accept()
+def _connection(listener: Any, waiting: selectors.BaseSelector) -> None:
+    waiting.register(listener.accept()[0], selectors.EVENT_READ, _first)
+
+
+def _first(asking: Any, waiting: selectors.BaseSelector) -> dict[str, Any] | None:
+    """A client's first line, or a request of ``forked_python.py``, which brings its streams."""
     text, streams, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+    waiting.unregister(asking)
     if streams:
         return _streaming(asking, text, streams, waiting)
     waiting.register(asking, selectors.EVENT_READ, _line)

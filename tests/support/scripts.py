@@ -191,6 +191,11 @@ def _client() -> Client:
     return Client(shared) if shared else client_of()
 
 
+def python() -> Path:
+    """A program that is Python for others to start, forked as a script is."""
+    return _client().python
+
+
 @functools.cache
 def load(script: str) -> ModuleType:
     """A script as a module, by its path in the repository: ``load("eval/score.py")``. One module for all tests."""
