@@ -210,7 +210,8 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
             name, damage = rng.choice(damages(file, rng))
             damage(file)
             what, names = f"{file.relative_to(here)}: {name}", [file.name, file.parent.name]
-            exact = name in NEVER or category == "stores"  # whose answers carry digests
+            free = file.name == "generation_config.json" and "NaN" in name  # it may be any object, and lack its keys
+            exact = (name in NEVER and not free) or category == "stores"  # whose answers carry digests
         elif category == "values":
             world.places(here)
             row = rng.choice([row[0] for row in key_rows(config_of(script))])
