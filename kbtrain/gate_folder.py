@@ -221,12 +221,17 @@ class GateCard(BaseModel):
         found: str,
         folder: Path | str,
         instead: str = "the gate was trained with other prompts; train it again",
+        model: str | None = None,
     ) -> None:
-        """Raise :class:`UserError` if the prompts have another fingerprint than the one in the card."""
+        """Raise :class:`UserError` if the prompts have another fingerprint than the one in the card.
+
+        ``model``: the one in whose chat template they are asked, where it lies elsewhere than the card.
+        """
         expected = getattr(self, "prompt_fingerprint", None)
         if found != expected:
+            asked = "" if model is None else f" in the chat template of '{model}'"
             raise UserError(
-                f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {found}: {instead}"
+                f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {found}{asked}: {instead}"
             )
 
 

@@ -15,7 +15,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from kbtrain.errors import UserError
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.llm.sampler.sampler import eos_ids
 
@@ -49,12 +48,7 @@ def greedy(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[Generated]:
     """One answer a prompt. Logits are fp32 (the output layer is computed so), of the model as it is: whatever its
-    own generation settings say (penalties, temperature), none is used.
-
-    Raises :class:`UserError` for an empty prompt.
-    """
-    if not all(prompts):
-        raise UserError(f"model '{model.name_or_path}': a prompt without a token; its tokenizer knows no word of it")
+    own generation settings say (penalties, temperature), none is used."""
     ends = sorted(eos_ids(model, tokenizer))
     pad = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     width = max(map(len, prompts))

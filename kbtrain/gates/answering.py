@@ -28,7 +28,7 @@ class AnsweringCard(Protocol):
     @property
     def dtype(self) -> str: ...
     def own_prompts(self) -> OwnPrompts | None: ...
-    def check_prompts(self, found: str, folder: Path | str, instead: str = ...) -> None: ...
+    def check_prompts(self, found: str, folder: Path | str, instead: str = ..., model: str | None = ...) -> None: ...
 
 
 def open_answering(
@@ -43,7 +43,8 @@ def open_answering(
 
     model, tokenizer = load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
     found = fingerprint(tokenizer, card.own_prompts())
-    card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+    instead = "its threshold was chosen with other prompts; make and calibrate it again"
+    card.check_prompts(found, folder, instead, card.base_model)
     return model, tokenizer
 
 

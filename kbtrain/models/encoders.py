@@ -60,7 +60,9 @@ def _open(
 
 def _check_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     """Raise ValueError for a tokenizer that does not read any text, or gives tokens that the model has no row for."""
+    from kbtrain.models.load import check_words
+
     rows = int(model.get_input_embeddings().num_embeddings)
-    ids = [*tokenizer("Is it so? 是吗 \u2603")["input_ids"], *tokenizer.all_special_ids]
+    ids = [*check_words(tokenizer), *tokenizer.all_special_ids]
     if max(ids, default=0) >= rows:
         raise ValueError(f"its tokenizer has tokens up to {max(ids)}, the model {rows}")

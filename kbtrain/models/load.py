@@ -106,6 +106,7 @@ def load_model(
     with _opening(where, model):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+        check_words(tokenizer)
         place = choose_device(device)
         chosen = choose_dtype(dtype, place, config.model_type)
         options: dict[str, Any] = {"config": config, "dtype": chosen, "trust_remote_code": trust_remote_code}
@@ -153,7 +154,16 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
     where = resolve(model)
     with _opening(where, model):
         found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+        check_words(found)
     return found
+
+
+def check_words(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of some text. Raises ``ValueError`` for a tokenizer that makes no token of any: one without a vocabulary."""
+    ids: list[int] = tokenizer("Is it so? 是吗 \u2603 42", add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise ValueError("its tokenizer knows no word")
+    return ids
 
 
 @contextlib.contextmanager

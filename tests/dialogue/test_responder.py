@@ -128,12 +128,6 @@ def test_an_end_token_ends_a_response_and_an_empty_one_has_no_least_token(tokeni
     assert (found.text, found.n_tokens, found.minimum_logit, found.minimum_probability) == ("", 0, None, None)
 
 
-def test_a_prompt_without_a_token_is_told(tokenizer):
-    """As a tokenizer without a vocabulary makes it."""
-    with pytest.raises(UserError, match="a prompt without a token; its tokenizer knows no word of it"):
-        greedy(make_model(vocabulary=len(tokenizer) + 8), tokenizer, [[], [1, 2]], 12)
-
-
 def test_a_folder_without_a_generator_is_told(tmp_path):
     with pytest.raises(UserError, match=r"is '.*' a folder of recipes/train_dialogue.py"):
         Responder.load(tmp_path)

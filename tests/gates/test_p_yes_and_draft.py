@@ -159,7 +159,9 @@ def test_bad_input_is_one_line(opened, tmp_path):
     card = tmp_path / "draft" / "gate.json"
     text = card.read_text()
     card.write_text(text.replace('"prompt_fingerprint": "', '"prompt_fingerprint": "0'))
-    with pytest.raises(UserError, match=r"prompt fingerprint .* make and calibrate it again"):
+    with pytest.raises(
+        UserError, match=r"prompt fingerprint .* in the chat template of .*model.: .* make and calibrate it again"
+    ):
         kbtrain.load_gate(tmp_path / "draft")
     long = GateExample.ask("Why? " * 3000)
     for gate in (asks(opened), drafts(opened)):

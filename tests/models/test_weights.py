@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_kbm import make_folder
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -22,7 +23,8 @@ from transformers import (
 
 from kbtrain.errors import UserError
 from kbtrain.models.adapters import save_adapter
-from kbtrain.models.load import load_model
+from kbtrain.models.encoders import open_body
+from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.models.weights import open_adapter, open_weights, opening
 
 FIRST = "model.layers.0.mlp.down_proj.weight"
@@ -212,3 +214,18 @@ def test_an_adapter_is_saved_with_the_same_configuration_whatever_the_order_of_i
     one, other = ((folder / place / "adapter_config.json").read_text() for place in ("one", "other"))
     assert one == other and json.loads(one)["target_modules"] == sorted(names)
     assert not (folder / "one" / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [load_model, load_tokenizer, lambda folder: open_body(folder, "fp32", "cpu")],
+    ids=["model", "tokenizer", "body"],
+)
+def test_a_tokenizer_without_a_vocabulary_is_told_at_opening(opened: Any, tmp_path: Path) -> None:
+    """Its prompts would be empty, and what torch says of them names nothing."""
+    folder = make_folder(tmp_path / "model")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"] = {"type": "BPE", "vocab": {}, "merges": []}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(UserError, match=rf"^model '{folder}': cannot be opened \(its tokenizer knows no word\)$"):
+        opened(str(folder))

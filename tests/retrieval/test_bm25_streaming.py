@@ -42,6 +42,7 @@ def test_bm25s_itself_gives_the_same_scores(corpus: list[Passage], tmp_path: Pat
 def test_the_size_of_the_pieces_does_not_change_the_postings(
     corpus: list[Passage], tmp_path: Path, spill: int, merge: int
 ) -> None:
+    corpus = corpus[: 40 * spill]  # a piece a word: hundreds of files, all read together
     postings = Postings(tmp_path, TokenIds(Tokens()), spill_words=spill)
     postings.add(p.text for p in corpus)
     df = postings.df()

@@ -280,7 +280,7 @@ class Probe(KeyedGate):
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
         model, tokenizer = load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
         own = card.own_prompts()
-        card.check_prompts(asked_fingerprint(tokenizer, own), folder)
+        card.check_prompts(asked_fingerprint(tokenizer, own), folder, model=card.base_model)
         tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
         reader = open_reader(card.condition, model, tokenizer, own, tokens)
         check_layers(heads, reader, Path(folder) / WEIGHTS)
