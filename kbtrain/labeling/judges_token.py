@@ -12,6 +12,7 @@ from kbtrain.errors import UserError
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.labeling.judges import Opinion, judgement
 from kbtrain.llm.sampler.prefill import prefill
+from kbtrain.models.weights import no_numbers
 from kbtrain.prompts.kbm import answer_prompt, judge_fingerprint, judge_reply, render_chat
 from kbtrain.records import Question
 
@@ -68,7 +69,7 @@ class TokenJudge:
 
     def _opinion(self, p_right: float) -> Opinion:
         if p_right != p_right:
-            raise UserError(f"judge {self.name}: the model gives no number; try dtype fp32")
+            raise no_numbers(self.model, f"judge {self.name}: the model gives no number; try dtype fp32")
         unsure = abs(p_right - 0.5) <= self.margin
         return Opinion(None if unsure else p_right > 0.5, p_right)
 

@@ -84,6 +84,24 @@ def _check_numbers(files: Iterable[Path], model: str) -> None:
                 )
 
 
+def check_finite(model: Any) -> None:
+    """Raise :class:`UserError`, with its name, for a weight that holds values which are no numbers."""
+    import torch
+
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not torch.isfinite(weight).all():
+            raise UserError(f"model '{model.name_or_path}': tensor '{name}' holds values that are no numbers")
+
+
+def no_numbers(model: Any, told: str) -> UserError:
+    """The error of a model that gave no numbers: ``told`` and its name, if its weights are not the reason.
+
+    Raises :class:`UserError` if they are.
+    """
+    check_finite(model)
+    return UserError(f"{told} (model '{model.name_or_path}')")
+
+
 def _of_body(name: str, model: PreTrainedModel) -> bool:
     """True for a tensor that pretraining gives; poolers are heads in this (a masked language model has none)."""
     prefix = model.base_model_prefix + "."

@@ -54,7 +54,7 @@ class KeepingReader(Reader):
             with last_states(self.model, layers, [len(ids) - 1]) as read:
                 cache, logits = self._sampler.prefilled(ids)
             self._kept.keep(ids, Passes(cache, [logits]))
-            found.append(as_array(read))
+            found.append(as_array(self.model, read))
         return np.concatenate(found)
 
 

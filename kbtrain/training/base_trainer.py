@@ -19,6 +19,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from kbtrain.errors import UserError
 from kbtrain.files import errors_of
 from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
+from kbtrain.models.weights import check_finite
 from kbtrain.training.recipe import OnLog
 from kbtrain.training.run import mark_complete, rotate
 
@@ -127,7 +128,7 @@ class BaseTrainer(Trainer):
 
         Raises :class:`UserError` for a model whose weights are no numbers before its first step.
         """
-        self._check_weights()
+        check_finite(self.model)
         output = super().train(*args, **kwargs)
         self._let_state_go()
         return output
@@ -136,12 +137,6 @@ class BaseTrainer(Trainer):
         """The checkpoint is read whole beside the model: what training alone needs goes before."""
         self._let_state_go()
         super()._load_best_model()
-
-    def _check_weights(self) -> None:
-        model: Any = self.model
-        for name, weight in model.named_parameters():
-            if not torch.isfinite(weight).all():
-                raise UserError(f"model '{model.name_or_path}': tensor '{name}' holds values that are no numbers")
 
     def _let_state_go(self) -> None:
         if self.optimizer is None or self.is_deepspeed_enabled:  # its engine keeps a state of its own, split or not

@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn")
 
 def test_the_benchmark_prints_a_row_for_each_way_through(tmp_path: Path) -> None:
     gate = probe_folder(tmp_path / "probe")
-    short = ["--seconds", "0.5", "--rate", "10", "--clients", "4", "--tokens", "3", "--requests", "20"]
+    short = ["--seconds", "0.2", "--rate", "20", "--clients", "4", "--tokens", "3", "--requests", "20"]
     done = scripts.run("benchmarks/serving.py", "--gate", gate, *short, nested=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

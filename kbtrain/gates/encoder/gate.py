@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbtrain.errors import UserError
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads
 from kbtrain.gates.encoder.input import EncoderInput, Segments
 from kbtrain.gates.encoder.offset import OffsetGate
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder
+from kbtrain.models.weights import no_numbers
 from kbtrain.records import Example
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class EncoderGate(Gate):
         self.model.train(was_training)
         bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
         if bad:
-            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+            told = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
+            raise no_numbers(self.model, told)
         return scores
 
     def save_beside(self, folder: Path) -> None:

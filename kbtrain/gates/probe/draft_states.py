@@ -87,7 +87,7 @@ class DraftStateSampler(BatchSampler):
         behind = 0 if prefix is None else len(prefix.ids)
         with last_states(self.model, self.layers, [len(ids) - 1 - behind for ids in prompts]) as read:
             made = super()._prefill(prompts, room)
-        self._of_prompts = as_array(read)
+        self._of_prompts = as_array(self.model, read)
         return made
 
     def wanted(self, rows: list[Row]) -> list[Row]:
@@ -99,7 +99,7 @@ class DraftStateSampler(BatchSampler):
     def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
         with last_states(self.model, self.layers, [0] * len(newest)) as read:
             logits = super()._step(decoder, newest)
-        self._of_step = as_array(read)
+        self._of_step = as_array(self.model, read)
         return logits
 
     def after_step(self, rows: Sequence[Row]) -> None:

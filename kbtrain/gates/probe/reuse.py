@@ -60,7 +60,7 @@ class ProbedSampler(BatchSampler):
         behind = 0 if prefix is None else len(prefix.ids)
         with last_states(self.model, self.gate.layers, [len(ids) - 1 - behind for ids in prompts]) as read:
             made = super()._prefill(prompts, room)
-        self._newest = self.gate.scores_of(as_array(read), self.gate.key)
+        self._newest = self.gate.scores_of(as_array(self.model, read), self.gate.key)
         return made
 
     def wanted(self, rows: list[Row]) -> list[Row]:

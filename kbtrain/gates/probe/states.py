@@ -19,6 +19,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular, replacing
 from kbtrain.models.batching import like_length, padded, windows
 from kbtrain.models.files_read import differing
+from kbtrain.models.weights import no_numbers
 from kbtrain.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> State
     with torch.inference_mode(), last_states(model, every, [len(prompt) - 1 for prompt in prompts]) as read:
         body: Any = model.get_decoder()
         body(input_ids=ids.to(model.device), use_cache=False)
-    return as_array(read)
+    return as_array(model, read)
 
 
 @contextmanager
@@ -99,14 +100,14 @@ def last_states(
             handle.remove()
 
 
-def as_array(read: Sequence[Sequence[torch.Tensor]]) -> States:
+def as_array(model: PreTrainedModel, read: Sequence[Sequence[torch.Tensor]]) -> States:
     """(prompts, layers, d) in fp32, of what :func:`last_states` read. Raises :class:`UserError` for no numbers."""
     import numpy as np
     import torch
 
     found: States = torch.stack([torch.cat(list(parts)) for parts in read], dim=1).float().cpu().numpy()
     if not np.isfinite(found).all():
-        raise UserError("the model's states are no numbers; try dtype fp32")
+        raise no_numbers(model, "the model's states are no numbers; try dtype fp32")
     return found
 
 

@@ -19,6 +19,7 @@ from kbtrain.gate_folder import Pass, Unit
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import like_length
+from kbtrain.models.weights import no_numbers
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
@@ -89,7 +90,8 @@ class PYes(UntrainedGate):
                     found[name][i] = value
         bad = [e.id for i, e in enumerate(examples) if not all(math.isfinite(found[name][i]) for name in SIGNALS)]
         if bad:
-            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+            told = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
+            raise no_numbers(self.model, told)
         return found
 
     def _prompt(self, example: GateExample) -> YesNoPrompt:

@@ -29,6 +29,7 @@ from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
+from kbtrain.models.weights import no_numbers
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 
 LEAVE = 0.9  # sequences that no row has any more leave the batch once they are a tenth of it: leaving copies the others
@@ -303,7 +304,8 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         drawn = self._drawn(logits, uniforms, greedy, sequence_of_row)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             if math.isnan(logprob):
-                raise UserError(f"'{row.question_id}': hidden states are not numbers; try dtype fp32 (or bf16)")
+                told = f"'{row.question_id}': hidden states are not numbers; try dtype fp32 (or bf16)"
+                raise no_numbers(self.model, told)
             row.tokens.append(token)
             row.logprob += logprob
             row.finish = self.stopper.finish(row.tokens)
