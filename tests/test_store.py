@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import scripts
 from support.sample_sets import made
 
 import kbtrain.store
@@ -230,7 +231,8 @@ WRITER = """
 
 def test_killed_at_random_moments_it_continues_to_the_undisturbed_store(tmp_path: Path) -> None:
     root = Path(__file__).parent.parent
-    command = [sys.executable, "-c", textwrap.dedent(WRITER)]
+    (tmp_path / "writer.py").write_text(textwrap.dedent(WRITER))
+    command = [str(scripts.python()), str(tmp_path / "writer.py")]
     subprocess.run([*command, str(tmp_path / "calm.db")], cwd=root, check=True, stdout=subprocess.DEVNULL)
     path, kills, acknowledged = tmp_path / "killed.db", 0, 0
     chance = random.Random(7)
