@@ -4,6 +4,7 @@ JSON on the command line: ``{"jobs": [{"name", "zero" (a file), "arguments", "st
 writes what it saw: the rows of every forward pass, and how many processes trained together.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -27,7 +28,10 @@ def main():
     recipe = module_from_spec(spec)
     sys.modules[spec.name] = recipe
     spec.loader.exec_module(recipe)
-    seen = {job["name"]: run(recipe, job) for job in given["jobs"]}
+    seen = {}
+    for job in given["jobs"]:
+        seen[job["name"]] = run(recipe, job)
+        gc.freeze()  # what is imported by now: transformers collects garbage in every training
     Path(given["out"], f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
