@@ -102,6 +102,10 @@ def test_what_scored_otherwise_in_silence_is_one_line(
             {"model": {"type": "BPE", "vocab": {}, "merges": []}},
             "kbm.*tokenizer knows no word",
         ),
+        *(
+            (kind, "gate.json", {"base_model": "../.."}, f"{kind}/gate.json: field 'base_model': model '../..': cannot")
+            for kind in ("seakr", "p_yes", "draft")
+        ),
     ],
 )
 def test_what_broke_while_scoring_is_one_line_of_opening(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import CARD
 from kbtrain.models.batching import BatchLimits, batches
 
 if TYPE_CHECKING:
@@ -31,6 +33,20 @@ class AnsweringCard(Protocol):
     def check_prompts(self, found: str, folder: Path | str, instead: str = ..., model: str | None = ...) -> None: ...
 
 
+def open_base_model(
+    card: AnsweringCard, folder: Path | str, dtype: str, device: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that a card names; ``dtype`` auto: the card's. Raises :class:`UserError`, which names the card, too."""
+    from kbtrain.models.load import load_readable
+
+    try:
+        return load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+    except UserError as error:
+        if not str(error).startswith("model '"):  # of the device, say
+            raise
+        raise UserError(f"{at(Path(folder) / CARD, field='base_model')}: {error}") from None
+
+
 def open_answering(
     card: AnsweringCard,
     folder: Path | str,
@@ -39,9 +55,7 @@ def open_answering(
     device: str,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
-    from kbtrain.models.load import load_readable
-
-    model, tokenizer = load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+    model, tokenizer = open_base_model(card, folder, dtype, device)
     found = fingerprint(tokenizer, card.own_prompts())
     instead = "its threshold was chosen with other prompts; make and calibrate it again"
     card.check_prompts(found, folder, instead, card.base_model)

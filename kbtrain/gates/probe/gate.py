@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular_or_absent
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
+from kbtrain.gates.answering import open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.models.files_read import MODEL_FILES, digest
@@ -273,12 +274,11 @@ class Probe(KeyedGate):
         Raises :class:`UserError` for another base model than it was fitted to, and for other prompts.
         """
         from kbtrain.models.adapters import check_base_of_adapter
-        from kbtrain.models.load import load_readable
 
         card = cls.card_type.read(folder)
         check_base_of_adapter(card.base_model, card.base_fingerprint, str(Path(folder) / CARD), what="the probe")
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
-        model, tokenizer = load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
+        model, tokenizer = open_base_model(card, folder, dtype, device)
         own = card.own_prompts()
         card.check_prompts(asked_fingerprint(tokenizer, own), folder, model=card.base_model)
         tokens = card.tokens if isinstance(card, DraftProbeCard) else 0

@@ -191,18 +191,16 @@ class SeakrRun:
 
 def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     """The gate's model, ready to think. Raises :class:`UserError`."""
+    from kbtrain.gates.answering import open_base_model
     from kbtrain.gates.seakr.engine import Uncertainty
     from kbtrain.models.batching import BatchLimits
-    from kbtrain.models.load import load_model
     from kbtrain.rag.seakr.self_aware import PromptEngine
 
     card = SeakrCard.read(config.gate)
     changes: dict[str, Any] = {"max_new_tokens": config.max_new_tokens}
     if config.signal is not None:
         changes["signal"] = config.signal
-    model, tokenizer = load_model(
-        card.base_model, card.dtype if config.dtype == "auto" else config.dtype, config.device
-    )
+    model, tokenizer = open_base_model(card, config.gate, config.dtype, config.device)
     limits = BatchLimits(rows=256, prompt_tokens=config.batch_prompt_tokens)
     engine = Uncertainty(model, tokenizer, card.settings.model_copy(update=changes), limits)
     return PromptEngine(engine, config.demonstrations, config.chain_tokens, config.titles)
