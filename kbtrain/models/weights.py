@@ -127,7 +127,8 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: told below
             model = PeftModel.from_pretrained(base, str(folder), **options)
-        expected = {name: tuple(value.shape) for name, value in get_peft_model_state_dict(model).items()}
+        adapter = get_peft_model_state_dict(model)
+        expected = {name: tuple(value.shape) for name, value in adapter.items()}
     except MemoryError:
         raise
     except ImportError as error:
@@ -147,6 +148,8 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
         if names:
             raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
     _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
+    if bad := [name for name, value in adapter.items() if not value.isfinite().all()]:
+        raise UserError(f"{folder / ADAPTER_WEIGHTS}: tensor '{bad[0]}' holds values that are no numbers")
     return model
 
 

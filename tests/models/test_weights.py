@@ -161,6 +161,17 @@ def test_a_pickled_adapter_is_refused(folder: Path, adapter: Path) -> None:
         open_adapter(opened(folder), adapter)
 
 
+def test_an_adapter_of_no_numbers_is_told_by_its_file(folder: Path, adapter: Path) -> None:
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    name = sorted(tensors)[1]
+    tensors[name].view(-1)[3] = float("inf")
+    save_file(tensors, adapter / "adapter_model.safetensors")
+    with pytest.raises(
+        UserError, match=rf"adapter_model\.safetensors: tensor '{name}' holds values that are no numbers"
+    ):
+        open_adapter(opened(folder), adapter)
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]"])
 def test_a_broken_adapter_file_is_one_line(folder: Path, adapter: Path, content: bytes) -> None:
     (adapter / "adapter_model.safetensors").write_bytes(content)
