@@ -24,6 +24,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_serializer,
 )
 
@@ -261,6 +262,13 @@ class KeyedCard(GateCard):
                 return self.keys[0]
             accuracy[key] = chosen.dev_accuracy
         return max(self.keys, key=lambda key: accuracy[key])
+
+
+def of_every_key(models: dict[Target, T], info: ValidationInfo) -> dict[Target, T]:
+    """Validator of a :class:`KeyedCard`'s field that holds something for each key."""
+    if missing := [key for key in info.data.get("keys", ()) if key not in models]:
+        raise ValueError(f"nothing for key '{missing[0]}'")
+    return models
 
 
 class ClassifierCard(GateCard):

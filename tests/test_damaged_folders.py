@@ -23,6 +23,7 @@ from kbtrain.retrieval.tfidf import TfIdf
 from kbtrain.trained_on import trained_among
 
 SEED = 7
+INPUT = {"low": 0, "high": 1, "log_odds": False, "slope": 1}
 EACH = 1  # damages drawn for each file; `make torture` does all
 
 
@@ -105,6 +106,16 @@ def test_what_scored_otherwise_in_silence_is_one_line(
         *(
             (kind, "gate.json", {"base_model": "../.."}, f"{kind}/gate.json: field 'base_model': model '../..': cannot")
             for kind in ("seakr", "p_yes", "draft")
+        ),
+        *(
+            (kind, "gate.json", {"models": {}}, "gate.json: field 'models': .*nothing for key 'mastery'")
+            for kind in ("features", "stack")
+        ),
+        (
+            "stack",
+            "gate.json",
+            {"models": {"mastery": {"intercept": 0, "inputs": {"a/b": INPUT}, "strength": 1}}},
+            "gate.json: field 'models': .*'a/b' is no score of its members",
         ),
     ],
 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from kbtrain.gate_folder import KeyedCard, KeyedGate, Pass, Stage, logistic
+from pydantic import AfterValidator
+
+from kbtrain.gate_folder import KeyedCard, KeyedGate, Pass, Stage, logistic, of_every_key
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
@@ -29,7 +31,7 @@ class FeaturesCard(KeyedCard):
     kind: Literal["features"] = "features"
     labels: Labels
     after_search: bool = False
-    models: dict[Target, Additive]
+    models: Annotated[dict[Target, Additive], AfterValidator(of_every_key)]
 
     @property
     def stage(self) -> Stage:
