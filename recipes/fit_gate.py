@@ -105,6 +105,10 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
     Raises :class:`UserError` if there is none, naming what the first lacks.
     """
     turns = isinstance(read_examples(config.train)[0], TurnExample)
+    if (reads := "turn" if turns else "question") not in kind.reads:
+        raise UserError(
+            f"{config.train}: {reads}s; gate '{config.gate}' reads {' and '.join(sorted(kind.reads))}s alone"
+        )
     keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
     found: dict[Key, Fitted] = {}
     problems = []

@@ -104,7 +104,7 @@ def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
     for name, kind in GATES.items():
         wanted = name in config.only or (not config.only and labelled) or name in map(str, config.members)
         target = config.run / name / CARD
-        if kind.unasked and "turn" in kind.reads and wanted and to_fit(target, name, source):
+        if kind.unasked and wanted and to_fit(target, name, source):
             with writing(target.parent):
                 fitted(name, asked.train, target.parent)
                 write_trained_on(target.parent, [turn for turn in asked.train if turn.label is not None])

@@ -64,8 +64,8 @@ class Kind:
 
     @property
     def unasked(self) -> bool:
-        """True for a gate that is made of labels alone, without a recipe: a run of turns gets it when it is scored."""
-        return self.fit is not None and self.made_by == FIT_GATE
+        """True for a gate of turns that is made of labels alone, without a recipe: a run gets it when it is scored."""
+        return self.fit is not None and self.made_by == FIT_GATE and "turn" in self.reads
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
