@@ -25,6 +25,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_serializer,
 )
 
@@ -249,6 +250,13 @@ class KeyedCard(GateCard):
     PREFIX: ClassVar[str]  # of the scores' names
     keys: tuple[Target, ...] = Field(min_length=1)
 
+    @field_validator("models", check_fields=False)  # of the kinds whose card holds a model for each key
+    @classmethod
+    def _of_every_key(cls, models: dict[Target, T], info: ValidationInfo) -> dict[Target, T]:
+        if missing := [key for key in info.data.get("keys", ()) if key not in models]:
+            raise ValueError(f"nothing for key '{missing[0]}'")
+        return models
+
     def names(self) -> tuple[str, ...]:
         """Names of the scores, one a key."""
         return tuple(f"{self.PREFIX}_{key}" for key in self.keys)
@@ -262,13 +270,6 @@ class KeyedCard(GateCard):
                 return self.keys[0]
             accuracy[key] = chosen.dev_accuracy
         return max(self.keys, key=lambda key: accuracy[key])
-
-
-def of_every_key(models: dict[Target, T], info: ValidationInfo) -> dict[Target, T]:
-    """Validator of a :class:`KeyedCard`'s field that holds something for each key."""
-    if missing := [key for key in info.data.get("keys", ()) if key not in models]:
-        raise ValueError(f"nothing for key '{missing[0]}'")
-    return models
 
 
 class ClassifierCard(GateCard):

@@ -23,6 +23,7 @@ from kbtrain.retrieval.tfidf import TfIdf
 from kbtrain.trained_on import trained_among
 
 SEED = 7
+NO_WORDS = {"type": "BPE", "vocab": {}, "merges": []}
 INPUT = {"low": 0, "high": 1, "log_odds": False, "slope": 1}
 EACH = 1  # damages drawn for each file; `make torture` does all
 
@@ -91,17 +92,14 @@ def test_what_scored_otherwise_in_silence_is_one_line(
             {"alora_invocation_tokens": 0.5},
             "an adapter invoked by tokens",
         ),
-        (
-            "ragate_peft",
-            "tokenizer.json",
-            {"model": {"type": "BPE", "vocab": {}, "merges": []}},
-            "peft.*tokenizer knows no word",
-        ),
-        (
-            "kbm",
-            "tokenizer.json",
-            {"model": {"type": "BPE", "vocab": {}, "merges": []}},
-            "kbm.*tokenizer knows no word",
+        *(
+            (
+                kind,
+                "tokenizer.json",
+                {"model": {"type": "BPE", "vocab": {}, "merges": []}},
+                f"{kind}.*tokenizer knows no word",
+            )
+            for kind in ("ragate_peft", "kbm")
         ),
         *(
             (kind, "gate.json", {"base_model": "../.."}, f"{kind}/gate.json: field 'base_model': model '../..': cannot")

@@ -42,7 +42,7 @@ def open_base_model(
     try:
         return load_readable(card.base_model, card.dtype if dtype == "auto" else dtype, device)
     except UserError as error:
-        if not str(error).startswith("model '"):  # of the device, say
+        if not str(error).startswith("model '"):  # of the device or the number format
             raise
         raise UserError(f"{at(Path(folder) / CARD, field='base_model')}: {error}") from None
 

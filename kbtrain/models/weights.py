@@ -11,7 +11,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -84,13 +84,16 @@ def _check_numbers(files: Iterable[Path], model: str) -> None:
                 )
 
 
+def _all_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
+    """Raise :class:`UserError`, with its name, for a tensor that holds values which are no numbers."""
+    for name, tensor in tensors:
+        if not tensor.isfinite().all():
+            raise UserError(f"{where}: tensor '{name}' holds values that are no numbers")
+
+
 def check_finite(model: Any) -> None:
     """Raise :class:`UserError`, with its name, for a weight that holds values which are no numbers."""
-    import torch
-
-    for name, weight in model.named_parameters():
-        if weight.is_floating_point() and not torch.isfinite(weight).all():
-            raise UserError(f"model '{model.name_or_path}': tensor '{name}' holds values that are no numbers")
+    _all_finite(model.named_parameters(), f"model '{model.name_or_path}'")
 
 
 def no_numbers(model: Any, told: str) -> UserError:
@@ -100,6 +103,11 @@ def no_numbers(model: Any, told: str) -> UserError:
     """
     check_finite(model)
     return UserError(f"{told} (model '{model.name_or_path}')")
+
+
+def no_scores(model: Any, bad: Sequence[str]) -> UserError:
+    """As :func:`no_numbers`, of the examples with these ids."""
+    return no_numbers(model, f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
 
 
 def _of_body(name: str, model: PreTrainedModel) -> bool:
@@ -148,8 +156,7 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
         if names:
             raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
     _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
-    if bad := [name for name, value in adapter.items() if not value.isfinite().all()]:
-        raise UserError(f"{folder / ADAPTER_WEIGHTS}: tensor '{bad[0]}' holds values that are no numbers")
+    _all_finite(adapter.items(), str(folder / ADAPTER_WEIGHTS))
     return model
 
 

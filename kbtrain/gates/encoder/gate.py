@@ -15,7 +15,7 @@ from kbtrain.gates.encoder.input import EncoderInput, Segments
 from kbtrain.gates.encoder.offset import OffsetGate
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder
-from kbtrain.models.weights import no_numbers
+from kbtrain.models.weights import no_scores
 from kbtrain.records import Example
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ class EncoderGate(Gate):
         self.model.train(was_training)
         bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]
         if bad:
-            told = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
-            raise no_numbers(self.model, told)
+            raise no_scores(self.model, bad)
         return scores
 
     def save_beside(self, folder: Path) -> None:

@@ -21,7 +21,7 @@ from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.jsonl import read_model
 from kbtrain.models.batching import padded, windows
 from kbtrain.models.encoders import open_body
-from kbtrain.models.weights import no_numbers
+from kbtrain.models.weights import no_scores
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample
 
@@ -130,8 +130,7 @@ class EncoderProbe(Gate):
         log_odds = [self.head.intercept + float(a) + b for a, b in zip(from_text, from_state, strict=True)]
         bad = [example.id for example, value in zip(examples, log_odds, strict=True) if value != value]
         if bad:
-            told = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
-            raise no_numbers(self.model, told)
+            raise no_scores(self.model, bad)
         return [logistic(value) for value in log_odds]
 
     @classmethod

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from pydantic import AfterValidator
-
-from kbtrain.gate_folder import KeyedCard, KeyedGate, Pass, Stage, logistic, of_every_key
+from kbtrain.gate_folder import KeyedCard, KeyedGate, Pass, Stage, logistic
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
@@ -31,7 +29,7 @@ class FeaturesCard(KeyedCard):
     kind: Literal["features"] = "features"
     labels: Labels
     after_search: bool = False
-    models: Annotated[dict[Target, Additive], AfterValidator(of_every_key)]
+    models: dict[Target, Additive]
 
     @property
     def stage(self) -> Stage:

@@ -6,12 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic, of_every_key
+from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
 from kbtrain.gates.stack.linear import Columns, Linear
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.trained_on import HeldOut, question_hash
@@ -44,7 +44,7 @@ class StackCard(KeyedCard):
     kind: Literal["stack"] = "stack"
     members: tuple[Member, ...] = Field(min_length=1)
     labels: Labels
-    models: Annotated[dict[Target, Linear], AfterValidator(of_every_key)]
+    models: dict[Target, Linear]
 
     @field_validator("models")
     @classmethod

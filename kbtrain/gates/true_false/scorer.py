@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.gates.true_false.template import Encoded, Encoder, Values
 from kbtrain.models.batching import like_length
-from kbtrain.models.weights import no_numbers
+from kbtrain.models.weights import no_scores
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Scorer:
         self.model.train(was_training)
         bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(found[key][i]) for key in keys)]
         if bad:
-            told = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
-            raise no_numbers(self.model, told)
+            raise no_scores(self.model, bad)
         return found
 
     def n_batches(self, examples: Sequence[GateExample]) -> int:

@@ -19,7 +19,7 @@ from kbtrain.gate_folder import Pass, Unit
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import like_length
-from kbtrain.models.weights import no_numbers
+from kbtrain.models.weights import no_scores
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
@@ -90,8 +90,7 @@ class PYes(UntrainedGate):
                     found[name][i] = value
         bad = [e.id for i, e in enumerate(examples) if not all(math.isfinite(found[name][i]) for name in SIGNALS)]
         if bad:
-            told = f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32"
-            raise no_numbers(self.model, told)
+            raise no_scores(self.model, bad)
         return found
 
     def _prompt(self, example: GateExample) -> YesNoPrompt:
