@@ -79,6 +79,7 @@ def test_what_scored_otherwise_in_silence_is_one_line(
     [
         ("kbm", "tokenizer_config.json", {"model_max_length": "/etc"}, "field 'model_max_length': expected a number"),
         ("kbm", "config.json", {"attention_dropout": 1e300}, "field 'attention_dropout': expected a num"),
+        ("kbm", "config.json", {"attention_dropout": None}, "field 'attention_dropout': expected a num"),
         ("features", "tokens.json", {"pattern": {}}, "tokens.json: broken"),
         ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
         ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),

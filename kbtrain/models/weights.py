@@ -38,6 +38,7 @@ _LARGEST_SIZES = (  # names of a configuration's fields, and the largest value o
     (re.compile(r"^r$"), 10_000),
     (re.compile(r"(_size|_dim|_model|_ff|_embd|_ctx|heads|experts|positions|position_embeddings)$"), 10**8),
 )
+_DROPOUT = re.compile(r"dropout|pdrop$")
 _NAMED = 3  # tensors that an error names
 
 
@@ -228,8 +229,9 @@ def _check_files(folder: Path) -> None:
             if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
                 raise UserError(f"{folder / name}: field 'model_max_length': expected a number of tokens")
             for field, share in found.items():  # torch looks at them in a training's first step
-                if "dropout" in field and _is_number(share) and not 0 <= share <= 1:
-                    raise UserError(f"{folder / name}: field '{field}': expected a number from 0 to 1, found {share}")
+                if _DROPOUT.search(field) and not _drops(field, share):
+                    said = f"expected a number from 0 to 1, found {json.dumps(share)}"
+                    raise UserError(f"{folder / name}: field '{field}': {said}")
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in _READ or (path.exists() and not path.is_dir()):
             check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
@@ -256,6 +258,13 @@ def _problem(path: Path) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"broken JSON ({str(error)[:80]})"
     return None if isinstance(found, dict) else f"expected a JSON object, found {type(found).__name__}"
+
+
+def _drops(field: str, share: object) -> bool:
+    """False for a share that torch would refuse; a head's may be null, which is the body's then."""
+    if share is None:
+        return "classifier" in field
+    return not _is_number(share) or 0 <= share <= 1
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +13,7 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.sample_stage import Plan, SamplingJob, Shard
 from kbtrain.store import SampleStore
 
-ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "kbtrain[ray]"')
 TOTAL = 75  # question-conditions of the run folder
 
 
@@ -23,6 +24,8 @@ def job(folder, **settings):
 
 
 def nodes_alive():
+    import ray
+
     return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
 
 
@@ -90,6 +93,8 @@ def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows)
 
 
 def test_no_cluster_at_an_address_is_one_line(cluster, make_run):
+    import ray
+
     ray.shutdown()  # the last test of this file
     folder = make_run("run")
     with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match=r"no cluster at '127.0.0.1:1'"):

@@ -7,6 +7,7 @@ import os
 import pickle
 import sqlite3
 from http.server import BaseHTTPRequestHandler
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,9 @@ from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex
 
-pytest.importorskip("qdrant_client")
+pytestmark = pytest.mark.skipif(
+    find_spec("qdrant_client") is None, reason='qdrant-client is not installed: pip install "kbtrain[vectors]"'
+)
 PASSAGES = list(atlas_passages())[:12]
 
 

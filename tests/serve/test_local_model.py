@@ -7,7 +7,10 @@ import pytest
 from serve_support import KNOWN, NEEDS, serving
 from tiny_kbm import make_folder
 
-openai = pytest.importorskip("openai")
+
+@pytest.fixture(scope="module")
+def openai():
+    return pytest.importorskip("openai")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,7 @@ def local(gate, folder):
 
 
 @pytest.fixture(scope="module")
-def client(local):
+def client(local, openai):
     with openai.OpenAI(base_url=f"{local.url}/v1", api_key="unused", max_retries=0) as made:
         yield made
 
@@ -53,7 +56,7 @@ def test_decisions_stand_in_the_headers_of_the_official_client(client, folder):
     assert asked.parse().usage.prompt_tokens > plain.parse().usage.prompt_tokens + 50
 
 
-def test_the_list_of_models_and_errors_are_read_by_the_official_client(client, folder, local):
+def test_the_list_of_models_and_errors_are_read_by_the_official_client(client, openai, folder, local):
     names = [model.id for model in client.models.list()]
     assert names == [str(folder), local.service.decider.loaded.name]
     with pytest.raises(openai.BadRequestError, match="allowed: auto, always, never"):

@@ -220,7 +220,7 @@ def attempt(script: str, category: str, number: str, base: Path, folder: Path) -
             what, names = f"--{row} = {value[:30]!r}", [row, row.replace("_", "-")]
         else:
             name, content = of_configuration(script, rng)
-            (here / "config.yaml").write_bytes(content)
+            (here / "config.yaml").write_bytes(content.replace(world.SERVER.encode(), liar().url.encode()))
             argv, what, names = (
                 [*_start(script), "--config", "config.yaml"],
                 f"configuration: {name}",

@@ -211,7 +211,7 @@ def _echo(status: int) -> Told:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
-BOMB = gzip.compress(b" " * ENDLESS)
+BOMB = gzip.compress(b" " * ENDLESS, compresslevel=1)
 TRANSPORT: tuple[Lie, ...] = tuple(
     Lie(name, tells, passes=True)
     for name, tells in {
