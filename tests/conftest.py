@@ -25,11 +25,12 @@ settings.register_profile("suite", derandomize=True, database=None, deadline=Non
 settings.register_profile("examples", max_examples=1000, deadline=None)
 settings.load_profile("suite")
 
-from support import cpu_times, schedule, scripts  # noqa: E402
+from support import cpu_times, installed, schedule, scripts  # noqa: E402
 
 from kbtrain import errors  # noqa: E402
 
 SERVER = pytest.StashKey[scripts.Server]()
+INSTALLED = pytest.StashKey[Path]()
 _last_file: list[object] = []  # of the test that ran before in this process
 
 
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # keep the order of pytest_collection_modifyitems
     given = getattr(config, "workerinput", {}).get("scripts")
     scripts.shared = Path(given) if given else None
+    given = getattr(config, "workerinput", {}).get("installed")
+    installed.shared = Path(given) if given else None
     if config.getoption("--cpu-times"):
         config.pluginmanager.register(cpu_times.CpuTimes())
 
@@ -53,6 +56,9 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
         return
     config.stash[SERVER] = server = scripts.Server()
     config.add_cleanup(server.close)
+    if config.args == config.getini("testpaths") and not config.getoption("--fast"):
+        config.stash[INSTALLED] = server.folder / "installed"
+        config.add_cleanup(installed.Making(config.stash[INSTALLED]).close)
     for spec in specs:
         spec.python = f"{server.folder / 'python'} --suite"
 
@@ -61,6 +67,8 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
 def pytest_configure_node(node: WorkerController) -> None:
     if SERVER in node.config.stash:
         node.workerinput["scripts"] = str(node.config.stash[SERVER].folder)
+    if INSTALLED in node.config.stash:
+        node.workerinput["installed"] = str(node.config.stash[INSTALLED])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedule.SlowFilesFirst:

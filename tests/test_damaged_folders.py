@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from pathlib import Path
@@ -80,6 +81,8 @@ def test_what_scored_otherwise_in_silence_is_one_line(
         ("kbm", "tokenizer_config.json", {"model_max_length": "/etc"}, "field 'model_max_length': expected a number"),
         ("kbm", "config.json", {"attention_dropout": 1e300}, "field 'attention_dropout': expected a num"),
         ("kbm", "config.json", {"attention_dropout": None}, "field 'attention_dropout': expected a num"),
+        ("kbm", "config.json", {"rms_norm_eps": math.nan}, "field 'rms_norm_eps' is NaN"),
+        ("encoder", "config.json", {"num_attention_heads": -1}, "field 'num_attention_heads' is negative"),
         ("features", "tokens.json", {"pattern": {}}, "tokens.json: broken"),
         ("features", "tokens.json", {"pattern": "("}, "tokens.json: broken"),
         ("features", "tokens.json", {"stemmer": 3}, "tokens.json: broken"),

@@ -223,15 +223,7 @@ def _check_files(folder: Path) -> None:
         if os.path.lexists(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
         if os.path.lexists(folder / name):
-            found = json.loads(read_text(folder / name))
-            _check_sizes(folder / name, found)
-            longest = found.get("model_max_length", 1)  # texts' lengths are compared with it
-            if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
-                raise UserError(f"{folder / name}: field 'model_max_length': expected a number of tokens")
-            for field, share in found.items():  # torch looks at them in a training's first step
-                if _DROPOUT.search(field) and not _drops(field, share):
-                    said = f"expected a number from 0 to 1, found {json.dumps(share)}"
-                    raise UserError(f"{folder / name}: field '{field}': {said}")
+            _check_fields(folder / name, json.loads(read_text(folder / name)))
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in _READ or (path.exists() and not path.is_dir()):
             check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
@@ -241,14 +233,31 @@ def _check_files(folder: Path) -> None:
         raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter without its base model; name the base, or merge both")
 
 
-def _check_sizes(path: Path, config: Mapping[str, Any], above: str = "") -> None:
-    """Raise :class:`UserError` for sizes that no model has: its parts are made one by one before a file is read."""
+def _check_fields(path: Path, config: Mapping[str, Any], above: str = "") -> None:
+    """Raise :class:`UserError` for values that no model has, and that its library would take as they are."""
     for key, value in config.items():
-        limit = next((most for names, most in _LARGEST_SIZES if names.search(key)), None)
+        if (problem := _no_value(key, value)) is not None:
+            raise UserError(f"{path}: field '{above}{key}'{problem}")
         if isinstance(value, dict):
-            _check_sizes(path, value, f"{above}{key}.")
-        elif limit is not None and isinstance(value, int | float) and value > limit:
-            raise UserError(f"{path}: field '{above}{key}' is larger than in any model; copy the whole folder again")
+            _check_fields(path, value, f"{above}{key}.")
+
+
+def _no_value(key: str, value: object) -> str | None:
+    """What is wrong with a field's value, or None."""
+    number = value if _is_number(value) else None
+    if number is not None and number != number:
+        return " is NaN, which is no number; copy the whole folder again"
+    largest = next((most for names, most in _LARGEST_SIZES if names.search(key)), None)
+    if number is not None and largest is not None and number > largest:  # its parts are made before a file is read
+        return " is larger than in any model; copy the whole folder again"
+    if number is not None and key.endswith("heads") and number < 0:
+        return " is negative; copy the whole folder again"
+    if key == "model_max_length" and (number is None or number < 1):  # texts' lengths are compared with it
+        return ": expected a number of tokens"
+    share = 0 if value is None and "classifier" in key else number  # a head's that is null is its body's
+    if _DROPOUT.search(key) and (value is None or number is not None) and (share is None or not 0 <= share <= 1):
+        return f": expected a number from 0 to 1, found {json.dumps(value)}"  # torch looks in a training's first step
+    return None
 
 
 def _problem(path: Path) -> str | None:
@@ -258,13 +267,6 @@ def _problem(path: Path) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"broken JSON ({str(error)[:80]})"
     return None if isinstance(found, dict) else f"expected a JSON object, found {type(found).__name__}"
-
-
-def _drops(field: str, share: object) -> bool:
-    """False for a share that torch would refuse; a head's may be null, which is the body's then."""
-    if share is None:
-        return "classifier" in field
-    return not _is_number(share) or 0 <= share <= 1
 
 
 def _is_number(value: object) -> TypeGuard[float]:

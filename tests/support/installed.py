@@ -2,6 +2,9 @@
 
 What kbtrain depends on is lent from the environment of the tests (a path, so that none of its own installations of
 kbtrain come along); kbtrain itself, its scripts and its command come from the wheel.
+
+It is made once for the suite, in a process of its own (:class:`Making`): in the suite's first seconds one of the
+machine's cores imports what all tests need, and another would have nothing to do.
 """
 
 from __future__ import annotations
@@ -14,24 +17,58 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.demo import chain, run_folder
 from kbtrain.models import embedded
 from kbtrain.records import Question
-from support.scripts import Client, client_of
+from support.scripts import Client, Server
 from support.small_smollm2 import NAME, make_small_smollm2
 
 ROOT = Path(__file__).resolve().parents[2]
+SERVER = "server"  # file that names the folder of the environment's fork server; it is written last
+
+
+shared: Path | None = None  # folder of the suite's one, in its processes (conftest.py)
+
+
+class Making:
+    """A process that makes the environment in ``folder``, and then is the fork server of its Python."""
+
+    def __init__(self, folder: Path) -> None:
+        path = os.pathsep.join((str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))
+        code = "import sys; from support import installed; installed.serve(sys.argv[1])"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
+        )
+
+    def close(self) -> None:
+        """End it; the server with it."""
+        self.process.communicate()
+
+
+def serve(folder: str) -> None:
+    """Make the environment, start its server, and stay until the input ends."""
+    server = Server(make(Path(folder)) / "bin" / "python", clean())
+    part = Path(folder) / f"{SERVER}.part"
+    part.write_text(str(server.folder))
+    part.rename(part.with_suffix(""))
+    sys.stdin.read()
+    server.close()
 
 
 @functools.cache
 def environment() -> Path:
-    """The virtual environment, once in a process of the suite."""
-    made = tempfile.TemporaryDirectory(prefix="installed-")
-    atexit.register(made.cleanup)
-    folder, venv = Path(made.name), Path(made.name, "venv")
+    """The virtual environment."""
+    return _folder() / "venv"
+
+
+def make(folder: Path) -> Path:
+    """A new virtual environment in the folder, with the wheel."""
+    folder.mkdir(exist_ok=True)
+    venv = folder / "venv"
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = folder.glob("kbtrain-*.whl")
@@ -50,8 +87,24 @@ def clean() -> dict[str, str]:
 
 
 @functools.cache
+def _folder() -> Path:
+    """Where the environment is, once it is there and its server imports."""
+    folder = shared
+    if folder is None:  # one file of tests by itself
+        made = tempfile.TemporaryDirectory(prefix="installed-")
+        atexit.register(made.cleanup)
+        folder = Path(made.name)
+        atexit.register(Making(folder).close)
+    until = time.monotonic() + 300.0
+    while not (folder / SERVER).exists():
+        assert time.monotonic() < until, "the wheel's environment could not be made; the reason is above"
+        time.sleep(0.05)
+    return folder
+
+
+@functools.cache
 def _client() -> Client:
-    return client_of(environment() / "bin" / "python", clean())
+    return Client(Path((_folder() / SERVER).read_text()))
 
 
 class Installed:

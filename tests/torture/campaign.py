@@ -103,7 +103,8 @@ def prepared(script: str, base: Path, folder: Path, sound: world.Sound | None = 
         readdressed(made, liar().url, world.SERVER)
         done = undamaged(made, folder.parent / "tries", script, sound.argv if sound else None)[0]
         assert done.returncode == 0, f"undamaged, it ends with {done.returncode}: {done.stderr[-300:]}"
-        made.rename(here)
+        with contextlib.suppress(OSError):  # another process has made the same meanwhile
+            made.rename(here)
     return here
 
 
