@@ -72,7 +72,7 @@ def train(
 ) -> tuple[Ranker, ClassifierTrainer]:
     from transformers import set_seed
 
-    from kbtrain.models.encoders import has_segments, open_encoder
+    from kbtrain.models.encoders import has_segments, open_encoder, pad_id
     from kbtrain.retrieval.ranker import Ranker
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.processes import compute_dtype
@@ -87,7 +87,7 @@ def train(
         model,
         arguments,
         [ranker.row(p.example.context, p.hit.title, p.hit.text, float(p.right)) for p in pairs],
-        ClassifierCollator(tokenizer.pad_token_id, has_segments(model)),
+        ClassifierCollator(pad_id(tokenizer), has_segments(model)),
         Objective((0.5, 0.5)),
         lambda: recall(dev, candidates, lambda example, hits, k: ranker.best(example.context, hits, k)),
         on_log=recipe.bar(),

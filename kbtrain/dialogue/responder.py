@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read_model
+from kbtrain.prompts.kbm import end_token
 from kbtrain.prompts.ragate import (
     CONTEXT,
     RESPONSE,
@@ -147,7 +148,11 @@ class ResponsePrompts:
         return ResponsePrompt((*head, *context, *tail), first, sum(map(len, snippets)) - len(known))
 
     def response(self, text: str) -> tuple[tuple[int, ...], int]:
-        """A response to be learnt, with the end token, and how many tokens were cut (then it has no end)."""
+        """A response to be learnt, with the end token, and how many tokens were cut (then it has no end).
+
+        Raises :class:`UserError` for a tokenizer without an end token.
+        """
+        end_token(self.tokenizer)
         ids = (*self._ids(f" {text.strip()}"), int(self.tokenizer.eos_token_id))
         return ids[: self.reads.response_tokens], max(0, len(ids) - self.reads.response_tokens)
 

@@ -58,6 +58,12 @@ def _open(
     return model.to(place).eval(), tokenizer
 
 
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Token id that fills a batch's shorter rows; masked, so any token will do."""
+    pad = tokenizer.pad_token_id
+    return pad if isinstance(pad, int) else 0
+
+
 def _check_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     """Raise ValueError for a tokenizer that does not read any text, or gives tokens that the model has no row for."""
     from kbtrain.models.load import check_words

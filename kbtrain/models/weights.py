@@ -243,7 +243,7 @@ def _check_fields(path: Path, config: Mapping[str, Any], above: str = "") -> Non
 
 
 def _no_value(key: str, value: object) -> str | None:
-    """What is wrong with a field's value, or None."""
+    """Reason why no model has this value in this field, or None."""
     number = value if _is_number(value) else None
     if number is not None and number != number:
         return " is NaN, which is no number; copy the whole folder again"

@@ -222,6 +222,14 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[s
         raise UserError(f"model '{tokenizer.name_or_path}': its chat template fails ({first})") from None
 
 
+def end_token(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The token that a tokenizer ends a text with. Raises :class:`UserError` for one that has none."""
+    if not tokenizer.eos_token or tokenizer.eos_token_id is None:
+        name = tokenizer.name_or_path
+        raise UserError(f"tokenizer of '{name}': it has no EOS token, so that a model could not learn to stop")
+    return str(tokenizer.eos_token)
+
+
 @functools.cache
 def _check_template(template: str) -> None:
     """Raise ValueError for a template that multiplies, or counts in a loop inside another: no prompt needs it."""

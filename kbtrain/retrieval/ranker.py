@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import read, read_json
 from kbtrain.models.batching import like_length
-from kbtrain.models.encoders import has_segments, open_encoder
+from kbtrain.models.encoders import has_segments, open_encoder, pad_id
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
 from kbtrain.records import Hit, Snippet, Split, TurnExample, Utterance
 from kbtrain.retrieval.tokens import Tokens
@@ -103,8 +103,7 @@ class Ranker:
 
         from kbtrain.training.classifier_trainer import ClassifierCollator
 
-        pad = self.tokenizer.pad_token_id
-        batch = ClassifierCollator(pad if isinstance(pad, int) else 0, has_segments(self.model)).inputs(rows)
+        batch = ClassifierCollator(pad_id(self.tokenizer), has_segments(self.model)).inputs(rows)
         with torch.no_grad():
             logits = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
         return [float(value) for value in logits[:, 0].float()]

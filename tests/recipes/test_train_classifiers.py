@@ -376,7 +376,10 @@ def test_inputs_are_compared_with_one_budget_and_the_same_seeds(recipe, data, tm
 
 
 def test_a_ranker_is_trained_saved_and_compared_with_tfidf(recipe, data, tmp_path, capsys):
-    recipe("ranker", arguments(data, tmp_path / "r", "ranker", learning_rate=3e-3))
+    shutil.copytree(data / "bert", tmp_path / "bert")  # one that knows no token of padding, which is masked anyway
+    settings = tmp_path / "bert" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"pad_token": None}))
+    recipe("ranker", arguments(data, tmp_path / "r", "ranker", learning_rate=3e-3, model=tmp_path / "bert"))
     ranks = json.loads((tmp_path / "r" / "ranks.json").read_text())
     assert ranks["test"]["turns"] == 12
     assert set(ranks["test"]["ranker"]) == set(ranks["test"]["tfidf"]) == {"recall@1", "recall@3", "mrr"}

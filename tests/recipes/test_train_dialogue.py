@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,15 @@ def test_bad_input_is_told_before_weights_are_opened(recipe, data, tmp_path, cha
     changes = {key: tmp_path / f"{value}.jsonl" if value in files else value for key, value in changes.items()}
     with pytest.raises(UserError, match=message):
         recipe(arguments(data, tmp_path / "g", **changes))
+    assert not (tmp_path / "g" / "checkpoints").exists()
+
+
+def test_a_tokenizer_without_an_end_token_is_told_before_weights_are_opened(recipe, data, tmp_path):
+    shutil.copytree(data / "model", tmp_path / "model")
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"eos_token": None}))
+    with pytest.raises(UserError, match=r"tokenizer of '.*model': it has no EOS token"):
+        recipe(arguments(data, tmp_path / "g", model=tmp_path / "model"))
     assert not (tmp_path / "g" / "checkpoints").exists()
 
 

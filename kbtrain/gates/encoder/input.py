@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
+from kbtrain.models.encoders import pad_id
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -42,9 +43,8 @@ class EncoderInput:
 
     @property
     def pad_id(self) -> int:
-        """Token id that fills a batch's shorter rows; masked, so any token will do."""
-        pad = self.tokenizer.pad_token_id
-        return pad if isinstance(pad, int) else 0
+        """Token id that fills a batch's shorter rows."""
+        return pad_id(self.tokenizer)
 
     @property
     def settings(self) -> dict[str, object]:

@@ -20,7 +20,7 @@ from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.jsonl import read_model
 from kbtrain.models.batching import padded, windows
-from kbtrain.models.encoders import open_body
+from kbtrain.models.encoders import open_body, pad_id
 from kbtrain.models.weights import no_scores
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample
@@ -189,7 +189,7 @@ def embedded(examples: Sequence[Example]) -> np.ndarray:
 
 def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Example]) -> np.ndarray:
     """(examples, size): the last layer's states, averaged over each text's tokens; in batches of like length."""
-    return mean_states(model, reader.encode(examples) if examples else [], reader.tokenizer.pad_token_id or 0)
+    return mean_states(model, reader.encode(examples) if examples else [], pad_id(reader.tokenizer))
 
 
 def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int) -> np.ndarray:

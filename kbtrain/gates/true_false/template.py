@@ -213,10 +213,7 @@ class Encoder:
 
 def closing(tokenizer: PreTrainedTokenizerBase, answer: str) -> str:
     """End of an assistant's turn in the chat template, up to EOS; EOS is added where the template has none."""
-    eos = str(tokenizer.eos_token)
-    if not tokenizer.eos_token:
-        name = tokenizer.name_or_path
-        raise UserError(f"tokenizer of '{name}': it has no EOS token, so that a model could not learn to stop")
+    eos = prompts.end_token(tokenizer)
     ending = ""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": answer}]

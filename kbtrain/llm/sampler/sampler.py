@@ -15,7 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
@@ -158,7 +158,9 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
         listed = [ids] if isinstance(ids, int) else ids or []
-        if not (isinstance(listed, list | tuple) and all(isinstance(one, int) for one in listed)):
+        table: Any = model.get_input_embeddings()
+        known = range(table.num_embeddings)  # padding reads them, too
+        if not (isinstance(listed, list | tuple) and all(isinstance(one, int) and one in known for one in listed)):
             name = f"model '{model.config.name_or_path}'"
             raise UserError(f"{name}: field 'eos_token_id': expected token ids, found {ids!r:.60}")
         found.update(listed)

@@ -280,7 +280,7 @@ def test_blank_lines_before_an_answer_are_no_part_of_it_and_do_not_stop_it(make_
     assert StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama"))).stopper.skip_blank
 
 
-@pytest.mark.parametrize("ids", [[[]], "x", [1, "2"], {"a": 1}])
+@pytest.mark.parametrize("ids", [[[]], "x", [1, "2"], {"a": 1}, -1, [1, 10**9]])
 def test_end_tokens_that_are_no_ids_are_one_line(make_model, tokenizer, ids):
     model = make_model("llama")
     model.generation_config.eos_token_id = ids
