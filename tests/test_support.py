@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import scripts
+from support import fork_server, scripts
 
 SCRIPT = """
 import json, os, sys
@@ -122,3 +125,29 @@ def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_p
     assert said == ["ends\n", 7, "['a b'] in True\n", "2 words\n", 1, 3, -signal.SIGKILL]
     while Path(f"/proc/{pid}").exists():  # killed, it takes its fork along
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("first", ["fork", "asking"])
+def test_a_fork_and_who_asked_for_it_may_end_at_the_same_moment(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen(["true"])
+    monkeypatch.setattr(os, "fork", lambda: child.pid)
+    here, there = socket.socketpair()
+    waiting = selectors.DefaultSelector()
+    fork_server._streaming(here, b"{}\n", [], waiting)
+    there.close()
+    while len(ended := waiting.select()) < 2:
+        time.sleep(0.01)
+    for key, _ in sorted(ended, key=lambda one: isinstance(one[0].fileobj, int) == (first == "asking")):
+        key.data(key.fileobj, waiting)
+    assert not waiting.get_map() and here.fileno() == -1
+
+
+def test_who_is_killed_while_it_asks_gets_no_fork() -> None:
+    here, there = socket.socketpair()
+    there.close()
+    streams = list(os.pipe())
+    assert fork_server._streaming(here, b"{", streams, selectors.DefaultSelector()) is None
+    assert here.fileno() == -1
+    for stream in streams:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(stream)

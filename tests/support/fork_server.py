@@ -161,7 +161,12 @@ def _line(client: Any, waiting: selectors.BaseSelector, line: bytes = b"") -> di
 def _streaming(asking: Any, text: bytes, streams: list[int], waiting: selectors.BaseSelector) -> dict[str, Any] | None:
     """A fork with the streams of who asks: the answers are its process id and its exit code, once there is one."""
     while not text.endswith(b"\n"):
-        text += asking.recv(1 << 20)
+        more = asking.recv(1 << 20)
+        if not more:  # who asked was killed
+            for end in streams:
+                os.close(end)
+            return asking.close()
+        text += more
     pid = os.fork()
     if pid == 0:
         asking.close()
@@ -173,8 +178,9 @@ def _streaming(asking: Any, text: bytes, streams: list[int], waiting: selectors.
     ended = os.pidfd_open(pid)
 
     def killed(*_: object) -> None:
-        waiting.unregister(asking)
-        os.kill(pid, signal.SIGKILL)
+        if asking.fileno() != -1:  # else both ended at the same moment, and the fork was seen first
+            waiting.unregister(asking)
+            os.kill(pid, signal.SIGKILL)
 
     def over(*_: object) -> None:
         waiting.unregister(ended)
