@@ -27,6 +27,7 @@ from typing import Any, TextIO
 from kbtrain.errors import UserError, at
 
 _PARTIAL = ".partial"
+_READS = 25  # of a lock that does not say yet who holds it: half a second
 _PROBLEMS = {
     errno.ENOSPC: "disk is full; free some space and run the same command again",
     errno.EDQUOT: "disk quota is used up; free some space and run the same command again",
@@ -278,11 +279,15 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
     lock, made = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        file = _acquired(lock)
+        file, since = _acquired(lock), ""
+        for _ in range(_READS):
+            if file is not None or (since := _read(lock)):
+                break
+            time.sleep(0.02)  # another process has taken it this moment, or given it back
+            file = _acquired(lock)
     except OSError as error:
         raise UserError(f"{at(target)}: cannot be locked: {problem(error)}") from None
     if file is None:
-        since = _read(lock)
         raise UserError(f"{at(target)}: another process is writing {what}{since}; {instead}")
     try:
         for left in target.parent.glob(f"{glob.escape(target.name)}.*{_PARTIAL}"):

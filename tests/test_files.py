@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -146,6 +147,30 @@ def test_a_lock_holds_though_there_is_no_room_for_its_text(tmp_path: Path) -> No
     with full_disk(0), writing(target), pytest.raises(UserError, match="another process is writing"), writing(target):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("then", ["says since when", "gives it back"])
+def test_a_lock_that_was_taken_this_moment_is_read_again(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner writes its text after it has it, and takes the file away before it lets go."""
+    target, lock = tmp_path / "labels.jsonl", tmp_path / ".labels.jsonl.lock"
+    with lock.open("w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+
+        def a_moment(_: float) -> None:
+            if then == "gives it back":
+                lock.unlink()
+            else:
+                lock.write_text("2026-01-01 12:00:00 (process 7 on here)")
+
+        monkeypatch.setattr("kbtrain.files.time.sleep", a_moment)
+        if then == "gives it back":
+            with writing(target):
+                assert str(os.getpid()) in lock.read_text()
+        else:
+            with pytest.raises(UserError, match="is writing it, since 2026-01-01 12:00:00 .process 7"), writing(target):
+                pass
 
 
 @pytest.mark.parametrize(
