@@ -169,7 +169,7 @@ def test_a_lock_that_was_taken_this_moment_is_read_again(
             with writing(target):
                 assert str(os.getpid()) in lock.read_text()
         else:
-            with pytest.raises(UserError, match="is writing it, since 2026-01-01 12:00:00 .process 7"), writing(target):
+            with pytest.raises(UserError, match=r"writing it, since 2026-01-01 12:00:00 .process 7"), writing(target):
                 pass
 
 
