@@ -7,7 +7,9 @@ Every record is one JSON object a line (see :mod:`kbtrain.jsonl`); the field ord
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 DtypeName = Literal["auto", "bf16", "fp32", "fp16", "fp16-anyway"]
 Split = Literal["train", "dev", "test"]
@@ -306,7 +308,7 @@ class TurnExample:
     dialogue_id: str
     split: Split
     turn: int
-    context: tuple[Utterance, ...]
+    context: Annotated[tuple[Utterance, ...], Field(min_length=1)]
     services: tuple[str, ...] = ()
     label: bool | None = None
     response: str | None = None

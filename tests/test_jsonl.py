@@ -147,6 +147,13 @@ def test_a_nested_field_is_named_with_its_path(tmp_path: Path) -> None:
         jsonl.parse(Evidence, line, "e.jsonl", 1)
 
 
+def test_a_turn_before_which_nothing_was_said_is_none(tmp_path: Path) -> None:
+    row = {"id": "d:1", "dialogue_id": "d", "split": "train", "turn": 1, "context": []}
+    (tmp_path / "turns.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"turns\.jsonl:1: field 'context': .*at least 1 item.*, found \[\]"):
+        list(jsonl.read(TurnExample, tmp_path / "turns.jsonl"))
+
+
 def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.jsonl: no such file$"):
         list(jsonl.read(GateScore, tmp_path / "gone.jsonl"))

@@ -67,7 +67,5 @@ def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:
             raise UserError(f"{where}: turn {example.turn} stands there twice; delete one")
         if splits.setdefault(example.dialogue_id, example.split) != example.split:
             raise UserError(f"{where}: in {example.split} and in {splits[example.dialogue_id]}; keep it in one split")
-        if not example.context:
-            raise UserError(f"{where}: turn {example.turn} has no context")
         seen.add((example.dialogue_id, example.turn))
         yield example

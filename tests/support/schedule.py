@@ -1,6 +1,7 @@
 """Order and places of the tests: file by file, the slow files first, so that no process waits at the end for another.
 
-A file stays in one process, as its fixtures do; files that share a cluster or an installation share a process.
+A file stays in one process, as its fixtures do; files that share a cluster or an installation share a process, and so
+do those that mostly wait: the machine's cores are for the others meanwhile.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ SLOW = (
     "distributed/test_ray_engine.py",
     "distributed/test_ray_states.py",
     "data_gen/test_sample.py",
-    "llm/test_lying_servers.py",  # these three wait while others compute
+    "recipes/test_train_kbm.py",
+    "recipes/test_train_classifiers.py",
+    "recipes/test_train_ragate_peft.py",
+    "llm/test_lying_servers.py",  # as the cluster before them, these wait while others compute
     "llm/test_openai_llm.py",
     "push/test_hub.py",
     "benchmarks/test_serving_benchmark.py",
     "test_store.py",
-    "recipes/test_train_kbm.py",
     "recipes/test_deepspeed.py",
-    "recipes/test_train_classifiers.py",
     "eval/test_write_report.py",
-    "recipes/test_train_ragate_peft.py",
     "plan/test_plan.py",
     "eval/test_run_seakr.py",
     "test_cli.py",
@@ -90,9 +91,16 @@ SLOW = (
     "test_support.py",
     "test_scripts.py",
 )
-TOGETHER = {  # files whose slow fixture is one for the process
+TOGETHER = {  # files whose slow fixture is one for the process, and files that must not wait at the same time
     "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py", "distributed/test_ray_states.py"),
     "installed": ("test_wheel.py", "test_own_data.py", "test_chain.py"),
+    "waiting": (
+        "llm/test_lying_servers.py",
+        "llm/test_openai_llm.py",
+        "push/test_hub.py",
+        "benchmarks/test_serving_benchmark.py",
+        "test_store.py",
+    ),
 }
 PLACE = {name: place for place, name in enumerate(SLOW)}
 

@@ -279,7 +279,7 @@ def refused(script: str, rng: random.Random, base: Path, folder: Path) -> Tried:
             target = rng.choice((target, target.parent))
             target = next(path for path in (target, *target.parents) if path.exists())
             parts = {part for one in made for part in Path(one).parts}
-            mode, names = target.stat().st_mode, [target.name, *parts]
+            mode, names = target.stat().st_mode, [target.name, *parts, *["error: .: "] * (target == here)]
             target.chmod(0o555 if name.endswith("write") else 0o000)
             undo = functools.partial(target.chmod, mode)
         else:
