@@ -5,6 +5,7 @@ What takes minutes is kept in a folder, each under a name that changes with what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kbtrain.arrays import Floats
     from kbtrain.gates.features.additive import Row
 
+FEWEST = 10  # train questions of a data set to which a gate of its own is fitted, in folds
 MAX_LENGTH = 128  # tokens of a question that the encoder reads
 STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly the same
 
@@ -52,7 +54,7 @@ class Sheet:
 def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path, model: str) -> Sheet:
     """Everything that is computed once. ``reader``, ``encoder``: models that see the question alone; ``folder``: where
     index, embeddings and states are kept. Raises :class:`~kbtrain.errors.UserError`, also where the answering ``model``
-    has no verdict on a question.
+    has no verdict on a question, or a data set has too few train questions.
     """
     rows = list(read_judged(path))
     for row in rows:
@@ -61,6 +63,11 @@ def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path, 
             raise UserError(f"key 'model': {at(path)}: question '{row.question.id}' has no verdicts on it; {there}")
     asked = [example(row.question, None) for row in rows]
     sets = [row.question.dataset for row in rows]
+    own = Counter(row.question.dataset for row in rows if row.question.split == "train")
+    for name in dict.fromkeys(sets):
+        if own[name] < FEWEST:
+            raise UserError(f"{at(path)}: {own[name]} train questions of data set '{name}'; a gate of its own needs "
+                            f"{FEWEST}")  # fmt: skip
     fits = {"data_set": ev.of_set(sets), "features": ev.of_features(corpus_features(corpus, folder, asked))}
     fits["encoder"] = ev.of_vectors([kept_embeddings(encoder, folder, [one.question for one in asked], MAX_LENGTH)])
     fits["reader"] = ev.of_vectors(reader_states(reader, folder, asked))

@@ -121,5 +121,9 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
     module.sheet_of(path, corpus, config.reader, config.encoder, out, config.model)
     with pytest.raises(UserError, match=r"'model': .*outcomes\.jsonl: question '.*' has no verdicts on it; .*'big'"):
         module.sheet_of(path, corpus, config.reader, config.encoder, out, "bigg")
+    rows = path.read_text().replace('"dataset": "nq"', '"dataset": "alone"', 1)
+    path.write_text(rows.replace('"test"', '"train"', 1))  # both of the first row
+    with pytest.raises(UserError, match=r"outcomes\.jsonl: 1 train questions of data set 'alone'; .* needs 10"):
+        module.sheet_of(path, corpus, config.reader, config.encoder, out, config.model)
     more = {p.name for p in out.glob("*-*") if ".meta." not in p.name} - kept
     assert len(kept) == 2 and [name.partition("-")[0] for name in more] == ["bm25"]  # embeddings are those of before
