@@ -72,3 +72,11 @@ def test_a_model_that_gives_no_number_is_a_user_error(opened):
     broken = probe.head.model_copy(update={"intercept": float("nan")})
     with pytest.raises(UserError, match="gives no number"):
         EncoderProbe(model, probe.reader, broken).score(TURNS[:1])
+
+
+@pytest.mark.parametrize("name", ["embeddings.LayerNorm.bias", "encoder.layer.0.attention.self.query.weight"])
+def test_embeddings_of_no_numbers_are_told_by_the_broken_weight(tmp_path, name):
+    model, tokenizer = open_body(str(bert_folder(tmp_path / "bert")), "fp32", "cpu")
+    model.get_parameter(name).data.fill_(float("nan"))
+    with pytest.raises(UserError, match=f"^model '.*bert': tensor '{name}' holds values that are no numbers$"):
+        embeddings(model, ProbeInput(tokenizer, 64), TURNS)

@@ -21,7 +21,7 @@ from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.jsonl import read_model
 from kbtrain.models.batching import padded, windows
 from kbtrain.models.encoders import open_body, pad_id
-from kbtrain.models.weights import no_scores
+from kbtrain.models.weights import no_numbers, no_scores
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample
 
@@ -193,7 +193,7 @@ def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Ex
 
 
 def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int) -> np.ndarray:
-    """(rows, size): as :func:`embeddings`, of token ids."""
+    """(rows, size): as :func:`embeddings`, of token ids. Raises :class:`UserError` for states that are no numbers."""
     import numpy as np
     import torch
 
@@ -206,4 +206,6 @@ def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int)
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state.double()
         real = mask.unsqueeze(-1)
         found[batch] = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
+    if not np.isfinite(found).all():
+        raise no_numbers(model, "the encoder's states are no numbers; try dtype fp32")
     return found
