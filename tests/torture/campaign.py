@@ -316,10 +316,17 @@ def outputs(script: str, base: Path, folder: Path) -> list[str]:
         after = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}
         changed = (path for path, when in after.items() if before.get(path) != when)
         found = sorted(str(path.relative_to(here)) for path in changed if not path.name.endswith(PASSING))
-        kept.write_text(json.dumps(found))
+        _keep(kept, found)
         shutil.rmtree(here)
     made: list[str] = json.loads(kept.read_text())
     return made
+
+
+def _keep(path: Path, found: object) -> None:
+    """Write the file whole: another process may ask for it at any moment, or write the same."""
+    made = path.with_name(f"{path.name}-{os.getpid()}")
+    made.write_text(json.dumps(found))
+    made.replace(path)
 
 
 def leaked(done: scripts.Done[str], here: Path) -> str | None:
@@ -359,7 +366,7 @@ def _silent(
         (first, one), (second, other) = (undamaged(sound, folder / "tries", script, argv) for _ in range(2))
         assert first.returncode == second.returncode == 0, first.stderr + second.stderr
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps({name: text for name, text in one.items() if other.get(name) == text}))
+        _keep(kept, {name: text for name, text in one.items() if other.get(name) == text})
     expected = json.loads(kept.read_text())
     found = results(here)
     differs = [name for name, text in expected.items() if name != damaged and found.get(name) != text]
