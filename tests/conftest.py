@@ -91,6 +91,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+        gc.set_threshold(10_000)  # what 5,000 tests leave behind is looked for more seldom
 
 
 def _keep() -> None:

@@ -53,6 +53,7 @@ PRELOADED = (
     "opencc",
     "rouge_score.rouge_scorer",
     "matplotlib.figure",
+    "tabulate",  # torch._dynamo's, at the end of every process
     # what most scripts import of kbtrain; not kbtrain.cli, which is run as a module itself
     "kbtrain.gates.handles",
     "kbtrain.gates.kbm.train",
@@ -61,6 +62,12 @@ PRELOADED = (
     "kbtrain.llm.transformers_llm",
     "kbtrain.labeling.label_stage",
     "kbtrain.retrieval.retrieve_stage",
+    "kbtrain.retrieval.vectors",
+    "kbtrain.distributed.sampling",
+    "kbtrain.distributed.scoring",
+    "kbtrain.evaluation.asked",
+    "kbtrain.llm.forecast",
+    "kbtrain.training.plan.plan",
     "kbtrain.evaluation.end_to_end",
     "kbtrain.report.summary",
 )
