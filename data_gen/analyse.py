@@ -22,6 +22,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, git_state, meta_path, read_meta, write_atomically, write_meta
@@ -54,7 +55,7 @@ def main(config: AnalyseConfig) -> None:
     found = [made for folder in config.runs for made in analyse_folder(config, folder)]
     out = config.out or config.runs[0]
     names = ("questions.jsonl", "samples.db", "evidence.jsonl", "verdicts.jsonl")
-    inputs = [p for folder in config.runs for name in names if (p := folder / name).exists()]
+    inputs = [p for folder in config.runs for name in names if there(p := folder / name)]
     about = {"runs": ", ".join(map(str, config.runs)), "split": config.split, **git_state()}
     made = sections(found)
     texts = {
@@ -85,7 +86,7 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
             rows = (question for _, question in read_questions(questions))
             parts = made.read(
                 store, progress_bar(rows, total=total, desc=f"analyse {folder}/{name}", unit="questions"),
-                Aligned(Evidence, evidence) if evidence.exists() else None,
+                Aligned(Evidence, evidence) if there(evidence) else None,
                 Aligned(QuestionVerdicts, judged) if config.verdicts else None,
             )  # fmt: skip
             found += [made, *parts]
@@ -95,7 +96,7 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
 def taus(config: AnalyseConfig, folder: Path) -> tuple[float, float]:
     """(mastery, certainty): as set, or as the labels of the folder were made, or the paper's."""
     labels = folder / "labels.jsonl"
-    rule: dict[str, Any] = read_meta(labels).get("label_rule", {}) if meta_path(labels).exists() else {}
+    rule: dict[str, Any] = read_meta(labels).get("label_rule", {}) if there(meta_path(labels)) else {}
     stored = (rule.get(name, {}).get("value", PAPER_TAU) for name in ("tau_mastery", "tau_certainty"))
     wanted = (config.tau_mastery, config.tau_certainty)
     mastery, certainty = (old if value is None else value for value, old in zip(wanted, stored, strict=True))

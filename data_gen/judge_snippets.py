@@ -61,8 +61,8 @@ def main(config: JudgeSnippetsConfig) -> None:
     judge = open_judge(config)
     found = []
     for name in names:
-        texts = read_texts(folder, name.rpartition("_")[0], EVIDENCE)
         made = list(jsonl.read(AugmentedResponse, folder / f"{name}.jsonl"))
+        texts = read_texts(folder / f"{name.rpartition('_')[0]}{EVIDENCE}", made)
         found += verdicts_of(judge, turns, made, texts, config.context_words)
     out = folder / VERDICTS
     jsonl.write(out, found)

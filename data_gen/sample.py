@@ -25,6 +25,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
+from kbtrain.files import there
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
@@ -69,7 +70,7 @@ def main(config: SampleConfig) -> None:
     from kbtrain.store import SampleStore, writing
 
     target = config.run / shard.store_name
-    noted = read_meta(target).get(MODEL_FILES) if meta_path(target).exists() else None
+    noted = read_meta(target).get(MODEL_FILES) if there(meta_path(target)) else None
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
     with writing(target, job.run), SampleStore(target) as store:
         stored = job.n_stored(store)

@@ -27,6 +27,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
+from kbtrain.files import there
 from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
@@ -88,7 +89,7 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
 def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Numbers of the dev questions, by which ``kbtrain serve`` sees that others are asked; empty for dialogues."""
     path = config.run / "questions.jsonl"
-    if not path.exists():
+    if not there(path):
         return {}
     check_unchanged(path)
     dev = {outcome.question_id for outcome in outcomes if outcome.split == "dev"}

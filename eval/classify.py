@@ -27,6 +27,7 @@ from kbtrain.evaluation.classify import classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
 from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, read_scores, stored_scores
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
+from kbtrain.files import there
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import read_meta, write_atomically, write_result
@@ -52,7 +53,7 @@ class ClassifyConfig(ThresholdConfig):
 
 def main(config: ClassifyConfig) -> None:
     """Read, classify, write, show."""
-    if (config.run / "turns.jsonl").exists():
+    if there(config.run / "turns.jsonl"):
         turns(config)
     else:
         questions(config)

@@ -26,6 +26,7 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
 from kbtrain.evaluation.run_folder import read_outcomes, read_score_files, stored_scores
 from kbtrain.evaluation.seen import seen_of
+from kbtrain.files import there
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import check_unchanged, write_result
 from kbtrain.records import Question, Split
@@ -56,8 +57,8 @@ def main(config: CompareScoresConfig) -> None:
     started = time.monotonic()
     made = config.run / "outcomes.jsonl"
     imported = config.run / "imported_scores.jsonl"
-    own = stored_scores(config.run, required=not config.scores and not imported.exists())
-    files = list(config.scores) or [*own.files, *([imported] if imported.exists() else [])]
+    own = stored_scores(config.run, required=not config.scores and not there(imported))
+    files = list(config.scores) or [*own.files, *([imported] if there(imported) else [])]
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
     given = read_score_files(files) if config.scores else {**own.by_gate, **read_score_files(files[len(own.files) :])}
     if config.dataset is not None:

@@ -24,6 +24,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import read_decisions
 from kbtrain.evaluation.run_folder import check_gate_name, read_scores
+from kbtrain.files import there
 from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.records import GateScore, Question
 
@@ -57,7 +58,7 @@ def main(config: ImportDecisionsConfig) -> None:
     made = [GateScore(one.id, config.gate, sign * one.score) for one in found.rows if one.id in known]
     if not made:
         raise UserError(f"{config.path}: no row is of a question of {questions}")
-    before = read_scores(out) if out.exists() else {}
+    before = read_scores(out) if there(out) else {}
     others = [GateScore(id_, gate, score) for gate, scores in before.items() for id_, score in scores.items()]
     jsonl.write(out, [*(one for one in others if one.gate != config.gate), *made])
     facts = {"gate": config.gate, "scores": len(made), "other_questions": len(found.rows) - len(made),

@@ -21,6 +21,7 @@ from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, stored_scores
 from kbtrain.evaluation.savings import Saving, four_fold, savings
+from kbtrain.files import there
 from kbtrain.gate_folder import KeyedCard
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
@@ -75,7 +76,7 @@ def main(config: ReportConfig) -> None:
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
     chosen = select(questions, outcomes, cuts, scores)
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
-        if (config.run / name).exists():
+        if there(config.run / name):
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
     shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)

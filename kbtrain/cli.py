@@ -32,6 +32,7 @@ from kbtrain import __version__, commands, scripts
 from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.exit_code import exit_code
+from kbtrain.garbage import search_seldom
 from kbtrain.records import DtypeName
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's error is one line on stderr and exit code 2."""
     share_cores()
+    search_seldom()
 
     def work() -> None:
         args = _arguments(argv)

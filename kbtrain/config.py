@@ -24,6 +24,7 @@ from kbtrain.cores import share_cores
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.exit_code import exit_code
 from kbtrain.files import read_text, writing
+from kbtrain.garbage import search_seldom
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
 
@@ -261,6 +262,7 @@ def _written(config: Config) -> tuple[Path, ...]:
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
     share_cores()
+    search_seldom()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
 
     def work() -> None:

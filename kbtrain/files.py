@@ -119,9 +119,14 @@ def check_regular(path: Path | str) -> None:
         raise UserError(f"{at(path)}: is {kind}, expected a file")
 
 
+def there(path: Path | str) -> bool:
+    """True if something lies at a path that may be absent; a link that leads nowhere is something: its reader is told."""
+    return os.path.lexists(path)
+
+
 def check_regular_or_absent(path: Path | str) -> None:
-    """As :func:`check_regular`, of what is written where nothing stands yet; a link that leads nowhere is something."""
-    if os.path.lexists(path):
+    """As :func:`check_regular`, of what is written where nothing stands yet."""
+    if there(path):
         check_regular(path)
 
 

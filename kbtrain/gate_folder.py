@@ -31,7 +31,7 @@ from pydantic import (
 
 from kbtrain.answers.grading import CJK
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import read_text, writing
+from kbtrain.files import read_text, there, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
@@ -311,7 +311,7 @@ def _scored_by(folder: Path) -> list[Path]:
 
 
 def _noted_stamps(folder: Path) -> dict[str, Any]:
-    noted = read_meta(folder / CARD).get("weights") if meta_path(folder / CARD).exists() else None
+    noted = read_meta(folder / CARD).get("weights") if there(meta_path(folder / CARD)) else None
     return noted if isinstance(noted, dict) else {}
 
 
@@ -351,7 +351,7 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
         known = {**_thresholds(data, Path(folder) / CARD), gate: threshold}
-        said = with_thresholds(read_text(readme), known) if readme.exists() else None
+        said = with_thresholds(read_text(readme), known) if there(readme) else None
         data["thresholds"] = {name: one.model_dump(mode="json") for name, one in known.items()}
         write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
         if said is not None:

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing
+from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing, there
 
 SCHEMA = 1
 PACKAGES = (
@@ -81,7 +81,7 @@ def write_result(
 
 def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
     """The content of a JSON file. Raises :class:`UserError` ending in one of the two remedies."""
-    if not os.path.lexists(path):
+    if not there(path):
         raise UserError(f"{at(path)}: no such file; {if_missing}")
     try:
         return loads(read_text(path))

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
+from kbtrain.files import there
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
 
@@ -193,7 +194,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         self.path = Path(path)
         self.read_only = read_only
         self._counted: set[str] = set()  # runs whose number of question-conditions was found to be right
-        if read_only or os.path.lexists(self.path):
+        if read_only or there(self.path):
             files.check_regular(self.path)
         else:
             with files.errors_of(self.path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import normalise
-from kbtrain.files import read_text
+from kbtrain.files import read_text, there
 from kbtrain.gate_folder import logistic
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample, GateScore
@@ -100,6 +100,6 @@ def read_held_out(folder: Path | str) -> dict[str, dict[str, float]]:
     """The scores that :func:`write_held_out` kept, by name and question's hash; empty where there are none."""
     found: dict[str, dict[str, float]] = {}
     path = Path(folder) / HELD_OUT
-    for row in jsonl.read(GateScore, path) if path.exists() else ():
+    for row in jsonl.read(GateScore, path) if there(path) else ():
         found.setdefault(row.gate, {})[row.question_id] = row.score
     return found

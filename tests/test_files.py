@@ -27,6 +27,7 @@ from kbtrain.files import (
     put_in_place,
     read_text,
     replacing,
+    there,
     writing,
 )
 from kbtrain.gates.score_stage import ScoreFile, Timing
@@ -219,6 +220,15 @@ def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path)
     for name, said in (("pipe", "a pipe"), ("link", "no such file"), ("", "a folder")):
         with pytest.raises(UserError, match=said):
             check_regular_or_absent(tmp_path / name)
+
+
+def test_a_link_that_leads_nowhere_is_there(tmp_path):
+    assert not there(tmp_path / "new")
+    for name, to in {"circle": "circle", "gone": "nothing"}.items():
+        (tmp_path / name).symlink_to(to)
+        assert there(tmp_path / name)
+        with pytest.raises(UserError, match=f"{name}: "):
+            read_text(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "link to a device"])

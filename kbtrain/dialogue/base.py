@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular
+from kbtrain.files import check_regular, there
 from kbtrain.jsonl import one_line, read_value
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
 
@@ -125,7 +124,7 @@ def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Spli
 
     Raises :class:`UserError` if there is none, or if a single file's name says no split and none is given.
     """
-    if os.path.lexists(path) and not path.is_dir():
+    if there(path) and not path.is_dir():
         check_regular(path)
         return [(split or split_of(path.name.removesuffix(ending), path), path)]
     found = sorted(path.glob(f"*{ending}")) if path.is_dir() else []

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kbtrain.dialogue.base import Dialogue, Turn, load_list, parsed, split_of
 from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.jsonl import read_value
 from kbtrain.records import Snippet, Speaker, Split, Utterance
 
@@ -62,7 +63,7 @@ def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]
 
 def _instances(folder: Path, split: Split, known: set[str]) -> Iterator[Dialogue]:
     logs = load_list(folder / "logs.json")
-    labels = load_list(folder / "labels.json") if (folder / "labels.json").exists() else [None] * len(logs)
+    labels = load_list(folder / "labels.json") if there(folder / "labels.json") else [None] * len(logs)
     if len(logs) != len(labels):
         raise UserError(f"{at(folder)}: {len(logs)} dialogues in logs.json but {len(labels)} in labels.json")
     for i, (log, label) in enumerate(zip(logs, labels, strict=True)):

@@ -8,7 +8,6 @@ responses.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, check_regular_or_absent, cut_torn_line, read_text
+from kbtrain.files import append, check_regular_or_absent, cut_torn_line, read_text, there
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import differing
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -64,7 +63,7 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     check_regular_or_absent(path)
     note = path.with_name(path.name + ".key")
     wanted = json.dumps(dict(key), sort_keys=True)
-    if not (path.exists() and os.path.lexists(note) and read_text(note) == wanted):
+    if not (path.exists() and there(note) and read_text(note) == wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
         write_atomically(note, wanted)
@@ -138,7 +137,7 @@ def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedRes
     Raises :class:`UserError` if these responses are another model's, of other turns or other snippets.
     """
     check_regular_or_absent(path)
-    if not _note(path).exists():
+    if not there(_note(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
         write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.dialogue.responses import AugmentedResponse, asked
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.labeling.judges import PromptJudge
 from kbtrain.prompts.kbm import SnippetsQuestion
 from kbtrain.records import Evidence, Hit, TurnExample
@@ -38,16 +39,9 @@ def verdicts_of(
     texts: Mapping[tuple[str, str], Hit],
     words: int,
 ) -> list[UsefulSnippets]:
-    """One for each response that read snippets; ``texts``: hits by (turn, snippet), ``words`` of the context.
-
-    Raises :class:`UserError` for a snippet without a text.
-    """
+    """One for each response that read snippets; ``texts``: hits by (turn, snippet), ``words`` of the context."""
     by_id = {turn.id: turn for turn in turns}
     read = [one for one in made if one.snippets and one.turn_id in by_id]
-    lost = next(((one.turn_id, s) for one in read for s in one.snippets if (one.turn_id, s) not in texts), None)
-    if lost is not None:
-        raise UserError(f"turn '{lost[0]}': its response read snippet '{lost[1]}', of which no text is stored; run "
-                        "data_gen/respond.py again")  # fmt: skip
     questions = [
         _question(by_id[one.turn_id], [texts[one.turn_id, snippet] for snippet in one.snippets], words) for one in read
     ]
@@ -64,14 +58,18 @@ def _question(turn: TurnExample, hits: Sequence[Hit], words: int) -> SnippetsQue
     return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=shown)
 
 
-def read_texts(folder: Path, ranker: str, ending: str) -> dict[tuple[str, str], Hit]:
-    """A ranker's hits by (turn, snippet)."""
-    found = jsonl.read(Evidence, folder / f"{ranker}{ending}")
-    return {(one.question_id, hit.passage_id): hit for one in found for hit in one.hits}
+def read_texts(path: Path, made: Sequence[AugmentedResponse]) -> dict[tuple[str, str], Hit]:
+    """A ranker's hits by (turn, snippet). Raises :class:`UserError` where one lacks that a response has read."""
+    found = {(one.question_id, hit.passage_id): hit for one in jsonl.read(Evidence, path) for hit in one.hits}
+    lost = next(((one.turn_id, s) for one in made for s in one.snippets if (one.turn_id, s) not in found), None)
+    if lost is not None:
+        raise UserError(f"{at(path)}: no text of snippet '{lost[1]}', which the response to turn '{lost[0]}' read; run "
+                        "data_gen/respond.py again")  # fmt: skip
+    return found
 
 
 def read_verdicts(folder: Path) -> dict[tuple[str, str], bool | None]:
     """The stored verdicts of a folder of responses; empty where nothing was judged."""
     path = folder / VERDICTS
-    rows = jsonl.read(UsefulSnippets, path) if path.exists() else ()
+    rows = jsonl.read(UsefulSnippets, path) if there(path) else ()
     return {(row.turn_id, row.augmentation): row.useful for row in rows}

@@ -19,6 +19,7 @@ from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, 
 from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.files import there
 from kbtrain.metrics.text_generation import scores_of, text_parts
 from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
@@ -65,7 +66,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     rankers = sorted(path.name.removesuffix(EVIDENCE) for path in folder.glob(f"*{EVIDENCE}"))
     names = [f"{ranker}_{way}" for ranker in rankers for way in WAYS]
     files = [responses_path(folder, name) for name in [NONE, *names]]
-    files = [path for path in files if path.exists() or path.stem == NONE]
+    files = [path for path in files if there(path) or path.stem == NONE]
     responses = {path.stem: _in_order(path, kept) for path in files}
     _check_keys(files, source)
     if len(files) == 1:
@@ -94,7 +95,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
 
 def _judge(path: Path) -> str:
     """Judge of the stored verdicts, with its agreement with gold snippets where there are such; empty without."""
-    if not path.exists() or not meta_path(path).exists():
+    if not there(path) or not there(meta_path(path)):
         return ""
     noted = read_meta(path)
     agreed, name = noted.get("agreement_with_gold", {}), noted.get("judge", {}).get("judge", "unknown")
@@ -112,7 +113,7 @@ def _card(path: Path) -> ResponderCard | None:
 
 def _noted(path: Path, key: str) -> str | None:
     """A setting that a file's meta data note."""
-    if not meta_path(path).exists():
+    if not there(meta_path(path)):
         return None
     value = read_meta(path).get("config", {}).get(key)
     return None if value is None else str(value)

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from kbtrain.config import build, read_yaml
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
-from kbtrain.files import writing
+from kbtrain.files import there, writing
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fitting import fitted
@@ -117,6 +117,6 @@ def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
 
 def to_fit(target: Path, name: str, source: Path) -> bool:
     """True unless the gate was fitted to these turns already, or a recipe made it: that one is the user's."""
-    if meta_path(target).exists() and read_meta(target).get("stage") != FIT:
+    if there(meta_path(target)) and read_meta(target).get("stage") != FIT:
         return False
     return not made_before(target, {"gate": name}, [source], noted_later=True)

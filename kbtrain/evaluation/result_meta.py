@@ -14,6 +14,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.run_folder import Stored, stored_scores
+from kbtrain.files import there
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import (
     device,
@@ -63,7 +64,7 @@ def result_meta(
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(sampling),
-        "gate": KBMCard.read(card.parent).model_dump(mode="json") if card.exists() else None,
+        "gate": KBMCard.read(card.parent).model_dump(mode="json") if there(card) else None,
         "stages": stages(run),
         "packages": package_versions(),
         **git_state(),
@@ -80,7 +81,7 @@ def stages(run: Path) -> dict[str, dict[str, Any]]:
     found = {}
     scores = [path.relative_to(run).as_posix() for path in stored_scores(run, required=False).files]
     for name in (*STAGES, *scores):
-        if meta_path(run / name).exists():
+        if there(meta_path(run / name)):
             meta = read_meta(run / name)
             found[name] = {key: value for key, value in meta.items() if key != "packages"}
     return found
@@ -91,10 +92,10 @@ def check_result(path: Path) -> None:
 
     Inputs that are not there any more (a result that was copied elsewhere) are not looked for.
     """
-    if not path.exists():
+    if not there(path):
         raise UserError(f"{at(path)}: no such file; run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py first")
     again = f"run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py again"
-    if not meta_path(path).exists():
+    if not there(meta_path(path)):
         raise UserError(f"{at(path)}: no meta data beside it that say where it is from; {again}")
     if not unchanged(path):
         raise UserError(f"{at(path)}: was changed since it was computed; {again}")

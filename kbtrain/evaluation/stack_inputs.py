@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.files import there
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
@@ -48,7 +49,7 @@ class StoredColumns:
             one, file = by_folder[Path(member.folder).name]
             if not file.exists():
                 raise UserError(f"{file}: no such file; {HOW}")
-            trained = read_meta(file).get("trained_on") if meta_path(file).exists() else None
+            trained = read_meta(file).get("trained_on") if there(meta_path(file)) else None
             if trained:
                 raise UserError(
                     f"{file}: scores of questions that gate '{one.name}' was trained on ({trained}) teach nothing; "

@@ -11,6 +11,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.evaluation.seen import Seen, seen_of
+from kbtrain.files import there
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
 from kbtrain.provenance import meta_path, read_meta
@@ -33,7 +34,7 @@ def score_file(run: Path, gate: Path) -> Path:
     """
     inside = run / gate / "scores.jsonl"
     stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
-    found = next((path for path in (stored, inside, run / "gates" / gate / "scores.jsonl") if path.exists()), None)
+    found = next((path for path in (stored, inside, run / "gates" / gate / "scores.jsonl") if there(path)), None)
     if found is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
     return found
@@ -42,7 +43,7 @@ def score_file(run: Path, gate: Path) -> Path:
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
     """The gates, of all their score files together, whose training knew some of the turns: names and numbers."""
     seen = {
-        gate: sum((seen_of(read_meta(path), name) for path in paths if meta_path(path).exists()
+        gate: sum((seen_of(read_meta(path), name) for path in paths if there(meta_path(path))
                    for name in read_meta(path).get("seen", {})), Seen())
         for gate, paths in files.items()
     }  # fmt: skip

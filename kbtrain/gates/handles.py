@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbtrain.files import there
 from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, text_of
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
@@ -117,7 +118,7 @@ def _renamed(name: str, kind: str, folder: str) -> str:
 
 def _depends(folder: Path, card: GateCard) -> str:
     """Hashes of card, weights and held-out scores; of a gate made of others: theirs."""
-    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path.exists()]
+    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if there(path)]
     if card.parts():
         of_parts = (_depends(folder / part, read_card(folder / part)) for part in card.parts())
         own = [card.depends(), *held_out] if isinstance(card, StackCard) else []

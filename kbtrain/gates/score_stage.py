@@ -7,7 +7,6 @@ on; beside it, ``<gate>.jsonl.progress`` holds what the scores depend on (first 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text
+from kbtrain.files import append, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text, there
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
@@ -140,7 +139,7 @@ def _progress(path: Path) -> Path:
 
 def _inputs(path: Path) -> dict[str, str] | None:
     """Inputs that stored scores depend on; None if they were not noted."""
-    if not os.path.lexists(_progress(path)):
+    if not there(_progress(path)):
         return None
     try:
         found = loads(next((line for _, line in jsonl.lines(_progress(path))), "null"))
@@ -166,7 +165,7 @@ def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
 
 def _cut(path: Path) -> bool:
     """True for a finished file of which a part is gone: what is left of it may not be whole."""
-    size = provenance.read_meta(path).get("bytes") if provenance.meta_path(path).exists() else None
+    size = provenance.read_meta(path).get("bytes") if there(provenance.meta_path(path)) else None
     return size is not None and path.stat().st_size < size
 
 
@@ -184,7 +183,7 @@ def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
 
 def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
     """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
-    meta = provenance.read_meta(path) if provenance.meta_path(path).exists() else {}
+    meta = provenance.read_meta(path) if there(provenance.meta_path(path)) else {}
     before = meta.get(MODEL_FILES)
     noted = before if isinstance(before, dict) else {}
     return {model: note(model, noted.get(model)) for model in models}
@@ -376,7 +375,7 @@ def _same_turns(path: Path, gate: GateHandle, inputs: Mapping[str, str]) -> bool
     if gate.opening and gate.opening.prompt is not None:
         wanted = (turns, gate.opening.model, inputs["dtype"])
         return (old.get("turns"), old.get("model"), old.get("dtype")) == wanted
-    noted = provenance.read_meta(path)["inputs"].values() if provenance.meta_path(path).exists() else ()
+    noted = provenance.read_meta(path)["inputs"].values() if there(provenance.meta_path(path)) else ()
     return len(gate.names) == 1 and turns is not None and turns in noted
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kbtrain.errors import UserError
-from kbtrain.files import check_regular, errors_of, read_text
+from kbtrain.files import check_regular, errors_of, read_text, there
 from kbtrain.jsonl import read_json
 
 if TYPE_CHECKING:
@@ -220,16 +219,16 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
 def _check_files(folder: Path) -> None:
     """Raise :class:`UserError` for small files of a model's folder that libraries would pass over in silence."""
     for name in _CONFIGS:
-        if os.path.lexists(folder / name) and (problem := _problem(folder / name)):
+        if there(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
-        if os.path.lexists(folder / name):
+        if there(folder / name):
             _check_fields(folder / name, json.loads(read_text(folder / name)))
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in _READ or (path.exists() and not path.is_dir()):
             check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
     for path in sorted(set(weight_files(folder).values())):
         header_of(path)
-    if os.path.lexists(folder / _ADAPTER_CONFIG) and not os.path.lexists(folder / "config.json"):
+    if there(folder / _ADAPTER_CONFIG) and not there(folder / "config.json"):
         raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter without its base model; name the base, or merge both")
 
 
@@ -289,7 +288,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
     Raises :class:`UserError` for a broken index, or one that names files outside the folder.
     """
     index = folder / _INDEX
-    if not os.path.lexists(index):
+    if not there(index):
         return {name: path for path in sorted(folder.glob("*.safetensors")) for name in shapes_in(path)}
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):

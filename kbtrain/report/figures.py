@@ -5,7 +5,6 @@ A gate's page shows the distribution of its scores over both kinds of questions,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.jsonl import read_value
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration, equal_count_bins
@@ -94,7 +94,7 @@ def read_calibration(path: Path) -> dict[str, Calibrated]:
 
     Raises :class:`UserError` for a file that cannot be read.
     """
-    if not os.path.lexists(path):
+    if not there(path):
         return {}
     try:
         document = read_value(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import fewest_searches
+from kbtrain.files import there
 from kbtrain.jsonl import read_value
 from kbtrain.llm.prices import Prices
 from kbtrain.metrics.ranking import Curve
@@ -161,7 +161,7 @@ class Bills:
 
 def read_bills(path: Path) -> Bills | None:
     """None without the file. Raises :class:`UserError` for one of another version."""
-    if not os.path.lexists(path):
+    if not there(path):
         return None
     try:
         document = read_value(path)

@@ -5,7 +5,6 @@ The snippet is never cut: what is too long loses its oldest turns, or the query'
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.jsonl import read, read_json
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder, pad_id
@@ -45,7 +45,7 @@ class Ranker:
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Ranker:
         """Open the folder of a finished training. Raises :class:`UserError`."""
         path = Path(folder) / RANKER
-        if not os.path.lexists(path):
+        if not there(path):
             raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?")
         max_length = read_json(path).get("max_length")
         if type(max_length) is not int or max_length < 1:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import cut_torn_line, put_in_place
+from kbtrain.files import cut_torn_line, put_in_place, there
 from kbtrain.jsonl import lines
 from kbtrain.trained_on import question_hash
 
@@ -35,7 +35,7 @@ class DecisionLog:
         self._limit, self._keep = int(max_mb * 2**20), keep
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.lexists(path):
+            if there(path):
                 cut_torn_line(path)
             self._file = self._open()
         except OSError as error:

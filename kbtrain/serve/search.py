@@ -17,6 +17,7 @@ import httpx2
 from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at, strike_all
+from kbtrain.files import there
 from kbtrain.jsonl import one_line
 from kbtrain.llm.server_requests import Retry
 from kbtrain.records import Hit
@@ -166,7 +167,7 @@ def automatic(config: ServeConfig) -> str | None:
     run = config.gate.resolve().parent
     if config.upstream is None and config.model is None:
         return None
-    if (run / "bm25").exists():  # and one that is damaged is told
+    if there(run / "bm25"):  # and one that is damaged is told
         return str(run / "bm25")
     if is_index(run / "vectors"):
         return str(run / "vectors")
@@ -180,12 +181,12 @@ def automatic(config: ServeConfig) -> str | None:
 def _bm25(name: str) -> Search:
     from kbtrain.questions import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
-    from kbtrain.retrieval.corpus import read_passages
+    from kbtrain.retrieval.corpus import read_passages, some
 
     if Path(name).is_dir():
         index = BM25.load(Path(name))
     else:
-        index = BM25.build(atlas_passages() if name == "atlas" else read_passages(Path(name)))
+        index = BM25.build(atlas_passages() if name == "atlas" else some(read_passages(Path(name)), Path(name)))
     index.search(["warm"], 1)  # numba compiles before the first client waits for it
     return ThreadSearch(name, lambda query, k: index.search([query], k)[0], threads=1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
+from kbtrain.garbage import set_aside
 from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
 
@@ -92,17 +92,6 @@ def reload(service: Service) -> None:
         set_aside()
 
     threading.Thread(target=work, name="reload", daemon=True).start()
-
-
-def set_aside() -> None:
-    """Leave all objects there are out of Python's later searches for garbage.
-
-    Modules and a gate's parts are hundreds of thousands of objects that stay; a search through them stops every stream
-    for a fifth of a second. What an earlier gate left behind is collected before.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 async def _serve(service: Service, listening: socket.socket) -> None:

@@ -208,6 +208,19 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
         write(script, tmp_path)
 
 
+def test_evidence_that_leads_nowhere_is_told_and_that_of_none_leaves_the_page_without(
+    script: Script, run_folder: Path
+) -> None:
+    end_to_end = script("end_to_end")
+    end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
+    evidence = run_folder / "evidence.jsonl"
+    evidence.unlink(missing_ok=True)
+    write(script, run_folder)
+    evidence.symlink_to(evidence.name)
+    with pytest.raises(UserError, match=r"evidence\.jsonl: links that lead in a circle"):
+        write(script, run_folder)
+
+
 def test_each_gate_has_a_page_with_its_worst_errors_first(written: Path) -> None:
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
     chosen, rows = chosen_on_dev(written)

@@ -4,13 +4,14 @@ import gc
 import re
 import socket
 import sys
-import weakref
 
 import pytest
 from support.long_questions import long_question_gate
 
+from kbtrain.errors import UserError
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.server import run, set_aside
+from kbtrain.serve.search import open_search
+from kbtrain.serve.server import run
 
 
 class Reached(Exception):
@@ -35,19 +36,8 @@ def test_the_address_is_said_when_it_can_be_reached(tmp_path):
         gc.unfreeze()
 
 
-def test_what_a_gate_before_left_in_circles_is_collected():
-    class Part:
-        pass
-
-    try:
-        part = Part()
-        part.itself = part
-        there = weakref.ref(part)
-        set_aside()
-        del part
-        gc.collect()
-        assert there() is not None, "collections do not look at what was set aside"
-        set_aside()
-        assert there() is None
-    finally:
-        gc.unfreeze()
+def test_an_empty_corpus_is_told_by_its_name(tmp_path):
+    (tmp_path / "passages.jsonl").write_text("")
+    gate = long_question_gate(tmp_path / "gate")
+    with pytest.raises(UserError, match=r"passages\.jsonl: no passages to search: the corpus is empty"):
+        open_search(ServeConfig(gate=gate, port=0, search=str(tmp_path / "passages.jsonl")))

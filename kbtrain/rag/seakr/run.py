@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
@@ -231,7 +231,7 @@ def dev_threshold(
     It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
     :class:`UserError` without dev questions.
     """
-    if os.path.lexists(note):
+    if there(note):
         noted = jsonl.read_json(note).get("threshold")
         if not isinstance(noted, int | float):
             raise UserError(f"{at(note, field='threshold')}: no number; delete the file and run the same command again")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, cut_torn_line
+from kbtrain.files import append, cut_torn_line, there
 from kbtrain.models.files_read import differing
 from kbtrain.provenance import write_atomically
 
@@ -122,8 +121,8 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         note = path.with_name(path.name + ".key")
         wanted = json.dumps(dict(key), sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        begun = os.path.lexists(path) and cut_torn_line(path)  # what was being written when the process was killed
-        if begun and os.path.lexists(note):
+        begun = there(path) and cut_torn_line(path)  # what was being written when the process was killed
+        if begun and there(note):
             _same(path, jsonl.read_json(note), json.loads(wanted))
         else:
             path.write_text("", encoding="utf-8")
