@@ -120,7 +120,7 @@ def check_regular(path: Path | str) -> None:
 
 
 def there(path: Path | str) -> bool:
-    """True if something lies at a path that may be absent; a link that leads nowhere is something: its reader is told."""
+    """True if something lies at this path; a link that leads nowhere is something: it is told of."""
     return os.path.lexists(path)
 
 
