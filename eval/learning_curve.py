@@ -90,7 +90,7 @@ def main(config: LearningCurveConfig) -> None:
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]
     learners = [learner(config, name, train, test) for name in config.gates]
-    counts = [config.draws if n < len(train) else 1 for n in sizes_of(len(train), config.sizes)]
+    counts = [config.draws if n < len(train) else 1 for n in sizes_of(len(train), config.sizes, path)]
     total = sum(counts) * len(config.keys) * len(learners)
     with progress_bar(total=total, desc="learning curve", unit="fits") as bar:
         points = list(

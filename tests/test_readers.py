@@ -18,8 +18,10 @@ from kbtrain.dialogue.ketod import ketod_lines
 from kbtrain.dialogue.responder import read_responder_card
 from kbtrain.dialogue.responses import kept_responses, read_key
 from kbtrain.dialogue.turns_jsonl import plain_turns
+from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
+from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.files import cut_torn_line
 from kbtrain.gates.score_stage import ScoreFile
 from kbtrain.prompts.own import read_prompts
@@ -86,6 +88,8 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "log": ("x.jsonl", lambda path: list(read_log(path))),
     "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
     "store to write": ("x.db", SampleStore),
+    "scores beside their folder": ("scores.jsonl", lambda path: stored_scores(path.parent, required=False)),
+    "useful snippets": (VERDICTS, lambda path: read_verdicts(path.parent)),
     "kept responses": ("x.jsonl.key", lambda path: kept_responses(_note(path), {})),
 }
 NO_TEXT: dict[str, tuple[str, Reader]] = {

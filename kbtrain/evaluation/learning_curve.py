@@ -21,7 +21,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import answers, needed
 from kbtrain.gate_folder import logistic
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
@@ -250,10 +250,14 @@ class Point:
     auroc_needed: float | None
 
 
-def sizes_of(available: int, wanted: Sequence[int]) -> list[int]:
-    """The sizes that there are questions for, and all of them. Raises :class:`UserError` for fewer than 20."""
+def sizes_of(available: int, wanted: Sequence[int], path: Path | None = None) -> list[int]:
+    """The sizes that there are questions for, and all of them.
+
+    Raises :class:`UserError` for fewer than 20, naming their file as far as it is known.
+    """
     if available < LEAST:
-        raise UserError(f"{available} labelled training questions; a learning curve needs {LEAST} at least")
+        where = "" if path is None else f"{at(path)}: "
+        raise UserError(f"{where}{available} labelled training questions; a learning curve needs {LEAST} at least")
     return sorted({n for n in wanted if n < available} | {available})
 
 

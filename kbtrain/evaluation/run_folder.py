@@ -177,7 +177,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {"seconds_per_question": {}, "spent_per_question": {}, "gates": {}, "seen": {}}
-    if old.exists():
+    if there(old):
         added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}
         by_gate |= added
         files += [old] if added else []

@@ -169,5 +169,5 @@ def test_bad_input_is_one_line(labelled_run, script):
         sizes_of(19, (50,))
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
     jsonl.write(labelled_run / "examples" / "train.jsonl", train[:15])
-    with pytest.raises(UserError, match="15 labelled training questions; a learning curve needs 20"):
+    with pytest.raises(UserError, match=r"train\.jsonl: 15 labelled training questions; a learning curve needs 20"):
         run()
