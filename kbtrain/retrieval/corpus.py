@@ -15,6 +15,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -184,6 +185,15 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
 
 class DuplicateIdError(UserError):
     """Two passages of a corpus have one id; whoever knows the corpus' file names it."""
+
+
+@contextmanager
+def naming_twins(corpus: Path) -> Iterator[None]:
+    """While passages of this file are indexed, tell an id that stands there twice with its name."""
+    try:
+        yield
+    except DuplicateIdError as error:
+        raise UserError(f"{at(corpus, field='id')}: {error}") from None
 
 
 def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.files import errors_of, put_in_place, read_text, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256, write_atomically
@@ -26,7 +26,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
-from kbtrain.retrieval.corpus import Chunking, DuplicateIdError, chunked, read_passages, some
+from kbtrain.retrieval.corpus import Chunking, chunked, naming_twins, read_passages, some
 from kbtrain.retrieval.index_note import NOTE, is_whole, write_note
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import Tokens
@@ -59,10 +59,8 @@ def open_index(
     with writing(folder), errors_of(folder):
         (folder / NOTE).unlink(missing_ok=True)
         passages = some(read_passages(corpus, columns), corpus)
-        try:
+        with naming_twins(corpus):
             _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
-        except DuplicateIdError as error:
-            raise UserError(f"{at(corpus, field='id')}: {error}") from None
         write_note(folder, wanted)
     return _LOAD[kind](folder)
 

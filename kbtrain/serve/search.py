@@ -181,12 +181,15 @@ def automatic(config: ServeConfig) -> str | None:
 def _bm25(name: str) -> Search:
     from kbtrain.questions import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
-    from kbtrain.retrieval.corpus import read_passages, some
+    from kbtrain.retrieval.corpus import naming_twins, read_passages, some
 
     if Path(name).is_dir():
         index = BM25.load(Path(name))
+    elif name == "atlas":
+        index = BM25.build(atlas_passages())
     else:
-        index = BM25.build(atlas_passages() if name == "atlas" else some(read_passages(Path(name)), Path(name)))
+        with naming_twins(Path(name)):
+            index = BM25.build(some(read_passages(Path(name)), Path(name)))
     index.search(["warm"], 1)  # numba compiles before the first client waits for it
     return ThreadSearch(name, lambda query, k: index.search([query], k)[0], threads=1)
 

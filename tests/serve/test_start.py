@@ -36,8 +36,15 @@ def test_the_address_is_said_when_it_can_be_reached(tmp_path):
         gc.unfreeze()
 
 
-def test_an_empty_corpus_is_told_by_its_name(tmp_path):
-    (tmp_path / "passages.jsonl").write_text("")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no passages to search: the corpus is empty"),
+        ('{"id": "a", "text": "x"}\n' * 2, "field 'id': two passages have the id 'a'"),
+    ],
+)
+def test_a_corpus_that_cannot_be_searched_is_told_by_its_name(text, says, tmp_path):
+    (tmp_path / "passages.jsonl").write_text(text)
     gate = long_question_gate(tmp_path / "gate")
-    with pytest.raises(UserError, match=r"passages\.jsonl: no passages to search: the corpus is empty"):
+    with pytest.raises(UserError, match=rf"passages\.jsonl: {says}"):
         open_search(ServeConfig(gate=gate, port=0, search=str(tmp_path / "passages.jsonl")))
