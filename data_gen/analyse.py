@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, git_state, meta_path, read_meta, write_atomically, write_meta
+from kbtrain.provenance import check_unchanged, git_state, meta_of, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
 from kbtrain.report.analysis.page import render_html, render_markdown, sections, to_json
@@ -96,7 +96,7 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
 def taus(config: AnalyseConfig, folder: Path) -> tuple[float, float]:
     """(mastery, certainty): as set, or as the labels of the folder were made, or the paper's."""
     labels = folder / "labels.jsonl"
-    rule: dict[str, Any] = read_meta(labels).get("label_rule", {}) if there(meta_path(labels)) else {}
+    rule: dict[str, Any] = meta_of(labels).get("label_rule", {})
     stored = (rule.get(name, {}).get("value", PAPER_TAU) for name in ("tau_mastery", "tau_certainty"))
     wanted = (config.tau_mastery, config.tau_certainty)
     mastery, certainty = (old if value is None else value for value, old in zip(wanted, stored, strict=True))

@@ -59,16 +59,16 @@ def main(config: JudgeSnippetsConfig) -> None:
     if unknown is not None or not names:
         raise UserError(f"{folder}: no responses '{unknown or 'with snippets'}'; run data_gen/respond.py with a ranker")
     judge = open_judge(config)
-    found = []
+    every, found = [], []
     for name in names:
         made = list(jsonl.read(AugmentedResponse, folder / f"{name}.jsonl"))
+        every += made
         texts = read_texts(folder / f"{name.rpartition('_')[0]}{EVIDENCE}", made)
         found += verdicts_of(judge, turns, made, texts, config.context_words)
     out = folder / VERDICTS
     jsonl.write(out, found)
     inputs = [source, *(folder / f"{name}.jsonl" for name in names)]
-    made = [one for name in names for one in jsonl.read(AugmentedResponse, folder / f"{name}.jsonl")]
-    agreed = agreement_with_gold(turns, made, {(one.turn_id, one.augmentation): one.useful for one in found})
+    agreed = agreement_with_gold(turns, every, {(one.turn_id, one.augmentation): one.useful for one in found})
     facts = {"judge": judge.facts(), "agreement_with_gold": agreed}
     write_meta(out, stage="judge_snippets", config=config.model_dump(mode="json"), inputs=inputs, extra=facts,
                started=started)  # fmt: skip

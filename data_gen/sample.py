@@ -25,7 +25,6 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
-from kbtrain.files import there
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
@@ -34,7 +33,7 @@ from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.records import Condition, Split
 
 
@@ -70,7 +69,7 @@ def main(config: SampleConfig) -> None:
     from kbtrain.store import SampleStore, writing
 
     target = config.run / shard.store_name
-    noted = read_meta(target).get(MODEL_FILES) if there(meta_path(target)) else None
+    noted = meta_of(target).get(MODEL_FILES)
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
     with writing(target, job.run), SampleStore(target) as store:
         stored = job.n_stored(store)

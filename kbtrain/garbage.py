@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gc
 
-THRESHOLD = 10_000  # new objects before the youngest are searched; Python's own is 700
+THRESHOLD = 10_000  # new objects before the youngest are searched
+OWN = (700, 2000)  # Python's own threshold, before and since 3.13
 
 
 def search_seldom() -> None:
     """Search for garbage more seldom in this process, unless someone has chosen a threshold."""
-    if gc.get_threshold()[0] == 700:
+    if gc.get_threshold()[0] in OWN:
         gc.set_threshold(THRESHOLD)
 
 

@@ -35,7 +35,7 @@ from kbtrain.files import read_text, there, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp, write_atomically
+from kbtrain.provenance import file_sha256, meta_of, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
 
 T = TypeVar("T")
@@ -311,7 +311,7 @@ def _scored_by(folder: Path) -> list[Path]:
 
 
 def _noted_stamps(folder: Path) -> dict[str, Any]:
-    noted = read_meta(folder / CARD).get("weights") if there(meta_path(folder / CARD)) else None
+    noted = meta_of(folder / CARD).get("weights")
     return noted if isinstance(noted, dict) else {}
 
 

@@ -107,6 +107,11 @@ def read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
+def meta_of(path: Path) -> dict[str, Any]:
+    """As :func:`read_meta`; empty where the file has none."""
+    return read_meta(path) if there(meta_path(path)) else {}
+
+
 def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path], noted_later: bool = False) -> bool:
     """True if the file is there, unchanged, and made with the same options from the same data.
 
@@ -126,7 +131,7 @@ def unchanged(path: Path, appended: bool = False) -> bool:
     ``appended``: what was added at its end does not count. Raises :class:`UserError` for broken meta data.
     """
     path = Path(path)
-    if not meta_path(path).exists():
+    if not there(meta_path(path)):
         return True
     meta, found = read_meta(path), stamp(path)
     size = meta.get("bytes")
@@ -153,7 +158,7 @@ def check_unchanged(*paths: Path) -> None:
 
 def known_sha256(path: Path) -> str:
     """As :func:`file_sha256`, from the meta data where size and time are as they were noted."""
-    if meta_path(path).exists():
+    if there(meta_path(path)):
         meta, found = read_meta(path), stamp(path)
         noted = meta.get("sha256")
         same = all(meta.get(name) == value for name, value in found.items())

@@ -27,7 +27,7 @@ settings.load_profile("suite")
 
 from support import cpu_times, installed, schedule, scripts  # noqa: E402
 
-from kbtrain import errors  # noqa: E402
+from kbtrain import errors, garbage  # noqa: E402
 
 SERVER = pytest.StashKey[scripts.Server]()
 INSTALLED = pytest.StashKey[Path]()
@@ -91,7 +91,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-        gc.set_threshold(10_000)  # what 5,000 tests leave behind is looked for more seldom
+        garbage.search_seldom()  # what 5,000 tests leave behind, too
 
 
 def _keep() -> None:

@@ -25,7 +25,7 @@ from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.files import cut_torn_line
 from kbtrain.gates.score_stage import ScoreFile
 from kbtrain.prompts.own import read_prompts
-from kbtrain.provenance import file_sha256, read_meta
+from kbtrain.provenance import file_sha256, read_meta, unchanged
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.rag.seakr.trace import TraceFile
@@ -90,6 +90,7 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "store to write": ("x.db", SampleStore),
     "scores beside their folder": ("scores.jsonl", lambda path: stored_scores(path.parent, required=False)),
     "useful snippets": (VERDICTS, lambda path: read_verdicts(path.parent)),
+    "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
     "kept responses": ("x.jsonl.key", lambda path: kept_responses(_note(path), {})),
 }
 NO_TEXT: dict[str, tuple[str, Reader]] = {

@@ -21,7 +21,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.files import there
 from kbtrain.metrics.text_generation import scores_of, text_parts
-from kbtrain.provenance import file_sha256, meta_path, read_meta
+from kbtrain.provenance import file_sha256, meta_of, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
 from kbtrain.retrieval.ranker import Candidates, recall
 
@@ -113,9 +113,7 @@ def _card(path: Path) -> ResponderCard | None:
 
 def _noted(path: Path, key: str) -> str | None:
     """A setting that a file's meta data note."""
-    if not there(meta_path(path)):
-        return None
-    value = read_meta(path).get("config", {}).get(key)
+    value = meta_of(path).get("config", {}).get(key)
     return None if value is None else str(value)
 
 

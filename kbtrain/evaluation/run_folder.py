@@ -25,7 +25,7 @@ from kbtrain.evaluation.outcomes import ConditionOutcome, grade, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.provenance import check_unchanged, meta_path, read_meta
+from kbtrain.provenance import check_unchanged, meta_of
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
@@ -86,7 +86,7 @@ def run_verdicts(run: Path) -> ByQuestion | None:
     None where each question's own rule graded the labels, or there are none.
     """
     labels = run / "labels.jsonl"
-    if not there(meta_path(labels)) or not read_meta(labels).get("label_rule", {}).get("judge"):
+    if not meta_of(labels).get("label_rule", {}).get("judge"):
         return None
     return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, run / "verdicts.jsonl")}
 
@@ -182,7 +182,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
         by_gate |= added
         files += [old] if added else []
     for path in reversed(files):  # what is in the folder comes last, and stays
-        noted = read_meta(path) if there(meta_path(path)) else {}
+        noted = meta_of(path)
         for key, found in meta.items():
             found |= noted.get(key, {})
     if not by_gate and required:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.files import there
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import meta_of
 from kbtrain.records import GateExample
 
 HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out scores: set fit_on to dev)'
@@ -49,7 +48,7 @@ class StoredColumns:
             one, file = by_folder[Path(member.folder).name]
             if not file.exists():
                 raise UserError(f"{file}: no such file; {HOW}")
-            trained = read_meta(file).get("trained_on") if there(meta_path(file)) else None
+            trained = meta_of(file).get("trained_on")
             if trained:
                 raise UserError(
                     f"{file}: scores of questions that gate '{one.name}' was trained on ({trained}) teach nothing; "

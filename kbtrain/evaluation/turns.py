@@ -14,7 +14,7 @@ from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import meta_of
 from kbtrain.records import GateScore, Split, TurnExample
 
 
@@ -43,8 +43,7 @@ def score_file(run: Path, gate: Path) -> Path:
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
     """The gates, of all their score files together, whose training knew some of the turns: names and numbers."""
     seen = {
-        gate: sum((seen_of(read_meta(path), name) for path in paths if there(meta_path(path))
-                   for name in read_meta(path).get("seen", {})), Seen())
+        gate: sum((seen_of(meta, name) for meta in map(meta_of, paths) for name in meta.get("seen", {})), Seen())
         for gate, paths in files.items()
     }  # fmt: skip
     return [f"{gate}{found.mark}" for gate, found in seen.items() if found.mark]

@@ -165,7 +165,7 @@ def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
 
 def _cut(path: Path) -> bool:
     """True for a finished file of which a part is gone: what is left of it may not be whole."""
-    size = provenance.read_meta(path).get("bytes") if there(provenance.meta_path(path)) else None
+    size = provenance.meta_of(path).get("bytes")
     return size is not None and path.stat().st_size < size
 
 
@@ -183,8 +183,7 @@ def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
 
 def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
     """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
-    meta = provenance.read_meta(path) if there(provenance.meta_path(path)) else {}
-    before = meta.get(MODEL_FILES)
+    before = provenance.meta_of(path).get(MODEL_FILES)
     noted = before if isinstance(before, dict) else {}
     return {model: note(model, noted.get(model)) for model in models}
 
@@ -375,7 +374,7 @@ def _same_turns(path: Path, gate: GateHandle, inputs: Mapping[str, str]) -> bool
     if gate.opening and gate.opening.prompt is not None:
         wanted = (turns, gate.opening.model, inputs["dtype"])
         return (old.get("turns"), old.get("model"), old.get("dtype")) == wanted
-    noted = provenance.read_meta(path)["inputs"].values() if there(provenance.meta_path(path)) else ()
+    noted = provenance.meta_of(path).get("inputs", {}).values()
     return len(gate.names) == 1 and turns is not None and turns in noted
 
 

@@ -26,9 +26,8 @@ from kbtrain.evaluation.groups import (
     rows,
 )
 from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
-from kbtrain.files import there
 from kbtrain.metrics.significance import Delta
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import meta_of
 from kbtrain.records import Passage, Question
 from kbtrain.report.tables import Column, Table, Value, beside
 
@@ -221,8 +220,7 @@ def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, Doub
     found = []
     for run in runs:
         path = run.path / options.references
-        noted = read_meta(path) if there(meta_path(path)) else {}
-        again = replace(run, scores=read_scores(path), stored=replace(run.stored, meta=noted))
+        again = replace(run, scores=read_scores(path), stored=replace(run.stored, meta=meta_of(path)))
         name = ", ".join(dict.fromkeys(question.dataset for question in run.test.questions))
         gates = [gate for gate in options.gates if gate in again.scores]
         if not gates:

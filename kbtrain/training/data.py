@@ -11,11 +11,10 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
 from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import meta_of, meta_path
 from kbtrain.records import OF_QUESTION, Example, GateExample, Split, Target, TurnExample
 
 Labels = Literal["hard", "soft"]
@@ -76,7 +75,7 @@ def labelled(examples: Sequence[GateExample], key: Target, labels: Labels) -> li
 
 def label_rule(path: Path) -> dict[str, Any]:
     """Rule by which the labels of a training file were made, from its ``.meta.json``; empty where it has none."""
-    return dict(read_meta(path).get("label_rule", {})) if there(meta_path(path)) else {}
+    return dict(meta_of(path).get("label_rule", {}))
 
 
 def own_prompts(rule: Mapping[str, Any], path: Path) -> OwnPrompts | None:

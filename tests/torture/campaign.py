@@ -30,6 +30,7 @@ import yaml
 from support import scripts
 
 from kbtrain.config import Config, key_rows
+from kbtrain.provenance import write_atomically
 from kbtrain.serve.config import ServeConfig
 from torture import servers, serving, world
 from torture.damage import ANY, SYSTEM, WRONG, damages
@@ -316,17 +317,10 @@ def outputs(script: str, base: Path, folder: Path) -> list[str]:
         after = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}
         changed = (path for path, when in after.items() if before.get(path) != when)
         found = sorted(str(path.relative_to(here)) for path in changed if not path.name.endswith(PASSING))
-        _keep(kept, found)
+        write_atomically(kept, json.dumps(found))  # another process may read it at any moment, or write the same
         shutil.rmtree(here)
     made: list[str] = json.loads(kept.read_text())
     return made
-
-
-def _keep(path: Path, found: object) -> None:
-    """Write the file whole: another process may ask for it at any moment, or write the same."""
-    made = path.with_name(f"{path.name}-{os.getpid()}")
-    made.write_text(json.dumps(found))
-    made.replace(path)
 
 
 def leaked(done: scripts.Done[str], here: Path) -> str | None:
@@ -366,7 +360,7 @@ def _silent(
         (first, one), (second, other) = (undamaged(sound, folder / "tries", script, argv) for _ in range(2))
         assert first.returncode == second.returncode == 0, first.stderr + second.stderr
         kept.parent.mkdir(exist_ok=True)
-        _keep(kept, {name: text for name, text in one.items() if other.get(name) == text})
+        write_atomically(kept, json.dumps({name: text for name, text in one.items() if other.get(name) == text}))
     expected = json.loads(kept.read_text())
     found = results(here)
     differs = [name for name, text in expected.items() if name != damaged and found.get(name) != text]
