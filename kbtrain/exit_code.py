@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
 
     What the system refuses and no writer named its own file for is one line here: the last place that can say it.
     """
+    _print_any_text()
     try:
         with errors_of():
             work()
@@ -32,6 +34,12 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
         _drop_output()
         return READER_GONE
     return DONE
+
+
+def _print_any_text() -> None:
+    """Escape what stdout's encoding cannot hold, as stderr does: a file's name may be any bytes, and a locale ASCII."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import email.utils
 import functools
 import ipaddress
+import json
 import re
 import time
+from typing import Any
 
 LARGEST = 64 * 2**20  # bytes of a reply that are read
 LONGEST_ASKED = 600.0  # seconds that a server may ask to wait
@@ -30,6 +32,12 @@ def retry_after(text: str | None, most: float) -> float | None:
 def whole_text(text: str) -> tuple[str, int]:
     """``text`` with halves of surrogate pairs replaced by U+FFFD, and their number: no file or store can hold them."""
     return _HALVES.subn("�", text)
+
+
+def whole_json(value: Any) -> tuple[Any, int]:
+    """A value of JSON with every text in it, names of fields too, as :func:`whole_text` makes it, and the number."""
+    text, broken = whole_text(json.dumps(value, ensure_ascii=False))
+    return json.loads(text), broken
 
 
 @functools.lru_cache(maxsize=256)

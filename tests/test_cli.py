@@ -187,6 +187,19 @@ def test_a_model_that_is_not_here_is_listed_as_such(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "encoding, printed",
+    [("utf-8:strict", rb"\udcff.py"), ("utf-8:surrogateescape", b"\xff.py"), ("ascii", rb"\udcff.py")],
+)
+def test_what_no_encoding_holds_is_printed_all_the_same(encoding, printed, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "kbtrain.cli", "cp", "train_kbm", b"\xff.py"], capture_output=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, printed + b"\n"), done.stderr
+    assert (tmp_path / os.fsdecode(b"\xff.py")).exists()
+
+
 def test_without_network_getting_a_model_is_one_line(tmp_path):
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
     alone = {"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "KBTRAIN_CACHE": str(tmp_path)}

@@ -17,7 +17,7 @@ from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.openai_llm import protocol, token_logprobs
 from kbtrain.llm.server_requests import PASSING, NoReply, Retry, ask_once, message
-from kbtrain.servers import retry_after
+from kbtrain.servers import retry_after, whole_json
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
@@ -132,7 +132,7 @@ class _Probe:
         if reply.status_code != 200:
             raise _Refused(reply.status_code, message(reply, text))
         try:
-            found = strike_all(json.loads(text))
+            found, _ = whole_json(strike_all(json.loads(text)))  # what is found is shown and written: text alone can be
         except (ValueError, RecursionError):
             raise UserError(f"{where}: does not speak OpenAI's protocol; does the address end in /v1?") from None
         return found if isinstance(found, dict) else {"data": found}

@@ -26,7 +26,7 @@ from kbtrain.serve.echoes import Echoes
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.servers import LARGEST, is_loopback, whole_text
+from kbtrain.servers import LARGEST, is_loopback, whole_json
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -208,10 +208,9 @@ class HttpUpstream:
 
 def _listed(data: bytes) -> list[Any]:
     """Entries of a list of models; halves of surrogate pairs become U+FFFD. Raises ``ValueError`` for anything else."""
-    text, broken = whole_text(json.dumps(json.loads(data, parse_constant=_no_number)["data"], ensure_ascii=False))
+    found, broken = whole_json(json.loads(data, parse_constant=_no_number)["data"])
     if broken:
         logger.warning("upstream: %d halves of surrogate pairs in its list of models", broken)
-    found = json.loads(text)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise ValueError("no list of models")
     return found
