@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from kbtrain import __version__, commands, scripts
 from kbtrain.cores import share_cores
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import TEXT, UserError, did_you_mean, is_text
 from kbtrain.exit_code import exit_code
 from kbtrain.garbage import search_seldom
 from kbtrain.records import DtypeName
@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The parsed command line; texts may also stand behind options that follow the folder, as argparse allows not."""
     parser = _parser()
+    for number, word in enumerate(sys.argv[1:] if argv is None else argv, 1):
+        if not is_text(word):  # it may hold a key, and is not repeated
+            parser.error(f"word {number}: expected {TEXT}")
     args, rest = parser.parse_known_args(argv)
     if rest and getattr(args, "texts", None) == [] and not any(re.match("-.", word) for word in rest):
         args.texts, rest = rest, []

@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from kbtrain.cores import share_cores
-from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
 from kbtrain.exit_code import exit_code
 from kbtrain.files import read_text, writing
 from kbtrain.garbage import search_seldom
@@ -39,11 +39,17 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_fit(cls, data: Any) -> Any:
-        """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end."""
+    def _values_fit(cls, data: Any) -> Any:
+        """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end.
+
+        Texts stand in file names and in what is written: none of them can hold bytes that are no text.
+        """
         for key, value in data.items() if isinstance(data, dict) else ():
-            if any(abs(number) >= 2**63 for number in _whole_numbers(value)):
-                raise ValueError(f"key '{key}': expected a whole number of at most 64 bits")
+            for inner in _all_of(value):
+                if isinstance(inner, int) and abs(inner) >= 2**63:
+                    raise ValueError(f"key '{key}': expected a whole number of at most 64 bits")
+                if isinstance(inner, str | Path) and not is_text(str(inner)):
+                    raise ValueError(f"key '{key}': expected {TEXT}")
         return data
 
     def writes(self) -> tuple[Path, ...]:
@@ -51,13 +57,16 @@ class Config(BaseModel):
         return ()
 
 
-def _whole_numbers(value: object) -> Iterator[int]:
-    """All of a value, lists and mappings included."""
-    if isinstance(value, int):
+def _all_of(value: object) -> Iterator[object]:
+    """All numbers and texts of a value, those in lists and mappings, and the names in mappings, included."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for inner in value:
+            yield from _all_of(inner)
+    else:
         yield value
-    elif isinstance(value, list | tuple | dict):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _whole_numbers(inner)
 
 
 C = TypeVar("C", bound=Config)
@@ -78,6 +87,8 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
     """
     values = overrides(kind, argv, description, prog)
     config = values.pop("config", None)
+    if config is not None and not is_text(config):
+        raise UserError(f"command line: key 'config': expected {TEXT}")
     return build(kind, None if config is None else find(config, "configs", what="config"), values)
 
 
@@ -221,12 +232,13 @@ def unknown_keys(kind: type[Config], path: Path, lines: Mapping[str, int]) -> li
 
 def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], changes: Mapping[str, Any]) -> str:
     """Message of one validation error: file and line or command line, key, what is wrong, what was found."""
-    key = str(error["loc"][0]) if error["loc"] else ""
-    where = "command line" if key in changes or path is None or key not in lines else at(path, lines[key])
     message = error["msg"].removeprefix("Value error, ")
+    named = re.match("key '(.*?)': ", message)  # by a check of all keys together
+    key = str(error["loc"][0]) if error["loc"] else named[1] if named else ""
+    where = "command line" if key in changes or path is None or key not in lines else at(path, lines[key])
     shown = error["type"] not in {"missing", "value_error"} and not _MAY_HOLD_KEYS.search(key)
     value = f", found {error['input']!r:.60}" if shown else ""
-    subject = f"key '{key}': " if key else ""
+    subject = f"key '{key}': " if key and not named else ""
     return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
 
 

@@ -74,6 +74,15 @@ class UserError(Exception):
         super().__init__(_shortened(as_typed(printable)))
 
 
+TEXT = "text without zero bytes, bytes that are not UTF-8, and halves of surrogate pairs"
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+def is_text(value: str) -> bool:
+    """True for what can be a file's name and be written; names of other bytes reach Python as halves of pairs."""
+    return _NO_TEXT.search(value) is None
+
+
 LONGEST = 1200  # characters of a message
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Callable
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, is_text
 from kbtrain.files import errors_of
 
 DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
@@ -21,6 +22,7 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
     _print_any_text()
     try:
         with errors_of():
+            _check_folder()
             work()
             sys.stdout.flush()
     except UserError as error:
@@ -40,6 +42,13 @@ def _print_any_text() -> None:
     """Escape what stdout's encoding cannot hold, as stderr does: a file's name may be any bytes, and a locale ASCII."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _check_folder() -> None:
+    """The folder that a command runs in stands in what it writes. Raises :class:`UserError` for one that cannot."""
+    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        if not is_text(os.getcwd()):
+            raise UserError(f"{os.getcwd()}: this folder's name is not UTF-8; go to another one")
 
 
 def _drop_output() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config, parse_args, read_yaml
+from kbtrain.config import Config, build, parse_args, read_yaml
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig
 
@@ -70,9 +71,24 @@ def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key: str, number: 
     with pytest.raises(UserError, match=f"key '{key}': expected a whole number of at most 64 bits"):
         parse_args(TrainConfig, ["--name", "a", f"--{key}={number}"])
     path = config_file(tmp_path, f"name: a\n{key}: {number}\n")
-    with pytest.raises(UserError, match=f"key '{key}'"):
+    with pytest.raises(UserError, match=rf"train\.yaml:2: key '{key}': expected"):
         parse_args(TrainConfig, ["--config", str(path)])
     assert parse_args(TrainConfig, ["--name", "a", f"--epochs={2**63 - 1}"]).epochs == 2**63 - 1
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800", "\udcff"])
+def test_a_text_that_no_file_can_hold_is_refused_by_its_key(text: str, tmp_path: Path) -> None:
+    """Bytes of the command line that are no UTF-8 reach Python as halves of surrogate pairs."""
+    with pytest.raises(UserError, match=r"^command line: key 'name': expected text without zero bytes"):
+        parse_args(TrainConfig, ["--name", text])
+    with pytest.raises(UserError, match=r"^command line: key 'config': expected text without zero bytes"):
+        parse_args(TrainConfig, ["--config", text])
+    for value in ([text], [[text]], {text: 1}, {"a": text}, Path(text)):
+        with pytest.raises(UserError, match="key 'keys': expected text without zero bytes"):
+            build(TrainConfig, None, {"name": "a", "keys": value})
+    path = config_file(tmp_path, f"name: {json.dumps(text)}\n")
+    with pytest.raises(UserError, match=r"train\.yaml:1: key 'name': expected text"):
+        parse_args(TrainConfig, ["--config", str(path)])
 
 
 def test_a_config_is_frozen() -> None:

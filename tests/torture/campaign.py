@@ -167,6 +167,7 @@ def of_configuration(script: str, rng: random.Random) -> tuple[str, bytes]:
     key = rng.choice(sorted(keys))
     bomb = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]\n" for i in range(12))
     wrong = rng.choice((*WRONG, True, "2026-02-31", {"a": {"b": []}}))
+    odd = rng.choice(("\0", "\ud800", "\n", "\x1b", ": #["))
     found = {
         "a list": yaml.safe_dump([keys]).encode(),
         "empty": b"",
@@ -180,6 +181,7 @@ def of_configuration(script: str, rng: random.Random) -> tuple[str, bytes]:
         "a Python object": text.encode() + b"x: !!python/object/apply:os.getcwd []\n",
         "deep brackets": b"x: " + b"[" * 3000,
         "a number of 5,000 digits": f"{key}: {'9' * 5000}\n".encode(),
+        f"{key} with {odd!r}": yaml.safe_dump({**keys, key: f"a{odd}b"}).encode(),
         f"{key} = {wrong!r}": yaml.safe_dump({**keys, key: wrong}).encode(),
         "a key that is no text": text.encode() + b"? [1, 2]\n: 3\n",
     }
