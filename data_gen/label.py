@@ -22,6 +22,7 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
+from kbtrain.files import beside
 from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
@@ -74,7 +75,7 @@ def decided(draft: Path, tau_mastery: float, tau_certainty: float, seen: Distrib
 def main(config: LabelConfig) -> None:
     started = time.monotonic()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
-    draft, judged = out.with_name(out.name + ".draft"), config.run / "verdicts.jsonl"
+    draft, judged = beside(out, ".draft"), config.run / "verdicts.jsonl"
     check_unchanged(source, *([judged] if config.verdicts else []))
     tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:

@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import Part, check, find_shards, holds, merge, n_gaps
 from kbtrain.errors import UserError, at
-from kbtrain.files import put_in_place
+from kbtrain.files import beside, put_in_place
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import meta_path, write_meta
 from kbtrain.store import SampleStore, writing
@@ -53,7 +53,7 @@ def main(config: MergeConfig) -> None:
 
 def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
     """Merge into a file beside the target, which gets its name when it is whole."""
-    partial = target.with_name(target.name + ".partial")
+    partial = beside(target, ".partial")
     for left_over in target.parent.glob(f"{partial.name}*"):
         left_over.unlink()
     with (

@@ -35,6 +35,7 @@ from kbtrain.evaluation.learning_curve import (
     sizes_of,
 )
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
+from kbtrain.files import beside
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.probe.gate import Asked, state_folder
 from kbtrain.gates.probe.states import read_all
@@ -100,10 +101,10 @@ def main(config: LearningCurveConfig) -> None:
         )
     table = layout(points, len(test))
     base = config.out or config.run / "learning_curve"
-    write_atomically(base.with_name(base.name + ".md"), as_markdown(table))
-    write_atomically(base.with_name(base.name + ".svg"), figure(points))
+    write_atomically(beside(base, ".md"), as_markdown(table))
+    write_atomically(beside(base, ".svg"), figure(points))
     document = {"n_test": len(test), "points": [dataclasses.asdict(point) for point in points]}
-    out = base.with_name(base.name + ".json")
+    out = beside(base, ".json")
     inputs = [path, config.run / "samples.db"]
     write_result(out, document, stage="learning_curve", config=config, inputs=inputs, started=started)
     print(as_text(table))
@@ -134,7 +135,7 @@ def kbm_learner(config: LearningCurveConfig, test: Sequence[GateExample]) -> KBM
     """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
     recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
     base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
-    kept = base.with_name(base.name + ".kbm")
+    kept = beside(base, ".kbm")
     return KBMLearner.by_recipe(recipe, settings, dev, kept, config.keys, test, config.device)
 
 

@@ -21,6 +21,7 @@ from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
+from kbtrain.files import beside
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
@@ -36,7 +37,7 @@ class TransferConfig(ThresholdConfig, StoredAnswersConfig):
     out: Path = Field(Path("runs/transfer"), description="name of the two files, without their ends")
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.out.with_suffix(".json"),)
+        return (beside(self.out, ".json"),)
 
 
 def main(config: TransferConfig) -> None:
@@ -50,9 +51,9 @@ def main(config: TransferConfig) -> None:
     else:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, config.accuracy), rule, ratio)
     table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.{seen_note(runs, config.gates)}")
-    out = config.out.with_name(config.out.name + ".json")
+    out = beside(config.out, ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
-    write_atomically(out.with_suffix(".md"), as_markdown(table))
+    write_atomically(beside(config.out, ".md"), as_markdown(table))
     inputs = [file for run in runs for file in run.files]
     write_result(out, document, stage="transfer", config=config, inputs=inputs, started=started)
     print(as_text(table))

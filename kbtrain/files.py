@@ -242,6 +242,16 @@ def check_replaceable(target: Path) -> None:
         raise UserError(f"{at(target)}: is a pipe, socket or device, expected a file or a new name")
 
 
+def beside(path: Path, ending: str) -> Path:
+    """``FILE.ending`` for ``FILE``, in the same folder; of a folder that is given as ``.`` by the name that it has."""
+    named = _named(path)
+    return named.parent / (named.name + ending)
+
+
+def _named(path: Path) -> Path:
+    return Path(os.path.abspath(path)) if path.name in ("", "..") else path
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A name of this process's own beside ``target``, to be written; it takes the target's place when all went well.
@@ -250,7 +260,7 @@ def replacing(target: Path) -> Iterator[Path]:
     refuses.
     """
     check_replaceable(target)  # before the work that fills the file
-    partial = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}{_PARTIAL}")
+    partial = beside(target, f".{os.getpid()}-{secrets.token_hex(4)}{_PARTIAL}")
     try:
         with errors_of(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -281,6 +291,7 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
 
 @contextlib.contextmanager
 def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
+    target = _named(target)
     lock, made = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

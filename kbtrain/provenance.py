@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing, there
+from kbtrain.files import BadField, beside, check_regular, errors_of, loads, read_text, replacing, there
 
 SCHEMA = 1
 PACKAGES = (
@@ -178,7 +178,7 @@ def stamp(path: Path) -> dict[str, int | None]:
 def meta_path(path: Path) -> Path:
     """``F.meta.json`` for ``F``."""
     path = Path(path)
-    return path.with_name(path.name + ".meta.json")
+    return beside(path, ".meta.json")
 
 
 def file_sha256(path: Path) -> str:

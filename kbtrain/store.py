@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import there
+from kbtrain.files import beside, there
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
 
@@ -396,7 +396,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"
-        wal = self.path.with_name(self.path.name + "-wal")
+        wal = beside(self.path, "-wal")
         if read_only and not wal.exists() and not os.access(self.path.parent, os.W_OK):
             mode = "ro&immutable=1"  # a finished store on a read-only disk: there is no place for the log
         uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}"

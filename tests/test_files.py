@@ -21,6 +21,7 @@ from kbtrain.errors import UserError
 from kbtrain.exit_code import exit_code
 from kbtrain.files import (
     append,
+    beside,
     check_regular_or_absent,
     errors_of,
     not_there,
@@ -31,6 +32,7 @@ from kbtrain.files import (
     writing,
 )
 from kbtrain.gates.score_stage import ScoreFile, Timing
+from kbtrain.provenance import meta_path
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
 from kbtrain.records import Evidence, GateScore, Hit, Passage
@@ -209,6 +211,18 @@ def test_output_that_nobody_takes_is_one_line() -> None:
         2,
         "error: disk is full; free some space and run the same command again\n",
     )
+
+
+def test_what_lies_beside_a_folder_given_by_dots_lies_beside_the_folder(tmp_path, monkeypatch):
+    inner = tmp_path / "run" / "inner"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert beside(Path("."), ".partial") == tmp_path / "run" / "inner.partial"
+    assert beside(Path(".."), ".partial") == tmp_path / "run.partial"
+    assert beside(Path("a/b.json"), ".partial") == Path("a/b.json.partial")
+    with writing(Path(".")), pytest.raises(UserError, match="another process is writing it"):
+        writing(inner).__enter__()
+    assert meta_path(Path(".")) == tmp_path / "run" / "inner.meta.json"
 
 
 def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, check_regular_or_absent, cut_torn_line, read_text, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, read_text, there
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import differing
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -61,7 +61,7 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     a killed run left unfinished is cut off.
     """
     check_regular_or_absent(path)
-    note = path.with_name(path.name + ".key")
+    note = beside(path, ".key")
     wanted = json.dumps(dict(key), sort_keys=True)
     if not (path.exists() and there(note) and read_text(note) == wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedRes
 
 
 def _note(path: Path) -> Path:
-    return path.with_name(path.name + ".key")
+    return beside(path, ".key")
 
 
 def read_key(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text, there
 from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
@@ -64,7 +64,7 @@ class ScoreFile:
         self.restarted = path.exists() and not same
         if same and not provenance.unchanged(path, appended=True):
             raise UserError(f"{path}: was changed since it was scored; delete it to score again")
-        self._scores_path = path.with_name(path.name + ".new") if self.restarted else path
+        self._scores_path = beside(path, ".new") if self.restarted else path
         self._progress_path = _progress(self._scores_path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.restarted:
@@ -134,7 +134,7 @@ class ScoreFile:
 
 
 def _progress(path: Path) -> Path:
-    return path.with_name(path.name + ".progress")
+    return beside(path, ".progress")
 
 
 def _inputs(path: Path) -> dict[str, str] | None:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.files import errors_of, put_in_place
+from kbtrain.files import beside, errors_of, put_in_place
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
@@ -52,7 +52,7 @@ class PassageWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.n = 0
-        self._partial = path.with_name(path.name + ".partial")
+        self._partial = beside(path, ".partial")
         self._seen = FirstSeen()
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular, put_in_place
+from kbtrain.files import beside, check_regular, put_in_place
 from kbtrain.jsonl import read_json
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
@@ -257,7 +257,7 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
 
 def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> None:
     """Write an index into ``folder``, which is replaced as a whole when it is done; passages are read once."""
-    partial = folder.with_name(folder.name + ".partial")
+    partial = beside(folder, ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="postings-", dir=partial) as pieces:

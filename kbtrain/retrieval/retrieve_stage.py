@@ -19,7 +19,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.files import errors_of, put_in_place, read_text, writing
+from kbtrain.files import beside, errors_of, put_in_place, read_text, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
@@ -177,8 +177,8 @@ class EvidenceFile:
     def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
         self.path = path
         self.n = 0
-        self._partial = path.with_name(path.name + ".partial")
-        self._key_file = path.with_name(path.name + ".partial.key")
+        self._partial = beside(path, ".partial")
+        self._key_file = beside(path, ".partial.key")
         self._key = json.dumps(dict(key), sort_keys=True)
 
     def __enter__(self) -> Self:

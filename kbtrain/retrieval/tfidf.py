@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import put_in_place
+from kbtrain.files import beside, put_in_place
 from kbtrain.jsonl import read_value
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
@@ -88,7 +88,7 @@ def build_tfidf(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> No
     """
     import numpy as np
 
-    partial = folder.with_name(folder.name + ".partial")
+    partial = beside(folder, ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     vectorizer = _vectorizer(tokens, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import cut_torn_line, put_in_place, there
+from kbtrain.files import beside, cut_torn_line, put_in_place, there
 from kbtrain.jsonl import lines
 from kbtrain.trained_on import question_hash
 
@@ -76,7 +76,7 @@ class DecisionLog:
                 logger.error("%s: a decision is lost (%s)", self.path, error)
 
     def _rotate(self) -> None:
-        numbered = [self.path.with_name(f"{self.path.name}.{i}") for i in range(1, self._keep + 1)]
+        numbered = [beside(self.path, f".{i}") for i in range(1, self._keep + 1)]
         for older, newer in zip(reversed(numbered), [*reversed(numbered[:-1]), self.path], strict=True):
             if newer.exists():
                 put_in_place(newer, older)

@@ -41,7 +41,7 @@ OF_SCRIPTS = CATEGORIES[:5]  # the others have their own lists of what is damage
 CLIENT = {"OPENAI_API_KEY": servers.KEY, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 PASSING = (".lock", "-wal", "-shm")  # files that are there while others are written
 DEVICES = (os.devnull, "/dev/zero")  # root can rename onto them
-ODD = ("a\0b", "a\ud800b", "a\nb", "a\x1bb", "a: #[b")  # texts, of which files can hold the last three
+ODD = ("a\0b", "a\ud800b", "a\nb", "a\x1bb", "a: #[b", ".")  # texts; files can hold all but the first two
 LIMITED = Path(__file__).resolve().with_name("limited.py")
 NEVER = {name for name in ANY if name not in ("missing", "cut at 0", "is b'{}'")}  # no right content of any file
 NAMING = (  # of an error in a configuration; paths that are drawn, or of the default, name themselves
@@ -49,7 +49,7 @@ NAMING = (  # of an error in a configuration; paths that are drawn, or of the de
 )  # fmt: skip
 VALUES = (
     *("", " ", "nan", "inf", "-1", "0", "1e999", "[]", "{}", "null", "[", "{a: b", "a\tb", "../..", SYSTEM, "x\ny"),
-    *("9" * 400, "\u202e", "true", "a: b: c", "*a", "!!python/object:os.system", "[[[[1]]]]", "/dev/zero"),
+    *(".", "9" * 400, "\u202e", "true", "a: b: c", "*a", "!!python/object:os.system", "[[[[1]]]]", "/dev/zero"),
     *("x" * 300, "y/" * 3000 + "z", *(f"a_{kind}" for kind in world.PLACES)),
 )
 

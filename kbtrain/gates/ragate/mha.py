@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbtrain.errors import UserError
-from kbtrain.files import put_in_place
+from kbtrain.files import beside, put_in_place
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads
 from kbtrain.gates.encoder.input import require_feature
 from kbtrain.models.batching import like_length
@@ -136,7 +136,7 @@ def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> 
     if not path.exists():
         made: Any = train()
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
+        partial = beside(path, ".partial")
         made.backend_tokenizer.save(str(partial))
         put_in_place(partial, path)
     return PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)

@@ -15,7 +15,7 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, cut_torn_line, there
+from kbtrain.files import append, beside, cut_torn_line, there
 from kbtrain.models.files_read import differing
 from kbtrain.provenance import write_atomically
 
@@ -118,7 +118,7 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
 
     def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
         self.path = path
-        note = path.with_name(path.name + ".key")
+        note = beside(path, ".key")
         wanted = json.dumps(dict(key), sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         begun = there(path) and cut_torn_line(path)  # what was being written when the process was killed
