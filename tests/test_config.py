@@ -244,3 +244,10 @@ def test_what_yaml_cannot_make_a_value_of_is_one_line(value, tmp_path):
     path.write_text(f"x: {value}\n")
     with pytest.raises(UserError, match=r"c\.yaml: broken YAML \([^\n]{1,80}\)$"):
         read_yaml(path)
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    """Every answer would end before its first token."""
+    with pytest.raises(UserError, match="key 'stop': expected strings that are not empty"):
+        parse_args(LLMConfig, ["--stop", '["", "x"]'])
+    assert parse_args(LLMConfig, ["--stop", "[]"]).stop == ()

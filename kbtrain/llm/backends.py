@@ -58,6 +58,8 @@ class LLMConfig(Config):
     def _possible(self) -> LLMConfig:
         check_url(self.server_url, "server_url")
         hide_values(self.server_extra, "server_extra")
+        if "" in self.stop:
+            raise ValueError("key 'stop': expected strings that are not empty (for none: [])")
         return self
 
     def sampling(self) -> Sampling:
