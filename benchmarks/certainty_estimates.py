@@ -42,7 +42,7 @@ class CertaintyEstimatesConfig(Config):
     answers: tuple[int, ...] = Field((5, 10, 15, 30), min_length=2, description="numbers of answers that are compared")
     least: float = Field(0.0, ge=0, le=1, description="leave out questions whose answers agree less (paper's value)")
     draws: int = Field(20, ge=1, description="draws of so many answers of each question")
-    seed: int = Field(0, ge=0, description="of the draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the draws")
     out: Path | None = Field(None, description="file for the table in Markdown (default: printed alone)")
 
 

@@ -43,9 +43,11 @@ class JoinConfig(Config):
         names = [os.path.basename(place) for place in places]
         twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
-            raise ValueError(f"runs: two folders are called '{twice}', so their questions' ids would clash; rename one")
+            raise ValueError(
+                f"key 'runs': two folders are called '{twice}', so their questions' ids would clash; rename one"
+            )
         if os.path.realpath(self.output) in places:
-            raise ValueError("output: is one of the runs; name another folder")
+            raise ValueError("key 'output': is one of the runs; name another folder")
         return self
 
     def writes(self) -> tuple[Path, ...]:

@@ -50,7 +50,7 @@ class LabelConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> LabelConfig:
         if self.verdicts and self.cut == "prefix":
-            raise ValueError("cut: prefix grades other texts than the judge did; use keep or drop with verdicts")
+            raise ValueError("key 'cut': prefix grades other texts than the judge did; use keep or drop with verdicts")
         return self
 
     def writes(self) -> tuple[Path, ...]:

@@ -51,8 +51,8 @@ class AblateSeakrConfig(SeakrPipelineConfig):
     def _one_unit(self) -> AblateSeakrConfig:
         if self.threshold is not None and "measure" in self.ablations:
             raise ValueError(
-                "threshold: one number cannot serve the signals of ablation 'measure', whose units differ; leave it "
-                "out (each signal's is then chosen by ratio), or set ablations: [documents, parts]"
+                "key 'threshold': one number cannot serve the signals of ablation 'measure', whose units differ; leave "
+                "it out (each signal's is then chosen by ratio), or set ablations: [documents, parts]"
             )
         return self
 

@@ -45,7 +45,7 @@ class ClassifyConfig(ThresholdConfig):
     )
     compare: str | None = Field(None, description="turns: this gate minus each other one, paired")
     draws: int = Field(2000, ge=100, description="turns: bootstrap draws")
-    seed: int = Field(0, ge=0, description="turns: of the draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="turns: of the draws")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "classify.json",)

@@ -36,7 +36,7 @@ def main(config: CompareConfig) -> None:
     started = time.monotonic()
     names = config.names or tuple(path.resolve().name for path in config.runs)
     if len(config.runs) < 2 or len(names) != len(config.runs):
-        raise UserError("runs: give at least two run folders, and as many names or none")
+        raise UserError("key 'runs': give at least two run folders, and as many names or none")
     if len(set(names)) < len(names):
         names = tuple(f"{name} ({i})" for i, name in enumerate(names, 1))
     runs = [read_finished(path, name) for path, name in zip(config.runs, names, strict=True)]

@@ -42,7 +42,7 @@ class CrossValidateConfig(Config):
     folds: int = Field(5, ge=2, description="outer folds: their turns are scored by fits to all other dialogues")
     inner: int = Field(3, ge=2, description="folds inside, for thresholds and the choice of a candidate")
     sizes: tuple[int, ...] = Field((50, 100, 150, 200), description="dialogues of the learning curve")
-    seed: int = Field(0, description="of the splits and draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the splits and draws")
     test: bool = Field(False, description="score the test turns by what a call without this chose")
     out: Path | None = Field(None, description="folder of the results; null: cross_validation beside the turns")
 

@@ -37,7 +37,7 @@ class DialogueConfig(Config):
     ranker: str | None = Field(None, description="ranker of table 3 (default: the first by name); table 4 has all")
     random_draws: int = Field(20, ge=2, description="draws of Random-Aug")
     draws: int = Field(2000, ge=100, description="bootstrap draws of table 2")
-    seed: int = Field(0, ge=0, description="of all draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="of all draws")
     bertscore: str | None = Field(None, description="model of BERTScore: roberta-large, all-minilm-l6-v2, a folder")
     bertscore_layers: int | None = Field(None, ge=1, description="its layer, for one that bert-score does not know")
     out: Path | None = Field(None, description="folder of the results (default: RUN)")

@@ -58,7 +58,7 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
         "questions", description="intervals draw questions, or entities with all questions that ask about them"
     )
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
-    seed: int = Field(0, description="of the resamples and the random gates")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the resamples and the random gates")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "results.json", self.run / "outcomes.jsonl")

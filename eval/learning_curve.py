@@ -69,7 +69,7 @@ class LearningCurveConfig(StoredAnswersConfig):
     dtype: DtypeName = Field("auto", description="probes: of the model, as it answered")
     kbm_config: str = Field("kbm_smollm2", description="kbm: file or name of a configuration of train_kbm")
     device: str = Field("auto", description="auto, cpu or cuda")
-    seed: int = Field(0, description="of the draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the draws")
     out: Path | None = Field(None, description="name of the files, without their ends; null: RUN/learning_curve")
 
     def writes(self) -> tuple[Path, ...]:

@@ -73,7 +73,7 @@ def check(runs: list[FinishedRun]) -> None:
     other = next((run.name for run, mine in zip(runs, ids, strict=True) if mine != ids[0]), None)
     if len(runs) < 2 or other is not None:
         problem = f"'{other}' has other test questions than '{runs[0].name}'" if other else "give at least two"
-        raise UserError(f"runs: {problem}; seeds are compared on the same questions")
+        raise UserError(f"key 'runs': {problem}; seeds are compared on the same questions")
 
 
 def answers(run: FinishedRun) -> np.ndarray:

@@ -34,6 +34,8 @@ def cp(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     launch, arguments = launch_of(args.launch, args.arguments)
     script = scripts.find(args.name, "stages", "recipes", what="stage or recipe")
+    if script.suffix != ".py":
+        raise UserError(f"{script}: expected a Python script (.py)")
     if launch is None:
         scripts.run(script, arguments)
     else:

@@ -41,10 +41,13 @@ class Config(BaseModel):
     @classmethod
     def _values_fit(cls, data: Any) -> Any:
         """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end.
+        True is no number, though Python takes it for 1.
 
         Texts stand in file names and in what is written: none of them can hold bytes that are no text.
         """
         for key, value in data.items() if isinstance(data, dict) else ():
+            if isinstance(value, bool) and key in cls.model_fields and _is_number(cls.model_fields[key].annotation):
+                raise ValueError(f"key '{key}': expected a number, found {str(value).lower()}")
             for inner in _all_of(value):
                 if isinstance(inner, int) and abs(inner) >= 2**63:
                     raise ValueError(f"key '{key}': expected a whole number of at most 64 bits")
@@ -55,6 +58,12 @@ class Config(BaseModel):
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""
         return ()
+
+
+def _is_number(annotation: Any) -> bool:
+    """True for numbers, null among them, that are no switches."""
+    kinds = get_args(annotation) or (annotation,)
+    return bool not in kinds and (int in kinds or float in kinds)
 
 
 def _all_of(value: object) -> Iterator[object]:

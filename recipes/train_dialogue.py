@@ -48,7 +48,7 @@ class TrainDialogueConfig(TrainingConfig):
     @model_validator(mode="after")
     def _possible(self) -> TrainDialogueConfig:
         if self.select == "loss" and self.dev is None:
-            raise ValueError("select: loss needs a dev file; give --dev, or set select: last")
+            raise ValueError("key 'select': loss needs a dev file; give --dev, or set select: last")
         if self.max_length < self.knowledge_tokens + self.response_tokens + 16:
             raise ValueError("max_length must be above knowledge_tokens + response_tokens + 16: the rest is context")
         return self

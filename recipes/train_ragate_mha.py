@@ -60,7 +60,7 @@ class TrainRagateMHAConfig(MHAConfig):
         if self.sweep and self.compare_inputs:
             raise ValueError("sweep, compare_inputs: one at a time; compare inputs for one network")
         if self.gradient_checkpointing:
-            raise ValueError("gradient_checkpointing: the network is too small to need it")
+            raise ValueError("key 'gradient_checkpointing': the network is too small to need it")
         return self
 
     def shapes(self) -> list[Shape]:

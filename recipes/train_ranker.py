@@ -39,7 +39,7 @@ class TrainRankerConfig(TrainingConfig):
     negatives: int = Field(3, ge=1, description="wrong snippets of the same dialogue for each right one")
     max_length: int = Field(256, ge=32, description="tokens; the oldest turns are cut away, the snippet never")
     device_batch_size: int = Field(16, ge=1, description="pairs per device and forward pass")
-    learning_rate: float = Field(3e-5, gt=0, description="peak learning rate")
+    learning_rate: float = Field(3e-5, gt=0, le=1, description="peak learning rate")
     select: Literal["recall@1", "recall@3", "mrr", "last"] = Field(  # type: ignore[assignment]
         "recall@3", description="checkpoint kept, by dev; or the last"
     )

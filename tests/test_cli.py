@@ -247,6 +247,12 @@ def test_a_script_of_ones_own_is_run_by_its_path(tmp_path):
     assert done.stdout.startswith("usage: my.py ")
 
 
+def test_what_is_no_python_script_is_not_run(tmp_path):
+    (tmp_path / "data.json").write_text("{}")
+    done = kbtrain("run", str(tmp_path / "data.json"))
+    assert (done.returncode, done.stderr) == (2, f"error: {tmp_path}/data.json: expected a Python script (.py)\n")
+
+
 def test_a_launch_goes_through_accelerate_without_its_notices(tmp_path):
     script = tmp_path / "my.py"
     script.write_text("import os, sys\nprint(os.environ['ACCELERATE_USE_CPU'], sys.argv[1:])\n")

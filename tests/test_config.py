@@ -8,11 +8,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from support import scripts
 
 from kbtrain.config import Config, build, parse_args, read_yaml
 from kbtrain.errors import UserError
@@ -74,6 +75,12 @@ def test_a_number_that_nothing_can_hold_is_refused_by_its_key(key: str, number: 
     with pytest.raises(UserError, match=rf"train\.yaml:2: key '{key}': expected"):
         parse_args(TrainConfig, ["--config", str(path)])
     assert parse_args(TrainConfig, ["--name", "a", f"--epochs={2**63 - 1}"]).epochs == 2**63 - 1
+
+
+@pytest.mark.parametrize("key", ["epochs", "rank", "learning-rate"])
+def test_true_is_no_number(key: str) -> None:
+    with pytest.raises(UserError, match=f"line: key '{key.replace('-', '_')}': expected a number, found true"):
+        parse_args(TrainConfig, ["--name", "a", f"--{key}=true"])
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800", "\udcff"])
@@ -251,3 +258,19 @@ def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UserError, match="key 'stop': expected strings that are not empty"):
         parse_args(LLMConfig, ["--stop", '["", "x"]'])
     assert parse_args(LLMConfig, ["--stop", "[]"]).stop == ()
+
+
+SEEDED = ["recipes/train_kbm.py", "recipes/train_stack.py", "eval/cross_validate.py", "eval/end_to_end.py"]
+
+
+@pytest.mark.parametrize("script", SEEDED)
+def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script: str) -> None:
+    """NumPy's older generators take 32 bits, and a repetition's number is added to the seed."""
+    kinds = [kind for kind in vars(scripts.load(script)).values() if "seed" in getattr(kind, "model_fields", {})]
+    assert kinds
+    for kind in kinds:
+        seed = TypeAdapter(Annotated[int, kind.model_fields["seed"]])
+        assert seed.validate_python(2**31 - 1) == 2**31 - 1
+        for number in (-1, 2**31):
+            with pytest.raises(ValidationError):
+                seed.validate_python(number)

@@ -47,7 +47,7 @@ class ChoiceConfig(AskedConfig):
     @model_validator(mode="after")
     def _here(self) -> ChoiceConfig:
         if self.prompt_llm is not None and self.engine == "ray":
-            raise ValueError("prompt_llm: its model is asked from this process; use engine: local")
+            raise ValueError("key 'prompt_llm': its model is asked from this process; use engine: local")
         return self
 
 

@@ -131,7 +131,7 @@ def between_models(
     if len(set(names)) < len(names):
         names = [run.path.name for run in runs]
     if len(set(names)) < len(names):
-        raise UserError(f"runs: two of {', '.join(names)} cannot be told apart by model or folder name")
+        raise UserError(f"key 'runs': two of {', '.join(names)} cannot be told apart by model or folder name")
     found = []
     for gate in gates:
         for name, source in zip(names, runs, strict=True):

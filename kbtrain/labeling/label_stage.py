@@ -211,7 +211,7 @@ def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
     """
     if not values:
         if not isinstance(setting, float | int):
-            raise UserError(f"{key}: a quantile needs labelled training questions, there are none; give a number")
+            raise UserError(f"key '{key}': a quantile needs labelled training questions, there are none; give a number")
         return setting
     if setting == "middle":
         tau = middle(values)[0] if len(values) > 1 else next(iter(values))
@@ -221,7 +221,7 @@ def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
     if 0 < above < total:
         return tau
     raise UserError(
-        f"{key}: {'all' if above else 'none'} of {total} training questions lie above {tau:g}; "
+        f"key '{key}': {'all' if above else 'none'} of {total} training questions lie above {tau:g}; "
         f"{_distribution(values)}; {_advice(key, values)}"
     )
 

@@ -120,7 +120,7 @@ def known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
 def _least_popular(questions: Sequence[Question], dataset: str, share: float) -> float:
     known = sorted((q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True)
     if not known:
-        raise UserError(f"popular: no question of data set '{dataset}' has a popularity; take '{dataset}' out")
+        raise UserError(f"key 'popular': no question of data set '{dataset}' has a popularity; take '{dataset}' out")
     return known[max(1, round(share * len(known))) - 1]
 
 

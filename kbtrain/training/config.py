@@ -54,7 +54,7 @@ class KeyedFitConfig(FittedConfig):
     """Settings of every such recipe for gates with several keys."""
 
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
-    seed: int = Field(0, ge=0, description="of the folds")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the folds")
 
 
 class TrainingConfig(FitConfig):
@@ -64,13 +64,13 @@ class TrainingConfig(FitConfig):
     than what bf16 can add to a weight.
     """
 
-    epochs: float = Field(3, gt=0, description="passes over the training examples")
+    epochs: float = Field(3, gt=0, le=1e6, description="passes over the training examples")
     device_batch_size: int = Field(4, ge=1, description="rows per device and forward pass")
     gradient_accumulation_steps: int = Field(1, ge=1, description="forward passes per step")
-    learning_rate: float = Field(1e-5, gt=0, description="peak learning rate")
+    learning_rate: float = Field(1e-5, gt=0, le=1, description="peak learning rate")
     warmup_share: float = Field(0.02, ge=0, lt=1, description="share of the steps over which the rate rises")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the rate falls afterwards")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
+    weight_decay: float = Field(0.0, ge=0, le=1e3, description="AdamW's weight decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     adam_beta2: float = Field(
         0.999, gt=0, lt=1, description="how long AdamW remembers the size of gradients: over 1 / (1 - beta2) steps"
@@ -80,7 +80,7 @@ class TrainingConfig(FitConfig):
         "loss", description="checkpoint kept: best dev loss or auroc, last"
     )
     gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
-    seed: int = Field(0, ge=0, description="order of the rows, dropout, initial adapters")
+    seed: int = Field(0, ge=0, lt=2**31, description="order of the rows, dropout, initial adapters")
     report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="where else losses go")
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
 

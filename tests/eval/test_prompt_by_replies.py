@@ -88,5 +88,5 @@ def test_a_server_s_model_is_asked_by_the_scoring_script(
 
 def test_a_cluster_cannot_ask_for_another_process(script: Any, tmp_path: Path) -> None:
     module = script("score")
-    with pytest.raises(UserError, match="prompt_llm: its model is asked from this process"):
+    with pytest.raises(UserError, match="key 'prompt_llm': its model is asked from this process"):
         build(module.ScoreConfig, None, {"prompt_llm": tmp_path / "x.yaml", "engine": "ray"})

@@ -35,7 +35,7 @@ def test_a_number_is_taken_as_it_is() -> None:
 
 
 def test_a_quantile_without_training_questions_is_one_line() -> None:
-    with pytest.raises(UserError, match=r"^tau_mastery: a quantile needs labelled training questions"):
+    with pytest.raises(UserError, match=r"^key 'tau_mastery': a quantile needs labelled training questions"):
         choose_tau("tau_mastery", Quantile(quantile=0.5), Counter())
 
 
@@ -53,7 +53,7 @@ def test_an_empty_class_is_one_line_with_the_distribution_and_a_tau_that_works(
     with pytest.raises(UserError) as caught:
         choose_tau("tau_mastery", setting, values)
     message = str(caught.value)
-    assert message.startswith(f"tau_mastery: {which} of 100 training questions lie above") and "\n" not in message
+    assert message.startswith(f"key 'tau_mastery': {which} of 100 training questions lie above") and "\n" not in message
     assert f"range from {min(values):.3g} to {max(values):.3g}" in message
     advice = re.search(r"tau_mastery: (\S+) would put (\d+)% above$", message)
     assert advice is not None

@@ -225,7 +225,7 @@ def test_without_dev_the_last_checkpoint_is_kept_and_loss_is_refused(recipe, dat
     given = arguments(data, tmp_path / "g", epochs=1)
     at = given.index("--dev")
     del given[at : at + 2]
-    with pytest.raises(UserError, match="select: loss needs a dev file"):
+    with pytest.raises(UserError, match="key 'select': loss needs a dev file"):
         recipe(given)
     recipe([*given, "--select", "last"])
     out = capsys.readouterr().out

@@ -71,7 +71,7 @@ class TunedConfig(PairConfig):
 
     only_tuned = ("act_weight", "layer_decay", "frozen_layers")
 
-    head_learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the new layers")
+    head_learning_rate: float = Field(1e-3, gt=0, le=1, description="peak learning rate of the new layers")
     frozen_layers: int | None = Field(
         None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
     )

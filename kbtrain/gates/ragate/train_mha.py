@@ -26,9 +26,9 @@ class MHAConfig(ClassifierConfig):
     dropout: float = Field(0.1, ge=0, lt=1, description="after embedding, attention and feed-forward network")
     vocabulary: int = Field(8000, ge=300, description="entries of the tokenizer, at most")
     max_length: int = Field(512, ge=16, description="tokens; the oldest turns are cut away")
-    epochs: float = Field(50, gt=0, description="passes over the training examples")
+    epochs: float = Field(50, gt=0, le=1e6, description="passes over the training examples")
     device_batch_size: int = Field(32, ge=1, description="rows per device and forward pass")
-    learning_rate: float = Field(5e-4, gt=0, description="peak learning rate")
+    learning_rate: float = Field(5e-4, gt=0, le=1, description="peak learning rate")
 
 
 def mha_input(config: MHAConfig, data: ClassifierData) -> MHAInput:
