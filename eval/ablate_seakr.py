@@ -45,7 +45,9 @@ COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 
 
 class AblateSeakrConfig(SeakrPipelineConfig):
-    ablations: tuple[Ablation, ...] = Field(("measure", "documents", "parts"), description="which of the three")
+    ablations: tuple[Ablation, ...] = Field(
+        ("measure", "documents", "parts"), min_length=1, description="which of the three"
+    )
 
     @model_validator(mode="after")
     def _one_unit(self) -> AblateSeakrConfig:

@@ -65,7 +65,7 @@ class TrainProbeConfig(FitConfig, EngineConfig):
     average: int | None = Field(
         None, ge=1, description="average the heads of so many layers, the best; null: 1, 2, 4 or 8 by cross-validation"
     )
-    layers: tuple[int, ...] | None = Field(None, description="layers to try, from 0; null: all")
+    layers: tuple[int, ...] | None = Field(None, min_length=1, description="layers to try, from 0; null: all")
     dtype: DtypeName = Field("auto", description="the model runs in it: as it did when it answered")
 
     @model_validator(mode="after")

@@ -274,3 +274,15 @@ def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script
         for number in (-1, 2**31):
             with pytest.raises(ValidationError):
                 seed.validate_python(number)
+
+
+@pytest.mark.parametrize(
+    ("script", "key"), [("recipes/train_probe.py", "layers"), ("eval/ablate_seakr.py", "ablations")]
+)
+def test_a_list_that_must_not_be_empty_is_refused_before_the_work(script: str, key: str) -> None:
+    kinds = [kind for kind in vars(scripts.load(script)).values() if key in getattr(kind, "model_fields", {})]
+    assert kinds
+    for kind in kinds:
+        field = kind.model_fields[key]
+        with pytest.raises(ValidationError, match="at least 1 item"):
+            TypeAdapter(Annotated[field.annotation, field]).validate_python([])

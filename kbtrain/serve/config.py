@@ -60,7 +60,7 @@ class ServeConfig(Config):
     on_search_failure: OnSearchFailure = Field("plain", description="plain or error")
     gate_deadline_s: float = Field(10.0, gt=0, description="after so long the gate counts as failed")
     batch: int = Field(32, ge=1, description="questions scored at once")
-    batch_ms: float = Field(2.0, ge=0, description="how long a batch waits for more questions")
+    batch_ms: float = Field(2.0, ge=0, le=60_000, description="how long a batch waits for more questions")
     queue: int = Field(256, ge=1, description="questions that may wait; beyond: 503 with Retry-After")
 
     shadow: bool = Field(False, description="decide and record, but never search")
