@@ -83,15 +83,16 @@ def not_there(path: Path | str) -> str:
 def errors_of(path: Path | str | None = None) -> Iterator[None]:
     """Turn what the system says about ``path`` into :class:`UserError`, whichever library passes it on.
 
-    None: a whole program, for what no writer named its own file for; then the error names it, or nothing.
+    None: a whole program, for what no writer named its own file for; then the error names it, or nothing: what names
+    none and is not in the list above is a fault of the program.
     """
     try:
         yield
     except Exception as error:  # each library has a class of its own for what the system says; all others go on
         refused = _refusal(error)
-        if refused is None or (path is None and refused.errno not in _PROBLEMS):
+        other = refused.filename if refused else None  # of a file that is read on the way
+        if refused is None or (path is None and refused.errno not in _PROBLEMS and not isinstance(other, str)):
             raise
-        other = refused.filename  # of a file that is read on the way
         named = isinstance(other, str) and (path is None or not other.endswith(_PARTIAL))
         place = other if named else path
         said = not_there(place) if place and refused.errno == errno.ENOENT else problem(refused)

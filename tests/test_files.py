@@ -182,6 +182,7 @@ def test_a_lock_that_was_taken_this_moment_is_read_again(
         (OSError(errno.ENOSPC, "No space left on device"), "error: disk is full; free"),
         (PermissionError(errno.EACCES, "Permission denied", "/a/b"), "error: /a/b: permission denied; choose"),
         (OSError(errno.EMFILE, "Too many open files"), "error: too many open files; raise"),
+        (OSError(errno.EINVAL, "Invalid argument", "/proc/1/net"), "error: /proc/1/net: "),
     ],
 )
 def test_a_command_says_in_one_line_what_no_writer_named(
@@ -195,11 +196,12 @@ def test_a_command_says_in_one_line_what_no_writer_named(
     assert shown.startswith(said) and shown.count("\n") == 1
 
 
-def test_a_fault_of_the_program_keeps_its_traceback() -> None:
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EINVAL, "Invalid argument")])
+def test_a_fault_of_the_program_keeps_its_traceback(error: Exception) -> None:
     def work() -> None:
-        raise ValueError("a bug")
+        raise error
 
-    with pytest.raises(ValueError, match="a bug"):
+    with pytest.raises(type(error), match="a bug|Invalid argument"):
         exit_code(work, "")
 
 
