@@ -201,7 +201,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(error: Exception) -> None:
     def work() -> None:
         raise error
 
-    with pytest.raises(type(error), match="a bug|Invalid argument"):
+    with pytest.raises(type(error), match=r"a bug|Invalid argument"):
         exit_code(work, "")
 
 
