@@ -32,7 +32,7 @@ class TablesConfig(ThresholdConfig, StoredAnswersConfig):
     """Settings of this script."""
 
     layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
-    runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders with the answers")
+    runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders with the answers")
     gate_runs: tuple[Path, ...] = Field((), description="table4: run folders of the model whose gates decide")
     gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
     threshold_rule: Rule = Field("0.5", description=ThresholdConfig.model_fields["threshold_rule"].description)

@@ -30,7 +30,7 @@ from kbtrain.report.tables import Column, Table, as_markdown, as_text
 class TransferConfig(ThresholdConfig, StoredAnswersConfig):
     """Settings of this script."""
 
-    runs: tuple[Path, ...] = Field((Path("runs/demo"),), description="run folders")
+    runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders")
     by: By = Field("dataset", description="dataset or model")
     gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")

@@ -277,7 +277,13 @@ def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script
 
 
 @pytest.mark.parametrize(
-    ("script", "key"), [("recipes/train_probe.py", "layers"), ("eval/ablate_seakr.py", "ablations")]
+    ("script", "key"),
+    [
+        ("recipes/train_probe.py", "layers"),
+        ("eval/ablate_seakr.py", "ablations"),
+        ("eval/tables.py", "runs"),
+        ("eval/transfer.py", "runs"),
+    ],
 )
 def test_a_list_that_must_not_be_empty_is_refused_before_the_work(script: str, key: str) -> None:
     kinds = [kind for kind in vars(scripts.load(script)).values() if key in getattr(kind, "model_fields", {})]
