@@ -307,7 +307,7 @@ class TurnExample:
     id: str
     dialogue_id: str
     split: Split
-    turn: int
+    turn: Annotated[int, Field(ge=0)]
     context: Annotated[tuple[Utterance, ...], Field(min_length=1)]
     services: tuple[str, ...] = ()
     label: bool | None = None

@@ -154,6 +154,14 @@ def test_a_turn_before_which_nothing_was_said_is_none(tmp_path: Path) -> None:
         list(jsonl.read(TurnExample, tmp_path / "turns.jsonl"))
 
 
+def test_no_turn_stands_before_the_first(tmp_path: Path) -> None:
+    said = [{"speaker": "user", "text": "Hello"}]
+    row = {"id": "d:1", "dialogue_id": "d", "split": "train", "turn": -1, "context": said}
+    (tmp_path / "turns.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"turns\.jsonl:1: field 'turn': .*greater than or equal to 0, found -1"):
+        list(jsonl.read(TurnExample, tmp_path / "turns.jsonl"))
+
+
 def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.jsonl: no such file$"):
         list(jsonl.read(GateScore, tmp_path / "gone.jsonl"))

@@ -55,6 +55,10 @@ def test_of_closed_book_rows_only_what_is_known_before_answering_may_be_read(tmp
     (found,) = read_closed_book(stored(tmp_path, song()))
     assert found.right == {"a-2.5": True, "b": False} and found.confidence == {"a-2.5": 0.5}
     assert found.known_before == {"popularity.question_docs": 7.0}
+    with pytest.raises(
+        UserError, match=r"rows\.jsonl:1: field 'popularity\.question_docs': expected a count, found -7"
+    ):
+        list(read_closed_book(stored(tmp_path, song(popularity={"question_docs": -7}))))
 
 
 @pytest.mark.parametrize(

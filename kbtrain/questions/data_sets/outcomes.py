@@ -77,6 +77,9 @@ def read_closed_book(path: Path) -> Iterator[ClosedBook]:
         models = {model: llms.row(model) for model in llms.data}
         known = _numbers(row, "popularity")
         before = {name: known[name] for name in known if name.startswith("popularity.question_")}
+        below = next((name for name in before if before[name] < 0), None)
+        if below is not None:
+            raise row.error(below, f"expected a count, found {before[below]}")
         yield ClosedBook(
             _question(row, "train", file),
             {model: _verdict(one, "correct") for model, one in models.items()},
