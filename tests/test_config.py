@@ -292,3 +292,22 @@ def test_a_list_that_must_not_be_empty_is_refused_before_the_work(script: str, k
         field = kind.model_fields[key]
         with pytest.raises(ValidationError, match="at least 1 item"):
             TypeAdapter(Annotated[field.annotation, field]).validate_python([])
+
+
+@pytest.mark.parametrize(
+    ("script", "key", "number"),
+    [
+        ("recipes/train_kbm.py", "epochs", 1e300),
+        ("recipes/train_kbm.py", "learning_rate", 1e300),
+        ("recipes/train_encoder.py", "head_learning_rate", 1e300),
+        ("recipes/train_ragate_mha.py", "epochs", 1e300),
+    ],
+)
+def test_a_number_that_would_never_end_or_overflow_is_refused_before_the_work(
+    script: str, key: str, number: float
+) -> None:
+    kinds = [kind for kind in vars(scripts.load(script)).values() if key in getattr(kind, "model_fields", {})]
+    assert kinds
+    for kind in kinds:
+        with pytest.raises(ValidationError, match="less than or equal"):
+            TypeAdapter(Annotated[float, kind.model_fields[key]]).validate_python(number)
