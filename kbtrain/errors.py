@@ -75,12 +75,12 @@ class UserError(Exception):
 
 
 TEXT = "text without zero bytes, bytes that are not UTF-8, and halves of surrogate pairs"
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: no file, store or terminal can hold them
 
 
 def is_text(value: str) -> bool:
     """True for what can be a file's name and be written; names of other bytes reach Python as halves of pairs."""
-    return _NO_TEXT.search(value) is None
+    return "\0" not in value and HALVES.search(value) is None
 
 
 LONGEST = 1200  # characters of a message

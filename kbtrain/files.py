@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from kbtrain.errors import UserError, at
+from kbtrain.errors import HALVES, UserError, at
 
 _PARTIAL = ".partial"
 _READS = 25  # of a lock that does not say yet who holds it: half a second
@@ -165,7 +165,7 @@ def _written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """As :func:`plain_object`, without halves of surrogate pairs, which an escape can name and no file can hold."""
     for key, value in pairs:
         for text in (key, *(value if isinstance(value, list) else (value,))):
-            if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
+            if isinstance(text, str) and HALVES.search(text):
                 raise BadField(key, "half of a surrogate pair (broken \\u escape)")
     return plain_object(pairs)
 

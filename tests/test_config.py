@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import pytest
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from support import scripts
 
 from kbtrain.config import Config, build, parse_args, read_yaml
@@ -260,16 +261,21 @@ def test_an_empty_stop_string_is_refused() -> None:
     assert parse_args(LLMConfig, ["--stop", "[]"]).stop == ()
 
 
+def fields(script: str, key: str) -> list[FieldInfo]:
+    """The key in each configuration that a script knows: one at least."""
+    kinds = [kind for kind in vars(scripts.load(script)).values() if key in getattr(kind, "model_fields", {})]
+    assert kinds
+    return [kind.model_fields[key] for kind in kinds]
+
+
 SEEDED = ["recipes/train_kbm.py", "recipes/train_stack.py", "eval/cross_validate.py", "eval/end_to_end.py"]
 
 
 @pytest.mark.parametrize("script", SEEDED)
 def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script: str) -> None:
     """NumPy's older generators take 32 bits, and a repetition's number is added to the seed."""
-    kinds = [kind for kind in vars(scripts.load(script)).values() if "seed" in getattr(kind, "model_fields", {})]
-    assert kinds
-    for kind in kinds:
-        seed = TypeAdapter(Annotated[int, kind.model_fields["seed"]])
+    for field in fields(script, "seed"):
+        seed = TypeAdapter(Annotated[int, field])
         assert seed.validate_python(2**31 - 1) == 2**31 - 1
         for number in (-1, 2**31):
             with pytest.raises(ValidationError):
@@ -286,10 +292,7 @@ def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script
     ],
 )
 def test_a_list_that_must_not_be_empty_is_refused_before_the_work(script: str, key: str) -> None:
-    kinds = [kind for kind in vars(scripts.load(script)).values() if key in getattr(kind, "model_fields", {})]
-    assert kinds
-    for kind in kinds:
-        field = kind.model_fields[key]
+    for field in fields(script, key):
         with pytest.raises(ValidationError, match="at least 1 item"):
             TypeAdapter(Annotated[field.annotation, field]).validate_python([])
 
@@ -306,8 +309,6 @@ def test_a_list_that_must_not_be_empty_is_refused_before_the_work(script: str, k
 def test_a_number_that_would_never_end_or_overflow_is_refused_before_the_work(
     script: str, key: str, number: float
 ) -> None:
-    kinds = [kind for kind in vars(scripts.load(script)).values() if key in getattr(kind, "model_fields", {})]
-    assert kinds
-    for kind in kinds:
+    for field in fields(script, key):
         with pytest.raises(ValidationError, match="less than or equal"):
-            TypeAdapter(Annotated[float, kind.model_fields[key]]).validate_python(number)
+            TypeAdapter(Annotated[float, field]).validate_python(number)

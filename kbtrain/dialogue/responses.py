@@ -61,7 +61,7 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     a killed run left unfinished is cut off.
     """
     check_regular_or_absent(path)
-    note = beside(path, ".key")
+    note = _note(path)
     wanted = json.dumps(dict(key), sort_keys=True)
     if not (path.exists() and there(note) and read_text(note) == wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
