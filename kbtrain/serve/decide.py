@@ -6,6 +6,7 @@ import asyncio
 import bisect
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,13 +80,19 @@ class LoadedGate:
         return threshold
 
     def at_budget(self, share: float) -> float:
-        """The threshold above which at most this share of the dev scores lies. Raises :class:`Refused` without any."""
+        """The threshold above which at most this share of the dev scores lies; for 0 and 1 one that no score passes, or
+        every score, whatever the question: kept scores are of other questions, and rounded. Raises :class:`Refused`
+        without any.
+        """
         if not self.dev_scores:
             message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"
             raise Refused(400, "no_calibration", message, "x-kbtrain-budget")
+        beyond = 1.0 if self.gate.unit == "probability" else sys.float_info.max
         allowed = math.floor(share * len(self.dev_scores) + 1e-9)
+        if share == 0:
+            return beyond
         if allowed == len(self.dev_scores):
-            return math.nextafter(self.dev_scores[0], -math.inf)
+            return -beyond
         return self.dev_scores[len(self.dev_scores) - allowed - 1]
 
     def share_above(self, threshold: float) -> float | None:

@@ -40,9 +40,10 @@ def test_a_gate_of_turns_reads_the_dialogue(gate):
 def test_threshold_and_budget_of_a_request(server):
     at = lambda **given: server.post("/v1/gate", {"questions": [NEEDS], **given})  # noqa: E731
     assert at(threshold=1).json["decisions"][0]["retrieve"] is False
-    assert at(budget=0).json["decisions"][0]["threshold"] == 0.99
+    assert at(budget=0).json["decisions"][0]["threshold"] == 1
+    assert at(budget=0.001).json["decisions"][0]["threshold"] == 0.99
     assert at(budget=0.25).json["decisions"][0]["threshold"] == pytest.approx(0.75)
-    assert at(budget=1).json["decisions"][0]["threshold"] < 0.01
+    assert at(budget=1).json["decisions"][0]["threshold"] == -1
     assert at(threshold=-0.1).status == 400 and "from 0 to 1" in at(threshold=-0.1).error
     assert at(budget=1.5).status == 400
     assert at(budget=0.5, threshold=0.5).status == 400
