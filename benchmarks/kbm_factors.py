@@ -1,9 +1,10 @@
 """What a KBM has learnt, beside gates that were fitted to the same labels, and what changes it.
 
 Reads the scores, labels and outcomes of a run folder (seconds, no model): how far each gate's predictions spread beside
-the labels, their correlation with them (also within a relation), and their log loss beside that of one constant, the
-training labels' mean. With --train, recipes/train_kbm.py is run on the run's examples with one factor changed at a
-time, over the seeds; each training is kept in OUT and not repeated.
+the labels, their correlation with them (also within a relation), their log loss beside that of one constant (the
+training labels' mean), and the area between random (0) and the oracle (1) on dev and test. With --train,
+recipes/train_kbm.py is run on the run's examples with one factor changed at a time, over the seeds; each training's
+figures are kept in OUT and not made again.
 
 Examples:
   python benchmarks/kbm_factors.py --run runs/demo
@@ -29,8 +30,13 @@ from kbtrain import jsonl
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import answers
+from kbtrain.evaluation.run_folder import RunFolder, Stored, read_run
+from kbtrain.labeling.examples import example
 from kbtrain.metrics.classification import log_loss
+from kbtrain.metrics.ranking import normalised_area
 from kbtrain.prompts.kbm import ALL_KEYS, Key
+from kbtrain.provenance import write_atomically
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, GateScore
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "train_kbm.py"
@@ -68,7 +74,8 @@ class KBMFactorsConfig(Config):
 @dataclass(frozen=True)
 class Learnt:
     """One gate's predictions of a soft label, over ``n`` dev questions. ``constant`` is the loss of predicting the
-    training labels' mean, in nats; correlations are None where predictions do not vary.
+    training labels' mean, in nats; correlations are None where predictions do not vary. Areas are those of
+    :func:`~kbtrain.metrics.ranking.normalised_area` on the dev and the test questions.
     """
 
     n: int
@@ -78,19 +85,22 @@ class Learnt:
     within_relation: float | None
     loss: float
     constant: float
+    area: float | None
+    area_test: float | None
 
 
 def main(config: KBMFactorsConfig) -> None:
     train, dev = (list(jsonl.read(GateExample, config.run / "examples" / f"{s}.jsonl")) for s in ("train", "dev"))
+    folder = read_run(config.run, scores=False)
     print("| gate | label | questions | sd of labels | sd of predictions | correlation | within a relation | log loss "
-          "| of a constant |\n|---|---|--:|--:|--:|--:|--:|--:|--:|")  # fmt: skip
+          "| of a constant | area, dev | area, test |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")  # fmt: skip
     for gate in GATES:
         for key, scores in scores_of(config.run, gate).items():
-            print(row(f"{gate}, {key}", [learnt(train, dev, key, scores)]))
+            print(row(f"{gate}, {key}", [learnt(train, dev, key, scores, folder)]), flush=True)
     for factor in config.train:
-        found = [trained(config, factor, seed, train, dev) for seed in range(config.seeds)]
+        found = [trained(config, factor, seed, train, dev, folder) for seed in range(config.seeds)]
         for key in found[0]:
-            print(row(f"KBM {factor}, {key}", [one[key] for one in found]))
+            print(row(f"KBM {factor}, {key}", [one[key] for one in found]), flush=True)
 
 
 def scores_of(run: Path, gate: str) -> dict[Key, dict[str, float]]:
@@ -100,13 +110,21 @@ def scores_of(run: Path, gate: str) -> dict[Key, dict[str, float]]:
     for one in jsonl.read(GateScore, path) if path.exists() else ():
         key = next((key for key in ALL_KEYS if one.gate == f"{gate}_{key}"), None)
         if key is not None:
-            p = one.score if key in NEEDS_RETRIEVAL else 1 - one.score
-            found.setdefault(key, {})[one.question_id] = p
+            found.setdefault(key, {})[one.question_id] = turned(key, one.score)
     return found
 
 
+def turned(key: Key, value: float) -> float:
+    """The label's prediction as a score (higher: retrieval more needed), or a score as the label's prediction."""
+    return value if key in NEEDS_RETRIEVAL else 1 - value
+
+
 def learnt(
-    train: Sequence[GateExample], dev: Sequence[GateExample], key: Key, predicted: Mapping[str, float]
+    train: Sequence[GateExample],
+    dev: Sequence[GateExample],
+    key: Key,
+    predicted: Mapping[str, float],
+    folder: RunFolder,
 ) -> Learnt:
     """Figures of predictions by question id. Raises :class:`UserError` where none has a soft label."""
     used = [e for e in dev if e.question_id in predicted and getattr(e, f"soft_{key}") is not None]
@@ -122,7 +140,16 @@ def learnt(
         len(used), float(labels.std()), float(p.std()), correlation(labels, p),
         correlation(centred(labels, relation), centred(p, relation)),
         log_loss(labels.tolist(), clipped.tolist()), log_loss(labels.tolist(), [mean] * len(used)),
+        area(key, predicted, folder.dev), area(key, predicted, folder.test),
     )  # fmt: skip
+
+
+def area(key: Key, predicted: Mapping[str, float], stored: Stored) -> float | None:
+    """None where a question has no prediction."""
+    table, ids = answers(stored.outcomes, "greedy"), [outcome.question_id for outcome in stored.outcomes]
+    if not ids or any(i not in predicted for i in ids):
+        return None
+    return normalised_area(np.array([turned(key, predicted[i]) for i in ids]), table.llm, table.rag)
 
 
 def correlation(a: Floats, b: Floats) -> float | None:
@@ -138,26 +165,32 @@ def centred(values: Floats, groups: np.ndarray) -> Floats:
 
 
 def trained(
-    config: KBMFactorsConfig, factor: Factor, seed: int, train: Sequence[GateExample], dev: Sequence[GateExample]
+    config: KBMFactorsConfig,
+    factor: Factor,
+    seed: int,
+    train: Sequence[GateExample],
+    dev: Sequence[GateExample],
+    folder: RunFolder,
 ) -> dict[Key, Learnt]:
-    """Dev figures of one training by the recipe; from OUT where it is done."""
-    kept, folder = config.output / f"{factor}-{seed}.json", config.output / f"{factor}-{seed}"
+    """Figures of one training by the recipe; from OUT where it is done."""
+    kept, output = config.output / f"{factor}-{seed}.json", config.output / f"{factor}-{seed}"
     if not kept.exists():
         from kbtrain.gates.kbm.gate import KBM
 
         examples = config.run / "examples"
         given = ["--config", config.kbm_config, "--train", str(examples / "train.jsonl"),
                  "--dev", str(examples / "dev.jsonl"), "--epochs", str(config.epochs)]  # fmt: skip
-        last = [*FACTORS[factor], "--seed", str(seed), "--output", str(folder)]
+        last = [*FACTORS[factor], "--seed", str(seed), "--output", str(output)]
         subprocess.run([sys.executable, str(RECIPE), *given, *last], check=True)
-        made = KBM.load(folder).probabilities(dev)
-        ids = [e.question_id for e in dev]
+        asked = [*dev, *(example(question, None) for question in folder.test.questions)]
+        made, ids = KBM.load(output).probabilities(asked), [e.question_id for e in asked]
         found = {
-            key: learnt(train, dev, key, dict(zip(ids, made[key], strict=True))) for key in made if key in ALL_KEYS
-        }
-        kept.write_text(json.dumps({key: asdict(one) for key, one in found.items()}), encoding="utf-8")
-        shutil.rmtree(folder)  # weights: the figures are what is kept
-    return {key: Learnt(**one) for key, one in json.loads(kept.read_text(encoding="utf-8")).items()}
+            key: learnt(train, dev, key, dict(zip(ids, made[key], strict=True)), folder)
+            for key in made if key in ALL_KEYS
+        }  # fmt: skip
+        write_atomically(kept, json.dumps({key: asdict(one) for key, one in found.items()}))
+        shutil.rmtree(output)  # weights: the figures are what is kept
+    return {key: Learnt(**one) for key, one in jsonl.read_json(kept).items()}
 
 
 def row(name: str, found: Sequence[Learnt]) -> str:
@@ -170,7 +203,8 @@ def row(name: str, found: Sequence[Learnt]) -> str:
 
     gate, key = name.rsplit(", ", 1)
     cells = [mean("labels_spread") if len(found) == 1 else f"{found[0].labels_spread:.3f}", mean("spread"),
-             mean("correlation"), mean("within_relation"), mean("loss", 4), f"{found[0].constant:.4f}"]  # fmt: skip
+             mean("correlation"), mean("within_relation"), mean("loss", 4), f"{found[0].constant:.4f}",
+             mean("area"), mean("area_test")]  # fmt: skip
     return f"| {gate} | {key} | {found[0].n} | " + " | ".join(cells) + " |"
 
 
