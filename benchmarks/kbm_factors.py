@@ -184,13 +184,14 @@ def trained(
         subprocess.run([sys.executable, str(RECIPE), *given, *last], check=True)
         asked = [*dev, *(example(question, None) for question in folder.test.questions)]
         made, ids = KBM.load(output).probabilities(asked), [e.question_id for e in asked]
-        found = {
-            key: learnt(train, dev, key, dict(zip(ids, made[key], strict=True)), folder)
-            for key in made if key in ALL_KEYS
-        }  # fmt: skip
+        found: dict[Key, Learnt] = {}
+        for key in ALL_KEYS:
+            if key in made:
+                found[key] = learnt(train, dev, key, dict(zip(ids, made[key], strict=True)), folder)
         write_atomically(kept, json.dumps({key: asdict(one) for key, one in found.items()}))
         shutil.rmtree(output)  # weights: the figures are what is kept
-    return {key: Learnt(**one) for key, one in jsonl.read_json(kept).items()}
+    figures = jsonl.read_json(kept)
+    return {key: Learnt(**figures[key]) for key in ALL_KEYS if key in figures}
 
 
 def row(name: str, found: Sequence[Learnt]) -> str:
