@@ -61,6 +61,21 @@ def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(
     assert min(box.x0 for box in ordered) > frame.x1  # beside the curves, not over them
 
 
+@pytest.mark.parametrize("name", ["accuracy (%)", "a name that is longer than the figure is wide " * 3])
+def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name: str) -> None:
+    figure, axes = new_figure(4.2, 2.9)
+    axes.set_ylim(0, 123456)
+    axes.set_xlabel(name)
+    axes.set_title("All RAG")
+    axes.plot([0, 1], [0, 1], label="beside")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    figure.draw_without_rendering()
+    around, whole = axes.get_tightbbox(), figure.bbox
+    assert around is not None and axes.bbox.width > 0.1 * whole.width and axes.bbox.height > 0.4 * whole.height
+    assert around.y0 >= 0 and around.y1 <= whole.y1
+    assert bool(around.x0 >= 0 and around.x1 <= whole.x1) is (len(name) < 40)
+
+
 def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:
     assert spread(np.array([1.0, 5.0]), np.array([2.0, 2.0]), 0, 10).tolist() == [1, 5]
     assert spread(np.array([4.0, 4.0]), np.array([2.0, 2.0]), 0, 10).tolist() == [3, 5]
