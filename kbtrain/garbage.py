@@ -19,12 +19,13 @@ def search_seldom() -> None:
         gc.set_threshold(THRESHOLD)
 
 
-def set_aside() -> None:
+def set_aside(again: bool = False) -> None:
     """Leave all objects there are out of later searches.
 
     Modules and a gate's parts are hundreds of thousands of objects that stay; a search through them stops every stream
-    for a fifth of a second. What an earlier gate left behind is collected before.
+    for a fifth of a second. ``again``: what was set aside before is searched first, for a gate that is no longer used.
     """
-    gc.unfreeze()
+    if again:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -48,8 +48,9 @@ def test_what_a_gate_before_left_in_circles_is_collected():
         set_aside()
         del part
         gc.collect()
-        assert there() is not None, "collections do not look at what was set aside"
         set_aside()
+        assert there() is not None, "collections do not look at what was set aside"
+        set_aside(again=True)
         assert there() is None
     finally:
         gc.unfreeze()

@@ -89,7 +89,7 @@ def reload(service: Service) -> None:
 
     def work() -> None:
         service.decider.reload()
-        set_aside()
+        set_aside(again=True)
 
     threading.Thread(target=work, name="reload", daemon=True).start()
 
