@@ -44,20 +44,20 @@ Factor = Literal[
     "base", "epochs_2", "epochs_4", "values", "beta2", "values_beta2", "hard", "smoothing", "lora", "rate_low",
     "rate_high", "order", "alone",
 ]  # fmt: skip
-FACTORS: dict[Factor, tuple[str, ...]] = {
-    "base": (),
-    "epochs_2": ("--epochs", "2"),
-    "epochs_4": ("--epochs", "4"),
-    "values": ("--loss-on", "values"),
-    "beta2": ("--adam-beta2", "0.95"),
-    "values_beta2": ("--loss-on", "values", "--adam-beta2", "0.95"),
-    "hard": ("--labels", "hard"),
-    "smoothing": ("--label-smoothing", "0.1"),
-    "lora": ("--method", "lora", "--learning-rate", "5e-4"),
-    "rate_low": ("--learning-rate", "3e-5"),
-    "rate_high": ("--learning-rate", "3e-4"),
-    "order": ("--keys", "[benefit, certainty, mastery]"),
-    "alone": ("--keys", "[benefit]"),
+FACTORS: dict[Factor, dict[str, str]] = {
+    "base": {},
+    "epochs_2": {"--epochs": "2"},
+    "epochs_4": {"--epochs": "4"},
+    "values": {"--loss-on": "values"},
+    "beta2": {"--adam-beta2": "0.95"},
+    "values_beta2": {"--loss-on": "values", "--adam-beta2": "0.95"},
+    "hard": {"--labels": "hard"},
+    "smoothing": {"--label-smoothing": "0.1"},
+    "lora": {"--method": "lora", "--learning-rate": "5e-4"},
+    "rate_low": {"--learning-rate": "3e-5"},
+    "rate_high": {"--learning-rate": "3e-4"},
+    "order": {"--keys": "[benefit, certainty, mastery]"},
+    "alone": {"--keys": "[benefit]"},
 }
 GATES = ("kbm", "probe", "features", "stack")
 
@@ -178,10 +178,12 @@ def trained(
         from kbtrain.gates.kbm.gate import KBM
 
         examples = config.run / "examples"
-        given = ["--config", config.kbm_config, "--train", str(examples / "train.jsonl"),
-                 "--dev", str(examples / "dev.jsonl"), "--epochs", str(config.epochs)]  # fmt: skip
-        last = [*FACTORS[factor], "--seed", str(seed), "--output", str(output)]
-        subprocess.run([sys.executable, str(RECIPE), *given, *last], check=True)
+        given = {"--config": config.kbm_config, "--train": str(examples / "train.jsonl"),
+                 "--dev": str(examples / "dev.jsonl"), "--epochs": str(config.epochs), **FACTORS[factor],
+                 "--seed": str(seed), "--output": str(output)}  # fmt: skip
+        command = [sys.executable, str(RECIPE), *(word for pair in given.items() for word in pair)]
+        if subprocess.run(command, check=False).returncode:
+            raise UserError(f"factor '{factor}', seed {seed}: its training ended with the error above")
         asked = [*dev, *(example(question, None) for question in folder.test.questions)]
         made, ids = KBM.load(output).probabilities(asked), [e.question_id for e in asked]
         found: dict[Key, Learnt] = {}

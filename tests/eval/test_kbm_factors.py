@@ -10,7 +10,7 @@ from support.recipes import Recipe
 from tiny_kbm import make_folder
 
 from kbtrain import jsonl
-from kbtrain.config import build
+from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.labeling.examples import example
@@ -82,6 +82,22 @@ def test_a_factor_is_trained_once_a_seed_and_its_figures_are_kept(run, tmp_path,
     assert cells[-2] == f"{np.mean(areas):.3f} sd {np.std(areas, ddof=1):.3f}"
     factors.main(config)
     assert len(trained) == 2 and printed(capsys) == first
+
+
+@pytest.mark.parametrize("factor", factors.FACTORS)
+def test_a_factor_is_in_place_of_what_it_changes(run, factor, tmp_path, monkeypatch):
+    """The recipe takes every factor's command; a training that fails is one line."""
+    recipe = Recipe("kbm")
+
+    def failed(command, **options):
+        config = parse_args(recipe.config, command[2:])
+        assert config.epochs == {"epochs_2": 2, "epochs_4": 4}.get(factor, 0.5)
+        return CompletedProcess(command, 2, "", "")
+
+    monkeypatch.setattr("subprocess.run", failed)
+    given = {"run": run, "train": (factor,), "epochs": 0.5, "output": tmp_path / "out"}
+    with pytest.raises(UserError, match=f"factor '{factor}', seed 0: its training ended with the error above"):
+        factors.main(build(factors.KBMFactorsConfig, None, given))
 
 
 def test_dev_questions_without_labels_are_one_line(run):
