@@ -22,7 +22,8 @@ from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import dialogue_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import Hit, Snippet, Split, TurnExample
-from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, Row, answer_loss
+from kbtrain.training.answer_rows import IGNORE, Collator, Row
+from kbtrain.training.answer_trainer import AnswerTrainer, answer_loss
 from kbtrain.training.checks import count_steps
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.finish import Ending, finish, save_checked, steps_of

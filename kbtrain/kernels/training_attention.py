@@ -2,7 +2,8 @@
 
 For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`); there a training batch
 attends in blocks. Like the fused kernel, this keeps queries, keys and values only, but its products run at the
-processor's 16-bit rate. Each row is computed without its padding.
+processor's 16-bit rate. Each row is computed without its padding. It is also how rows that lie end to end behind what
+all of them begin with (:mod:`kbtrain.training.answer_rows`) see that and themselves alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,19 @@ from kbtrain.models.adapters import checkpointed
 from kbtrain.models.load import fused_attention_is_slow
 
 NAME = "kbtrain_training_blocks"
-LENGTHS: ContextVar[Sequence[int]] = ContextVar("kbtrain_row_lengths")
-"""Real tokens of each row, which stand at its right end."""
+
+
+class Span(NamedTuple):
+    """Tokens ``first`` to ``end`` of a row that see each other, and ``before`` tokens at the row's beginning, too."""
+
+    row: int
+    first: int
+    end: int
+    before: int = 0
+
+
+SPANS: ContextVar[Sequence[Span]] = ContextVar("kbtrain_spans")
+"""All real tokens of the batch."""
 
 
 def block_attention(
@@ -40,23 +52,23 @@ def block_attention(
         query, key, value = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     attention: Any = BlockAttention
-    return attention.apply(query * scale, key, value, LENGTHS.get()), None
+    return attention.apply(query * scale, key, value, SPANS.get()), None
 
 
 class BlockAttention(torch.autograd.Function):
     """Attention of scaled queries; returns (rows, length, heads, size), zeros on padding."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) -> Tensor:
         ctx.save_for_backward(query, key, value)
-        ctx.lengths = tuple(lengths)
+        ctx.spans = tuple(spans)
         above = future(query)
         made = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
-        for row, start, end, first in _blocks(ctx.lengths, query.shape[2]):
-            rows, n = _grouped(query[row, :, start:end], key), end - start
-            weights = causal_weights(rows, key[row, :, first:end], above[:n, :n])
-            output = weights @ value[row, :, first:end]
-            made[row, start:end] = output.view(query.shape[1], n, -1).transpose(0, 1)
+        for start, end, span in _blocks(ctx.spans):
+            rows, n = _grouped(query[span.row, :, start:end], key), end - start
+            weights = causal_weights(rows, _seen(key, span, end), above[:n, :n])
+            output = weights @ _seen(value, span, end)
+            made[span.row, start:end] = output.view(query.shape[1], n, -1).transpose(0, 1)
         return made
 
     @staticmethod
@@ -64,16 +76,16 @@ class BlockAttention(torch.autograd.Function):
         query, key, value = ctx.saved_tensors
         above, of_query = future(query), torch.zeros_like(query)
         of_key, of_value = (torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float)) for x in (key, value))
-        for row, start, end, first in _blocks(ctx.lengths, query.shape[2]):
-            rows, n = _grouped(query[row, :, start:end], key), end - start
-            keys, values = key[row, :, first:end], value[row, :, first:end]
+        for start, end, span in _blocks(ctx.spans):
+            rows, n = _grouped(query[span.row, :, start:end], key), end - start
+            keys, values = _seen(key, span, end), _seen(value, span, end)
             weights = causal_weights(rows, keys, above[:n, :n])
-            grad = _grouped(grads[0][row, start:end].transpose(0, 1), key)
-            of_value[row, :, first:end] += weights.transpose(1, 2) @ grad
+            grad = _grouped(grads[0][span.row, start:end].transpose(0, 1), key)
+            _add(of_value, span, end, weights.transpose(1, 2) @ grad)
             of_weights = grad @ values.transpose(1, 2)
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-            of_query[row, :, start:end] = (of_scores @ keys).view(query.shape[1], n, -1)
-            of_key[row, :, first:end] += of_scores.transpose(1, 2) @ rows
+            of_query[span.row, :, start:end] = (of_scores @ keys).view(query.shape[1], n, -1)
+            _add(of_key, span, end, of_scores.transpose(1, 2) @ rows)
         return of_query, of_key.to(key.dtype), of_value.to(value.dtype), None
 
 
@@ -87,12 +99,23 @@ def serves(model: Any, tokens: int) -> bool:
     return plain(model) and (window is None or tokens <= window)
 
 
-def _blocks(lengths: Sequence[int], width: int) -> Iterator[tuple[int, int, int, int]]:
-    """(row, first query, last query + 1, the row's first token) of every block."""
-    for row, length in enumerate(lengths):
-        first = width - length
-        for start in range(first, width, BLOCK):
-            yield row, start, min(width, start + BLOCK), first
+def _blocks(spans: Sequence[Span]) -> Iterator[tuple[int, int, Span]]:
+    """(first query, last query + 1, their span) of every block."""
+    for span in spans:
+        for start in range(span.first, span.end, BLOCK):
+            yield start, min(span.end, start + BLOCK), span
+
+
+def _seen(states: Tensor, span: Span, end: int) -> Tensor:
+    """(kv heads, seen, size): what the span's tokens before ``end`` see."""
+    own = states[span.row, :, span.first : end]
+    return torch.cat([states[span.row, :, : span.before], own], dim=1) if span.before else own
+
+
+def _add(total: Tensor, span: Span, end: int, part: Tensor) -> None:
+    """Add what belongs to :func:`_seen`'s states where they stand."""
+    total[span.row, :, : span.before] += part[:, : span.before]
+    total[span.row, :, span.first : end] += part[:, span.before :]
 
 
 def _grouped(states: Tensor, key: Tensor) -> Tensor:
@@ -101,21 +124,38 @@ def _grouped(states: Tensor, key: Tensor) -> Tensor:
     return states.reshape(kv_heads, -1, states.shape[-1])
 
 
+def packs(model: Any, tokens: int) -> bool:
+    """True if this model can be trained on rows of so many ``tokens`` that lie end to end: on a CPU, where a product's
+    time is that of its operations. Not with gradient checkpointing: it computes parts again later, outside.
+    """
+    return model.device.type == "cpu" and _ours(model) and serves(model, tokens)
+
+
+def _ours(model: Any) -> bool:
+    """True if nobody has chosen another attention, or needs the model's own outside of a step."""
+    return model.config._attn_implementation == "sdpa" and not checkpointed(model)
+
+
 @contextmanager
-def attention_for_training(model: Any, mask: torch.Tensor, bf16: bool) -> Iterator[None]:
+def attention_for_training(
+    model: Any, mask: torch.Tensor, bf16: bool, spans: Sequence[Span] | None = None
+) -> Iterator[None]:
     """Within it, ``model`` computes a batch with the faster attention; ``mask`` (rows, tokens): 0 on left padding.
 
-    Gradient checkpointing computes parts again later, outside, where the attention must be the same: left alone.
+    ``spans``: of rows that lie end to end, for a model that :func:`packs`. Gradient checkpointing computes parts again
+    later, outside, where the attention must be the same: left alone.
     """
-    fused = model.config._attn_implementation == "sdpa" and not checkpointed(model)
-    slow = fused_attention_is_slow(model.device.type, torch.bfloat16 if bf16 else model.dtype)
-    if not (fused and slow and serves(model, mask.shape[1])):
-        yield
-        return
-    lengths = LENGTHS.set(mask.sum(dim=1).tolist())
+    if spans is None:
+        slow = fused_attention_is_slow(model.device.type, torch.bfloat16 if bf16 else model.dtype)
+        if not (slow and _ours(model) and serves(model, mask.shape[1])):
+            yield
+            return
+        width = mask.shape[1]
+        spans = [Span(row, width - length, width) for row, length in enumerate(mask.sum(dim=1).tolist())]
+    token = SPANS.set(spans)
     model.set_attn_implementation(NAME)
     try:
         yield
     finally:
         model.set_attn_implementation("sdpa")
-        LENGTHS.reset(lengths)
+        SPANS.reset(token)

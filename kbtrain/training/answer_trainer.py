@@ -1,12 +1,12 @@
 """transformers' Trainer for a language model that learns answers: loss on their tokens only, in fp32.
 
-Rows are padded on the left, with explicit positions; targets stand at the answer only.
+Rows are padded on the left, with explicit positions, or lie end to end where that spares enough
+(:mod:`kbtrain.training.answer_rows`); targets stand at the answer only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,50 +16,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from kbtrain.errors import UserError
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
-from kbtrain.kernels.training_attention import attention_for_training
-from kbtrain.models.batching import padded
+from kbtrain.kernels.training_attention import Span, attention_for_training, packs
+from kbtrain.training.answer_rows import IGNORE, Collator, Row
 from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.processes import gathered, is_zero3, put_into
 from kbtrain.training.recipe import OnLog
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-IGNORE = -100
-
-
-@dataclass(frozen=True)
-class Row:
-    """``ids``: prompt and answer. ``labels``: the answer's tokens (-100: no loss). At a value position the loss is
-    the cross-entropy against ``weight`` on the label and 1 - ``weight`` on ``other``; elsewhere ``weight`` is 1."""
-
-    ids: tuple[int, ...]
-    labels: tuple[int, ...]
-    other: tuple[int, ...]
-    weight: tuple[float, ...]
-    n_truncated: int = 0
-
-
-class Collator:
-    """Rows to tensors: inputs (rows, longest - 1), targets (rows, longest answer), both padded on the left.
-
-    The last token predicts nothing and is not fed in; ``logits_to_keep`` = longest answer gives the predictions.
-    """
-
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
-
-    def __call__(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        """A batch for :class:`~kbtrain.gates.kbm.train.KBMTrainer`."""
-        ids, mask = padded([row.ids[:-1] for row in rows], self.pad_id, "left")
-        return {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
-            "labels": padded([row.labels for row in rows], IGNORE, "left")[0],
-            "other": padded([row.other for row in rows], 0, "left")[0],
-            "weight": padded([row.weight for row in rows], 1.0, "left")[0],
-        }
 
 
 def answer_loss(logits: torch.Tensor, labels: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -89,7 +53,7 @@ class AnswerTrainer(BaseTrainer):
             on_log=on_log,
             model=model,
             args=args,
-            data_collator=Collator(cast("int", pad)),
+            data_collator=Collator(cast("int", pad), packs(model, max((len(row.ids) for row in rows), default=0))),
             train_dataset=list(rows),
             eval_dataset=list(dev) or None,
         )
@@ -124,13 +88,14 @@ class AnswerTrainer(BaseTrainer):
     ) -> Any:
         """Logits at the answer's positions only, in fp32; the sum is divided by the answer tokens of the whole step."""
         labels, other, weight = inputs["labels"], inputs["other"], inputs["weight"]
-        attention = attention_for_training(self.inner, inputs["attention_mask"], self.args.bf16)
+        spans = [Span(*line) for line in inputs["spans"].tolist()] if "spans" in inputs else None
+        attention = attention_for_training(self.inner, inputs["attention_mask"], self.args.bf16, spans)
         with fp32_output_layer(self.inner), attention, lean_layers(self.inner):
             outputs = model(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],
                 position_ids=inputs["position_ids"],
-                logits_to_keep=labels.shape[1],
+                logits_to_keep=inputs.get("kept", labels.shape[1]),
                 use_cache=False,
             )
         count = (labels != IGNORE).sum() if num_items_in_batch is None else num_items_in_batch

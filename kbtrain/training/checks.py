@@ -19,7 +19,7 @@ from kbtrain.models.weights import weight_files
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kbtrain.training.answer_trainer import Row
+    from kbtrain.training.answer_rows import Row
     from kbtrain.training.plan.plan import PlannedTraining
 
 _HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
@@ -72,7 +72,7 @@ def _check_head(model: str) -> None:
 
 def check_rows(rows: Sequence[Row], ids: Sequence[str]) -> None:
     """Every row must teach something. Raises :class:`UserError` naming the first example that does not."""
-    from kbtrain.training.answer_trainer import IGNORE
+    from kbtrain.training.answer_rows import IGNORE
 
     for row, name in zip(rows, ids, strict=True):
         if all(label == IGNORE for label in row.labels):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kbtrain.kernels.training_attention import NAME, BlockAttention, attention_for_training
+from kbtrain.kernels.training_attention import NAME, BlockAttention, Span, attention_for_training, packs
 
 
 @pytest.fixture
@@ -45,6 +45,21 @@ def test_blocks_are_used_only_where_the_fused_kernel_is_slow_and_attention_is_pl
     assert used(model, (8, 140)) == "sdpa"
 
 
+def test_rows_lie_end_to_end_where_attention_is_plain_and_nothing_is_computed_again(model: LlamaForCausalLM) -> None:
+    assert packs(model, 140)
+    model.config.sliding_window = 139
+    assert not packs(model, 140) and packs(model, 139)
+    model.config.sliding_window = None
+    model.gradient_checkpointing_enable()
+    assert not packs(model, 140)
+    model.gradient_checkpointing_disable()
+    model.set_attn_implementation("eager")
+    assert not packs(model, 140)
+    model.set_attn_implementation("sdpa")
+    model.config.model_type = "gemma2"
+    assert not packs(model, 140)
+
+
 @pytest.mark.parametrize("lengths", [[5, 3], [7, 1], [300, 170]])
 def test_gradients_are_those_of_one_masked_softmax(lengths: list[int]) -> None:
     torch.manual_seed(0)
@@ -52,7 +67,7 @@ def test_gradients_are_those_of_one_masked_softmax(lengths: list[int]) -> None:
     shapes = ((heads, width, 4), (kv_heads, width, 4), (kv_heads, width, 4))
     inputs = [torch.randn(len(lengths), *shape, dtype=torch.double, requires_grad=True) for shape in shapes]
     query, key, value = inputs
-    made = BlockAttention.apply(query, key, value, lengths)
+    made = BlockAttention.apply(query, key, value, [Span(i, width - n, width) for i, n in enumerate(lengths)])
     real = torch.arange(width) >= width - torch.tensor(lengths)[:, None]
     seen = torch.ones(width, width, dtype=torch.bool).tril() & real[:, None, None, :]
     scores = (query @ key.repeat_interleave(3, 1).transpose(-1, -2)).masked_fill(~seen, -1e9)

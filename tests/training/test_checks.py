@@ -6,7 +6,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
-from kbtrain.training.answer_trainer import IGNORE, Collator, Row
+from kbtrain.training.answer_rows import IGNORE, Collator, Row
 from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout
 from kbtrain.training.plan.plan import PlannedTraining
 

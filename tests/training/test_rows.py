@@ -6,7 +6,9 @@ from tiny_kbm import KINDS, example, make_model, make_tokenizer
 
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.training.answer_trainer import IGNORE, Collator, answer_loss
+from kbtrain.kernels.training_attention import Span, attention_for_training
+from kbtrain.training.answer_rows import IGNORE, Collator, Row, common_start, packed, pays
+from kbtrain.training.answer_trainer import answer_loss
 
 KEYS = ("mastery", "certainty")
 ENCODER = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)
@@ -79,3 +81,62 @@ def test_padding_never_reaches_a_row():
     for i, length in enumerate(lengths.tolist()):
         assert batch["position_ids"][i, -length:].tolist() == list(range(length))
         assert (batch["input_ids"][i, :-length] == 3).all() if length < batch["input_ids"].shape[1] else True
+
+
+def losses_and_gradients(model, batch, spans=None):
+    """The batch's summed loss as the trainer computes it, and every weight's gradient."""
+    model.zero_grad()
+    with attention_for_training(model, batch["attention_mask"], False, spans):
+        logits = model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], position_ids=batch["position_ids"],
+            logits_to_keep=batch.get("kept", batch["labels"].shape[1]), use_cache=False,
+        ).logits  # fmt: skip
+    loss = answer_loss(logits, batch["labels"], batch["other"], batch["weight"])
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral"])
+@pytest.mark.parametrize("long", [False, True], ids=["without references", "one of 200 tokens"])
+def test_rows_end_to_end_cost_what_they_cost_beside_each_other(kind, long):
+    model = make_model(kind, len(ENCODER.tokenizer), sliding_window=None)
+    references = [None, None, None, "word " * 60 if long else None]
+    encoded = [ENCODER.encode(example(i, reference=reference)) for i, reference in enumerate(references)]
+    rows = [make_row(e, [0.7, float(i % 2)]) for i, e in enumerate(encoded)]
+    batch = packed(rows)
+    spans = [Span(*line) for line in batch["spans"].tolist()]
+    assert batch["input_ids"].shape[1] < sum(len(row.ids) - 1 for row in rows)
+    loss, gradients = losses_and_gradients(model, batch, spans)
+    expected, of_each = losses_and_gradients(model, Collator(0)(rows))
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert gradients.keys() == of_each.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, of_each[name], atol=1e-4, rtol=1e-4)
+
+
+def test_a_packed_batch_by_hand():
+    rows = [Row((7, 8, 1, 2, 3, 9), (3, 9), (0, 5), (1.0, 0.5)), Row((7, 8, 4, 9), (9,), (0,), (1.0,))]
+    batch = {name: values.tolist() for name, values in packed(rows).items()}
+    assert batch["input_ids"] == [[7, 8, 1, 2, 3, 4]] and batch["attention_mask"] == [[1] * 6]
+    assert batch["position_ids"] == [[0, 1, 2, 3, 4, 2]]
+    assert (batch["labels"], batch["kept"]) == ([[3, 9, 9]], [3, 4, 5])
+    assert (batch["other"], batch["weight"]) == ([[0, 5, 0]], [[1.0, 0.5, 1.0]])
+    assert batch["spans"] == [[0, 0, 2, 0], [0, 2, 5, 2], [0, 5, 6, 2]]
+
+
+def test_what_predicts_an_answer_is_no_part_of_the_common_start():
+    twice = [Row((7, 8, 1, 9), (9,), (0,), (1.0,))] * 2  # the same question: its last token predicts for both rows
+    assert common_start(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
+    assert common_start([Row((7, 9), (9,), (0,), (1.0,)), Row((8, 9), (9,), (0,), (1.0,))]) == 0
+
+
+def test_rows_are_packed_only_where_that_spares_a_tenth_of_the_tokens():
+    def row(start, length):
+        return Row((*range(start), *range(100, 100 + length - start), 9), (9,), (0,), (1.0,))
+
+    assert pays([row(20, 100), Row((*range(20), *[5] * 80, 9), (9,), (0,), (1.0,))])  # 20 of 200
+    assert not pays([row(19, 100), Row((*range(19), *[5] * 81, 9), (9,), (0,), (1.0,))])
+    assert not pays([row(50, 100)])
+    assert pays([row(0, 100), Row((5,) * 80 + (9,), (9,), (0,), (1.0,))])  # 20 of padding
+    rows = [make_row(e, [1.0, 1.0]) for e in ENCODED[:1] * 3]
+    assert "kept" in Collator(0, packs=True)(rows) and "kept" not in Collator(0)(rows)

@@ -25,7 +25,8 @@ from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import Key
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import GateExample, Target
-from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Row
+from kbtrain.training.answer_rows import IGNORE, Row
+from kbtrain.training.answer_trainer import AnswerTrainer
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target

@@ -21,7 +21,7 @@ from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_mer
 from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
-from kbtrain.training.answer_trainer import Row
+from kbtrain.training.answer_rows import Row
 from kbtrain.training.checks import check_base, count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
