@@ -2,13 +2,14 @@
 batch, steps and learning rate, each in a process of its own, in turn. The last epoch is timed; those before warm up.
 
 TRL runs twice: with its defaults, and with what helps here (no gradient checkpointing, the same batches of rows of like
-length as ours). Prints tokens a second, peak memory, the trained models' loss on all examples, computed the same way,
-the ratios, and the share of what the machine's rate of products allows; writes the curves, overlaid, as SVG. Needs:
-pip install trl.
+length as ours); ours may run with its rows padded beside each other, too (kbtrain_padded). Prints tokens a second, peak
+memory, the trained models' loss on all examples, computed the same way, the ratios, and the share of what the machine's
+rate of products allows; writes the curves, overlaid, as SVG. Needs: pip install trl.
 
 Examples:
   python benchmarks/training.py
   python benchmarks/training.py --method qlora --dtype fp32 --examples 16
+  python benchmarks/training.py --longest 0 --batch 8 --dtype fp32 --peers "[kbtrain, kbtrain_padded]"
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 from tqdm import tqdm
@@ -30,7 +31,8 @@ from kbtrain.errors import UserError
 from kbtrain.text_table import aligned
 
 PEER = Path(__file__).resolve().parent / "peers" / "train_once.py"
-NAMES = ("kbtrain", "trl_best", "trl_defaults")
+PEERS = ("kbtrain", "trl_best", "trl_defaults")
+Peer = Literal["kbtrain", "kbtrain_padded", "trl_best", "trl_defaults"]
 
 
 class TrainingBenchmarkConfig(Config):
@@ -38,12 +40,12 @@ class TrainingBenchmarkConfig(Config):
     method: Literal["full", "qlora"] = Field("full", description="all weights, or adapters beside NF4")
     dtype: Literal["bf16", "fp32"] = Field("bf16", description="what all compute in")
     examples: int = Field(32, ge=2, description="rows, references of 0 to `longest` tokens")
-    longest: int = Field(1000, ge=16, description="tokens of the longest reference, about")
+    longest: int = Field(1000, ge=0, description="tokens of the longest reference, about; 0: none has any")
     max_length: int = Field(1580, ge=64, description="tokens of a row")
     batch: int = Field(4, ge=1, description="rows a step")
     epochs: int = Field(2, ge=2, description="passes over the rows; the last is timed")
     learning_rate: float = Field(1e-4, gt=0, description="constant")
-    peers: tuple[str, ...] = Field(NAMES, description="who runs")
+    peers: tuple[Peer, ...] = Field(PEERS, min_length=1, description=f"who runs, of {', '.join(get_args(Peer))}")
     output: Path = Field(Path("runs/bench/training"), description="folder of numbers and figure")
 
 

@@ -1,9 +1,9 @@
 """Peer of benchmarks/training.py: one training in a process of its own, so that its peak memory is its own.
 
-Argument: JSON with who (kbtrain, trl_defaults, trl_best), method (full, qlora), model, data (JSONL), batch, epochs,
-dtype, learning_rate, max_length, folder. The last line is JSON: seconds and tokens of the last epoch, losses, peak
-memory, the loss of the trained model on all examples, computed the same way for every peer, and (full) the least time
-the epoch's products take at the rate of this machine, measured after the training.
+Argument: JSON with who (kbtrain, kbtrain_padded, trl_defaults, trl_best), method (full, qlora), model, data (JSONL),
+batch, epochs, dtype, learning_rate, max_length, folder. The last line is JSON: seconds and tokens of the last epoch,
+losses, peak memory, the loss of the trained model on all examples, computed the same way for every peer, and (full) the
+least time the epoch's products take at the rate of this machine, measured after the training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kbtrain.models.adapters import Adapter, open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateExample
-from kbtrain.training.answer_rows import Collator, Row
+from kbtrain.training.answer_rows import Collator, Row, common_start
 from kbtrain.training.answer_trainer import answer_loss
 from kbtrain.training.base_trainer import LikeLengthSampler
 from kbtrain.training.config import TrainingConfig, training_arguments
@@ -42,7 +42,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     examples = list(read(GateExample, Path(job["data"])))
     encode = Encoder(tokenizer, kbm_template(PAPER_KEYS), job["max_length"]).encode
     rows = [make_row(encode(e), [target(e, key, "hard") for key in PAPER_KEYS]) for e in examples]
-    trainer = (ours if job["who"] == "kbtrain" else trl)(job, base, tokenizer, examples, rows)
+    trainer = (ours if job["who"].startswith("kbtrain") else trl)(job, base, tokenizer, examples, rows)
     times: list[float] = []
 
     class Clock(TrainerCallback):
@@ -58,7 +58,8 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     lengths = [len(row.ids) for row in rows]
     loss, answer_tokens = final_loss(model, tokenizer, rows)
-    least = least_seconds(model, lengths, answer_tokens, job["dtype"]) if job["method"] == "full" else None
+    shared = (len(rows) - epoch) * common_start(rows)
+    least = least_seconds(model, lengths, answer_tokens, job["dtype"], shared) if job["method"] == "full" else None
     return {"seconds": seconds, "steps": len(times), "tokens": sum(lengths), "losses": losses, "peak_rss_mb": peak,
             "final_loss": loss, "least_seconds": least}  # fmt: skip
 
@@ -78,7 +79,10 @@ def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExam
     from kbtrain.gates.kbm.train import KBMTrainer
 
     model = Adapter(16, 64, 0.1, 0)(base) if job["method"] == "qlora" else base
-    return KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, job["max_length"]), arguments(job), rows, [], "hard")
+    trainer = KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, job["max_length"]), arguments(job), rows, [], "hard")
+    if job["who"] == "kbtrain_padded":
+        trainer.data_collator.packs = False
+    return trainer
 
 
 def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:

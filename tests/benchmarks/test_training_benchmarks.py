@@ -9,7 +9,7 @@ from support import scripts
 from tiny_kbm import make_folder
 
 ROOT = Path(__file__).parents[2]
-PEERS = ["kbtrain", *(["trl_best"] if find_spec("trl") else [])]
+PEERS = ["kbtrain", "kbtrain_padded", *(["trl_best"] if find_spec("trl") else [])]
 
 
 def run(script, **keys):
@@ -30,6 +30,7 @@ def test_the_training_benchmark_gives_rates_memory_losses_and_a_figure(tmp_path)
         assert reply["tokens"] > 0 and reply["seconds"] > 0 and reply["peak_rss_mb"] > 100
         assert 0 < reply["least_seconds"] < reply["seconds"]
     assert "kbtrain" in done.stdout and (tmp_path / "out" / "training_full.svg").read_text().startswith("<svg")
+    assert found["kbtrain"]["final_loss"] == pytest.approx(found["kbtrain_padded"]["final_loss"], rel=1e-3)
     if "trl_best" in found:
         assert found["kbtrain"]["final_loss"] == pytest.approx(found["trl_best"]["final_loss"], rel=0.1)
 
@@ -70,4 +71,5 @@ def test_the_operations_of_a_training_epoch_are_three_times_those_of_a_forward_p
         model(torch.ones(1, 64, dtype=torch.long), logits_to_keep=5)
     parts = operations(model, [64], 5)
     square = parts["attention"] / 65 * 64 * 2  # eager attention computes the whole square, we count what is seen
+    assert operations(model, [64, 64], 5, shared=64)["body"] == parts["body"]
     assert counter.get_total_flops() == pytest.approx((parts["body"] + square + parts["head"]) / 3, rel=0.01)
