@@ -73,6 +73,13 @@ def like_length(
     return batches
 
 
+def common_start(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The longest run of tokens with which all of these begin, and after which each goes on."""
+    shortest = min(len(ids) for ids in prompts)
+    columns = zip(*(ids[: shortest - 1] for ids in prompts), strict=True)
+    return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+
+
 def padded(
     rows: Sequence[Sequence[T]], fill: T, side: Literal["left", "right"] = "right"
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from kbtrain.kernels.training_attention import Span
-from kbtrain.models.batching import padded
+from kbtrain.models.batching import common_start, padded
 
 IGNORE = -100
 
@@ -60,16 +60,14 @@ class Collator:
 LEAST = 0.1  # of a batch's tokens must be spared: then it is worth another order of its sums
 
 
-def common_start(rows: Sequence[Row]) -> int:
+def begun_alike(rows: Sequence[Row]) -> int:
     """Tokens that all prompts begin with, but for the last ones, which predict the answers."""
-    most = min(len(row.ids) - len(row.labels) - 1 for row in rows)
-    together = zip(*(row.ids[:most] for row in rows), strict=True)
-    return next((i for i, tokens in enumerate(together) if len(set(tokens)) > 1), most)
+    return len(common_start([row.ids[: len(row.ids) - len(row.labels)] for row in rows]))
 
 
 def pays(rows: Sequence[Row]) -> bool:
     """True if at least :data:`LEAST` of the batch's tokens, padding counted, need not be computed."""
-    whole, start = len(rows) * max(len(row.ids) - 1 for row in rows), common_start(rows)
+    whole, start = len(rows) * max(len(row.ids) - 1 for row in rows), begun_alike(rows)
     return whole - start - sum(len(row.ids) - 1 - start for row in rows) >= LEAST * whole
 
 
@@ -77,7 +75,7 @@ def packed(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
     """Inputs (1, tokens), targets (1, all answers); ``kept``: where the targets are predicted; ``spans``: fields of
     :class:`~kbtrain.kernels.training_attention.Span`, one a line.
     """
-    start = common_start(rows)
+    start = begun_alike(rows)
     own = [row.ids[start:-1] for row in rows]  # the last token predicts nothing
     ends = list(accumulate((len(ids) for ids in own), initial=start))
     kept = [i for end, row in zip(ends[1:], rows, strict=True) for i in range(end - len(row.labels), end)]

@@ -7,7 +7,7 @@ from tiny_kbm import KINDS, example, make_model, make_tokenizer
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.kernels.training_attention import Span, attention_for_training
-from kbtrain.training.answer_rows import IGNORE, Collator, Row, common_start, packed, pays
+from kbtrain.training.answer_rows import IGNORE, Collator, Row, begun_alike, packed, pays
 from kbtrain.training.answer_trainer import answer_loss
 
 KEYS = ("mastery", "certainty")
@@ -124,10 +124,10 @@ def test_a_packed_batch_by_hand():
     assert batch["spans"] == [[0, 0, 2, 0], [0, 2, 5, 2], [0, 5, 6, 2]]
 
 
-def test_what_predicts_an_answer_is_no_part_of_the_common_start():
+def test_what_predicts_an_answer_is_no_part_of_the_begun_alike():
     twice = [Row((7, 8, 1, 9), (9,), (0,), (1.0,))] * 2  # the same question: its last token predicts for both rows
-    assert common_start(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
-    assert common_start([Row((7, 9), (9,), (0,), (1.0,)), Row((8, 9), (9,), (0,), (1.0,))]) == 0
+    assert begun_alike(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
+    assert begun_alike([Row((7, 9), (9,), (0,), (1.0,)), Row((8, 9), (9,), (0,), (1.0,))]) == 0
 
 
 def test_rows_are_packed_only_where_that_spares_a_tenth_of_the_tokens():

@@ -155,7 +155,7 @@ class PrefixCache:
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer
 
-        from kbtrain.llm.sampler.prefill import common_start
+        from kbtrain.models.batching import common_start
 
         layers: list[Any] = DynamicCache(config=self.model.config).layers
         if not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it

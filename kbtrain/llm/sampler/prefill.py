@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -162,10 +161,3 @@ class SharedPrefixCache:
         cache = DynamicCache(config=self.model.config)
         begin(cache, self._cache, n_prompts)
         return cache
-
-
-def common_start(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The longest run of tokens with which all of these begin, and after which each goes on."""
-    shortest = min(len(ids) for ids in prompts)
-    columns = zip(*(ids[: shortest - 1] for ids in prompts), strict=True)
-    return tuple(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))

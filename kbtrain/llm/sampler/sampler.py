@@ -26,9 +26,10 @@ from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
-from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
+from kbtrain.models.batching import common_start
 from kbtrain.models.weights import no_numbers
 from kbtrain.records import GREEDY, Condition, Finish, Sample
 

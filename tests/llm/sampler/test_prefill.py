@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.prefill import SharedPrefixCache, common_start, prefill
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+from kbtrain.models.batching import common_start
 
 HEAD = [(7 * i) % 90 for i in range(40)]
 
