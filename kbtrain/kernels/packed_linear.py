@@ -1,7 +1,7 @@
 """Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
 
 PyTorch hands plain weights to oneDNN, which lays them out again for every product: a tenth of the products' time.
-In-place changes of weights are detected, and invalidate whatever was computed from them.
+In-place changes of weights that PyTorch counts are detected, and invalidate whatever was computed from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kbtrain.kernels.memory import machine_memory
 def weight_versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Differs from an earlier result once any of the weights was replaced or written to.
 
-    Weights made in inference mode count no writes: of those, replacing alone is seen.
+    Weights made in inference mode count no writes, and none counts what is written through ``.data`` (so DeepSpeed's
+    optimizers do): of those, replacing alone is seen.
     """
     return [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
 

@@ -140,6 +140,27 @@ def test_the_shared_start_is_computed_anew_when_weights_change_and_left_out_in_t
         assert in_training[key] == pytest.approx(after[key], abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_is_kept_of_weights_that_a_training_writes_uncounted(dtype, tokenizer):
+    """DeepSpeed's optimizers write through ``.data``, which no version of a weight counts."""
+    model = make_model(vocabulary=len(tokenizer)).to(dtype).eval()
+    kbm = KBM(model, tokenizer, KEYS, 4000)
+    found = [kbm.probabilities(EXAMPLES)]
+    for _ in range(2):
+        model.train()
+        for layer in (model.lm_head, model.model.layers[0].self_attn.v_proj):
+            layer.weight.data.mul_(2)
+        in_training = kbm.probabilities(EXAMPLES)
+        assert in_training == KBM(model, tokenizer, KEYS, 4000).probabilities(EXAMPLES)
+        for layer in (model.lm_head, model.model.layers[0].self_attn.v_proj):
+            layer.weight.data.mul_(2)
+        model.eval()
+        after = kbm.probabilities(EXAMPLES)
+        assert after == KBM(model, tokenizer, KEYS, 4000).probabilities(EXAMPLES)
+        found += [in_training, after]
+    assert len({str(one) for one in found}) == 5
+
+
 def test_batches_are_of_like_length_and_within_the_token_budget(tokenizer):
     encoder = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000).scorer.encoder
     rows = [encoder.encode(e) for e in EXAMPLES]

@@ -31,17 +31,15 @@ class Scorer:
     def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
         from kbtrain.gates.true_false.forward import check_model
         from kbtrain.kernels.memory import FreedMemory, keep_freed_memory
-        from kbtrain.kernels.packed_linear import PackedLinears
 
         check_model(model)
         if model.device.type == "cpu":
             keep_freed_memory()
-        self._packed = PackedLinears(model)
         self._freed: FreedMemory | None = FreedMemory() if model.device.type == "cpu" else None
         self._most = 0  # tokens of the largest batch that was found to have room
-        self._start = PrefixCache(model, encoder)
         self.model = model
         self.encoder = encoder
+        self._forget()
         self.tokens_per_batch = tokens_per_batch
         self.reference_cut = 0
         self.prompt_tokens = 0
@@ -55,6 +53,8 @@ class Scorer:
         found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training
         self.model.train(False)
+        if was_training:
+            self._forget()
         with self._packed:
             prefix = None if was_training else self._start.of([row.prompt for row in rows])
             batches = like_lengths(rows, self.tokens_per_batch)
@@ -66,10 +66,19 @@ class Scorer:
                 if self._freed is not None:
                     self._freed.check()
         self.model.train(was_training)
+        if was_training:  # what an optimizer writes to weights need not be counted: nothing of now may serve later
+            self._forget()
         bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(found[key][i]) for key in keys)]
         if bad:
             raise no_scores(self.model, bad)
         return found
+
+    def _forget(self) -> None:
+        """What was computed from the weights: their packed form, and the prompts' beginning."""
+        from kbtrain.kernels.packed_linear import PackedLinears
+
+        self._packed = PackedLinears(self.model)
+        self._start = PrefixCache(self.model, self.encoder)
 
     def n_batches(self, examples: Sequence[GateExample]) -> int:
         """Number of forward passes for these examples (more where memory runs out)."""
