@@ -74,7 +74,7 @@ class Scorer:
         return found
 
     def _forget(self) -> None:
-        """What was computed from the weights: their packed form, and the prompts' beginning."""
+        """Drop what was computed from the weights: their packed form, and the prompts' beginning."""
         from kbtrain.kernels.packed_linear import PackedLinears
 
         self._packed = PackedLinears(self.model)
