@@ -40,9 +40,7 @@ class ReportConfig(Config):
 
     run: Path = Field(Path("runs/demo"), description="run folder with results.json")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    gate: str | None = Field(
-        None, description="gate of the headline and the errors; without it the one that saves most on dev"
-    )
+    gate: str | None = Field(None, description="gate of the headline and the errors; without it the best on dev")
     title: str = Field("When does this model need retrieval?", description="headline of the page")
 
     def writes(self) -> tuple[Path, ...]:
@@ -123,7 +121,7 @@ def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResu
 
 
 def main_gate(own: list[GateResult], wanted: str | None, found: list[Saving]) -> GateResult | None:
-    """The gate named; without a name the one that saves most on dev, or the last one where dev tells nothing."""
+    """The gate named; without a name the best on dev, or the last one where dev tells nothing."""
     named = {gate.gate: gate for gate in own}
     if wanted is not None and wanted not in named:
         raise UserError(f"key 'gate': no scored gate '{wanted}' in results.json; {did_you_mean(wanted, named)}")

@@ -1,12 +1,14 @@
 """Searches that gates save at a small loss of accuracy against always searching (All-RAG), best gate on dev first.
 
 Each gate's threshold is the one that leaves out the most searches on dev while at most ``limit`` of All-RAG's accuracy
-is lost there. The gate to be used is the one that leaves out the most on dev. What it saves and loses is then
-measured on test, where nothing was chosen; :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
+is lost there; a second one has the most right answers there. The gate to be used is the one of the largest area on dev:
+one threshold's savings are luck more often (docs/demo.md). What it saves and loses is then measured on test, where
+nothing was chosen; :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +19,22 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.metrics.ranking import Curve, normalised_area, retrieval_curve
 from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
-from kbtrain.metrics.thresholds import SMALL_LOSS, cuts
+from kbtrain.metrics.thresholds import SMALL_LOSS, Dev, choose, cuts
 from kbtrain.records import Outcome
 
 LIMIT = SMALL_LOSS
 BAND_DRAWS = 1_000
 _ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class MostRight:
+    """A gate at the threshold with the most right answers on dev (rule ``best_accuracy``), as in :class:`Saving`."""
+
+    threshold: float
+    accuracy: float
+    saved: Delta
+    change: Delta
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class Saving:
     over_random: Delta
     as_all_rag: float
     within: float
+    most_right: MostRight
 
     @property
     def certain(self) -> bool:
@@ -73,32 +86,45 @@ def savings(
         return []
     before = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
     known = oc.answers(test, kind)
-    chosen = {}
+    fewest, rightest, area = {}, {}, {}
+    needed = oc.needed(dev).astype(np.float64)
     for gate, of in scores.items():
         on_dev = np.array([of[o.question_id] for o in dev])
-        threshold, saved = most_saved(on_dev, before, limit)
-        chosen[gate] = threshold, saved, normalised_area(on_dev, before.llm, before.rag)
+        fewest[gate] = most_saved(on_dev, before, limit)
+        rightest[gate] = choose("best_accuracy", Dev(on_dev, before.llm, before.rag, needed)).value
+        area[gate] = normalised_area(on_dev, before.llm, before.rag)
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
-    searched = {gate: (columns[gate] > chosen[gate][0]).astype(np.float64) for gate in scores}
-    right = {gate: np.where(one > 0.5, known.rag, known.llm) for gate, one in searched.items()}
-    table = np.stack([known.llm, known.rag, *searched.values(), *right.values()], axis=1)
+    cut = [*(columns[gate] > fewest[gate][0] for gate in scores), *(columns[gate] > rightest[gate] for gate in scores)]
+    right = [np.where(searched, known.rag, known.llm) for searched in cut]
+    table = np.stack([known.llm, known.rag, *(searched * 1.0 for searched in cut), *right], axis=1)
     drawn, seen = resampled_means(table, draws, seed, clusters), table.mean(axis=0)
+
+    def saved(place: int) -> Delta:
+        return delta(1 - float(seen[2 + place]), 1 - drawn[:, 2 + place])
+
+    def accuracy(place: int) -> float:
+        return float(seen[2 + len(cut) + place])
+
+    def change(place: int) -> Delta:
+        return delta(accuracy(place) - float(seen[1]), drawn[:, 2 + len(cut) + place] - drawn[:, 1])
+
     found = []
     for i, gate in enumerate(scores):
-        ratio, accuracy = 2 + i, 2 + len(scores) + i
-        curve = retrieval_curve(columns[gate], known.llm, known.rag)
+        j, curve = len(scores) + i, retrieval_curve(columns[gate], known.llm, known.rag)
+        over = delta(float(_over(seen[None], 2 + i, 2 + len(cut) + i)[0]), _over(drawn, 2 + i, 2 + len(cut) + i))
         found.append(
             Saving(
-                gate, limit, chosen[gate][0], len(dev), len(test), chosen[gate][1], chosen[gate][2],
-                accuracy=float(seen[accuracy]),
-                saved=delta(1 - float(seen[ratio]), 1 - drawn[:, ratio]),
-                change=delta(float(seen[accuracy] - seen[1]), drawn[:, accuracy] - drawn[:, 1]),
-                over_random=delta(float(_over(seen[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
+                gate, limit, fewest[gate][0], len(dev), len(test), fewest[gate][1], area[gate],
+                accuracy=accuracy(i),
+                saved=saved(i),
+                change=change(i),
+                over_random=over,
                 as_all_rag=fewest_searches(curve, float(seen[1])),
                 within=fewest_searches(curve, float(seen[1]) - limit),
+                most_right=MostRight(rightest[gate], accuracy(j), saved(j), change(j)),
             )
         )  # fmt: skip
-    return sorted(found, key=lambda one: (-one.dev_saved, -(one.dev_area or 0.0)))
+    return sorted(found, key=lambda one: (math.inf if one.dev_area is None else -one.dev_area, -one.dev_saved))
 
 
 def most_saved(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:

@@ -14,14 +14,18 @@ from kbtrain.records import Question
 from kbtrain.report.summary import drawn
 from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
 
-HEAD = ("gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points")
+HEAD = (
+    "gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points",
+    "most right: saved, %", "most right: against always, points",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """``sentences``: what is saved; the same with intervals; whether it is certain; when All-RAG is reached.
+    """``sentences``: what is saved; the same with intervals; whether it is certain; at the threshold for right answers;
+    when All-RAG is reached.
 
-    ``rows``: name, three figures with their intervals and the verdict, under :data:`HEAD`.
+    ``rows``: name and figures with their intervals, under :data:`HEAD`.
     """
 
     subtitle: str
@@ -80,6 +84,7 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
         f"On {saving.n} test questions, 95 % intervals: {percent_interval(saving.saved)} % of the searches saved, "
         f"accuracy {points_interval(saving.change)} points.",
         _certainty(saving),
+        _rightest(saving),
         _reaches(saving, always),
     ]
 
@@ -107,6 +112,16 @@ def _certainty(saving: Saving) -> str:
     return f"This is NOT certain: leaving out as many searches at random may do as well ({gain}). {loss}"
 
 
+def _rightest(saving: Saving) -> str:
+    """The other threshold, for who wants right answers first."""
+    one = saving.most_right
+    return (
+        f"At the threshold with the most right answers on dev ({one.threshold:.6g}) it saves {percent(one.saved.mean)} % "
+        f"of the searches, and {percent(one.accuracy)} % are right: {points(one.change.mean)} points, "
+        f"{points_interval(one.change)}, against always searching."
+    )
+
+
 def _reaches(saving: Saving, always: float) -> str:
     whole = saving.as_all_rag > 1 - 1e-9
     where = "only by searching for all" if whole else f"with {percent(saving.as_all_rag)} % of the searches"
@@ -124,7 +139,7 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
         if name in named:
             one = named[name]
             rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
-                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-"])  # fmt: skip
+                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
     for saving in found:
         rows.append([
             gate_name(saving.gate) + named[saving.gate].seen.mark,
@@ -132,6 +147,8 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
             percent(saving.accuracy),
             f"{points(saving.change.mean)} {points_interval(saving.change)}",
             f"{points(saving.over_random.mean)} {points_interval(saving.over_random)}",
+            percent(saving.most_right.saved.mean),
+            f"{points(saving.most_right.change.mean)} {points_interval(saving.most_right.change)}",
         ])  # fmt: skip
     return rows
 
@@ -142,9 +159,9 @@ def _note(saving: Saving | None, results: Results) -> str:
     return (
         f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
         f"over {drawn(results.meta)}). Each gate's threshold leaves out the most searches on {saving.n_dev} dev "
-        f"questions that cost at most {percent(saving.limit, 0)} points of always searching's accuracy there; gates "
-        "stand in the order of what they save on dev. Against chance: accuracy minus that of leaving out as many "
-        "at random."
+        f"questions that cost at most {percent(saving.limit, 0)} points of always searching's accuracy there; most "
+        "right: the threshold with the most right answers on dev. Gates stand in the order of their area on dev. "
+        "Against chance: accuracy minus that of leaving out as many at random."
     )
 
 
@@ -167,10 +184,12 @@ def closing_block(
     said = sentences(results, saving, len(found), best=best)
     gate_line, real = said[0], "nothing is saved, so there is nothing to be sure of; take more dev questions"
     if saving is not None and saves:
+        other = saving.most_right
         gate_line = (
             f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(saving.saved.mean)} % of the "
             f"searches saved, accuracy {percent(saving.accuracy)} % ({points(saving.change.mean)} points, "
-            f"{points_interval(saving.change)})"
+            f"{points_interval(saving.change)}); set for right answers: {percent(other.saved.mean)} % saved, "
+            f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
         )
         real = said[2]
     lines = {

@@ -39,6 +39,9 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
     assert found.over_random.mean == pytest.approx(0.7 - (0.5 + 0.2 * 0.2))
     assert found.as_all_rag == pytest.approx(0.2)  # two searches: 7 of 10
     assert found.within == pytest.approx(0.18)  # 0.68 on the way to it
+    most = found.most_right  # searching for all that is mended and nothing that is broken: 9 of 10, by four searches
+    assert (most.threshold, most.accuracy) == (pytest.approx(0.7), pytest.approx(0.9))
+    assert most.saved.mean == pytest.approx(0.6) and most.change.mean == pytest.approx(0.2)
 
 
 def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
@@ -53,16 +56,26 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
     # searched for: one that retrieval breaks
     assert lucky.accuracy == pytest.approx(0.4) and lucky.change.mean == pytest.approx(-0.3)
     assert steady.threshold == pytest.approx(0.45) and steady.saved.mean == pytest.approx(0.4)
+    assert lucky.most_right.threshold == pytest.approx(0.7) and lucky.most_right.accuracy == pytest.approx(0.3)
     assert not lucky.certain and steady.accuracy == pytest.approx(0.9)
 
 
-def test_the_first_gate_is_the_one_that_saves_the_most_on_dev() -> None:
+def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
     gates = {
         "modest": scored(DEV, GOOD[::-1]) | scored(TEST, [0.0] * 10),
         "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
     }
     first, second = savings(DEV, TEST, gates, draws=50)
     assert (first.gate, first.saved.mean, second.saved.mean) == ("promising", 0.0, 1.0)
+
+
+def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
+    """The one leaves out nine searches of ten by one that mends; its order is else the worst there is."""
+    spike = [0.99, 0.1, 0.15, 0.2, 0.95, 0.9, 0.5, 0.6, 0.7, 0.8]
+    orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
+    gates = {"spike": scored(DEV, spike) | scored(TEST, spike), "orderly": scored(DEV, orderly) | scored(TEST, orderly)}
+    first, second = savings(DEV, TEST, gates, limit=0.1, draws=50)
+    assert (first.gate, second.gate) == ("orderly", "spike") and second.dev_saved > first.dev_saved
 
 
 def test_the_limit_is_what_may_be_lost() -> None:

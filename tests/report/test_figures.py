@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.savings import Saving
+from kbtrain.evaluation.savings import MostRight, Saving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.curves import KINDS, Label, accuracy_curve, leading, looks, name_ends, spread, tell
@@ -22,6 +22,7 @@ def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving
     return Saving(
         gate, 0.02, 0.5, 100, 200, saved, None, accuracy=accuracy, saved=Delta(saved, 0.0, 1.0),
         change=Delta(0.029, -0.02, 0.08), over_random=Delta(0.1, 0.05, 0.15), as_all_rag=0.2, within=0.1,
+        most_right=MostRight(0.4, accuracy, Delta(saved, 0.0, 1.0), Delta(0.03, -0.02, 0.08)),
     )  # fmt: skip
 
 
