@@ -116,8 +116,8 @@ def _rightest(saving: Saving) -> str:
     """The other threshold, for who wants right answers first."""
     one = saving.most_right
     return (
-        f"At the threshold with the most right answers on dev ({one.threshold:.6g}) it saves {percent(one.saved.mean)} % "
-        f"of the searches, and {percent(one.accuracy)} % are right: {points(one.change.mean)} points, "
+        f"At the threshold with the most right answers on dev ({one.threshold:.6g}) it saves "
+        f"{percent(one.saved.mean)} % of the searches, and {percent(one.accuracy)} % are right: {points(one.change.mean)} points, "
         f"{points_interval(one.change)}, against always searching."
     )
 
