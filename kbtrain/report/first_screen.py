@@ -115,10 +115,11 @@ def _certainty(saving: Saving) -> str:
 def _rightest(saving: Saving) -> str:
     """The other threshold, for who wants right answers first."""
     one = saving.most_right
+    gain = f"{points(one.change.mean)} points, {points_interval(one.change)}"
     return (
         f"At the threshold with the most right answers on dev ({one.threshold:.6g}) it saves "
-        f"{percent(one.saved.mean)} % of the searches, and {percent(one.accuracy)} % are right: {points(one.change.mean)} points, "
-        f"{points_interval(one.change)}, against always searching."
+        f"{percent(one.saved.mean)} % of the searches, and {percent(one.accuracy)} % are right: {gain}, against always "
+        "searching."
     )
 
 
