@@ -80,6 +80,11 @@ def common_start(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
 
 
+def n_alike(a: Sequence[int], b: Sequence[int]) -> int:
+    """Number of leading tokens that two texts share."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 def padded(
     rows: Sequence[Sequence[T]], fill: T, side: Literal["left", "right"] = "right"
 ) -> tuple[torch.Tensor, torch.Tensor]:

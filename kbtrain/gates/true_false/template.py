@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
+from kbtrain.models.batching import n_alike
 from kbtrain.prompts import kbm as prompts
 from kbtrain.records import GateExample
 
@@ -192,7 +193,7 @@ class Encoder:
                 return Encoded(tuple(whole[: -len(answer)]), known, 0)
         texts = {values: self._whole(prompt, values) for values in combinations(len(self.template.keys))}
         asked = prompts.encode(self.tokenizer, prompt)
-        n = min(_common(asked, ids) for ids in texts.values())
+        n = min(n_alike(asked, ids) for ids in texts.values())
         tree = self._tree({values: tuple(ids[n:]) for values, ids in texts.items()})
         self._known[prompt[-20:]] = tree
         return Encoded(tuple(whole[:n]), tree, 0)
@@ -220,8 +221,3 @@ def closing(tokenizer: PreTrainedTokenizerBase, answer: str) -> str:
         text = prompts.apply_template(tokenizer, turns)
         ending = text.rpartition(answer)[2] if answer in text else ""
     return ending.partition(eos)[0] + eos
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Number of leading tokens that two texts share."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import Pass, Unit
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
-from kbtrain.models.batching import like_length
+from kbtrain.models.batching import like_length, n_alike
 from kbtrain.models.weights import no_scores
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
@@ -102,10 +102,6 @@ class PYes(UntrainedGate):
         )
         if len(ids) > MAX_PROMPT:
             raise UserError(f"'{example.id}': prompt of {len(ids)} tokens; room for {MAX_PROMPT}")
-        start = max(1, _common(ids, empty))
-        end = max(start + 1, len(ids) - _common(ids[::-1], empty[::-1]))
+        start = max(1, n_alike(ids, empty))
+        end = max(start + 1, len(ids) - n_alike(ids[::-1], empty[::-1]))
         return YesNoPrompt(tuple(ids), start, min(end, len(ids)))
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
