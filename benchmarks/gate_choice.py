@@ -5,7 +5,7 @@ choose on as the run has dev questions. On these a gate is chosen by each rule, 
 at a loss of at most 2 points; most right answers); what it does is measured on the rest. Gates whose checkpoint was
 chosen on dev (a KBM's) have seen some of what they are measured on. No model is loaded; seconds.
 
-Example:
+Examples:
   python benchmarks/gate_choice.py --run runs/demo
 """
 
