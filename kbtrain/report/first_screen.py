@@ -16,7 +16,7 @@ from kbtrain.report.words import gate_name, percent, percent_interval, points, p
 
 HEAD = (
     "gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points",
-    "most right: saved, %", "most right: against always, points",
+    "set for right answers, points",
 )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
         if name in named:
             one = named[name]
             rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
-                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
+                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-"])  # fmt: skip
     for saving in found:
         rows.append([
             gate_name(saving.gate) + named[saving.gate].seen.mark,
@@ -148,7 +148,6 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
             percent(saving.accuracy),
             f"{points(saving.change.mean)} {points_interval(saving.change)}",
             f"{points(saving.over_random.mean)} {points_interval(saving.over_random)}",
-            percent(saving.most_right.saved.mean),
             f"{points(saving.most_right.change.mean)} {points_interval(saving.most_right.change)}",
         ])  # fmt: skip
     return rows
@@ -160,8 +159,9 @@ def _note(saving: Saving | None, results: Results) -> str:
     return (
         f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
         f"over {drawn(results.meta)}). Each gate's threshold leaves out the most searches on {saving.n_dev} dev "
-        f"questions that cost at most {percent(saving.limit, 0)} points of always searching's accuracy there; most "
-        "right: the threshold with the most right answers on dev. Gates stand in the order of their area on dev. "
+        f"questions that cost at most {percent(saving.limit, 0)} points of always searching's accuracy there. Set "
+        "for right answers: against always searching, at the threshold with the most right answers on dev (the "
+        "searches that it saves: on the gate's page). Gates stand in the order of their area on dev. "
         "Against chance: accuracy minus that of leaving out as many at random."
     )
 
