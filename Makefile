@@ -29,7 +29,7 @@ demo: setup  ## the whole chain on part of the atlas, about 20 minutes on 2 core
 demo-full: setup  ## the same on the whole atlas, more than an hour
 	@$(PY) -m kbtrain.cli demo --full
 
-# one thread a process: on tiny models threads cost more than they give; a third process works while others wait
+# one thread a process: on tiny models threads cost more than they give; processes beyond the cores work while others wait
 PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
 test: setup $(TRAINERS)  ## the test suite
 	$(PYTEST)

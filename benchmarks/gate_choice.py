@@ -24,9 +24,8 @@ from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.evaluation.outcomes import Correctness, answers, entities_of
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.evaluation.savings import LIMIT, most_saved
+from kbtrain.evaluation.savings import LIMIT, most_right, most_saved
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.thresholds import Dev, choose
 
 
 class GateChoiceConfig(Config):
@@ -54,11 +53,11 @@ def main(config: GateChoiceConfig) -> None:
     ids = [one.question_id for one in outcomes]
     scores = {gate: np.array([of[i] for i in ids]) for gate, of in folder.scores.items() if all(i in of for i in ids)}
     entities = np.array(entities_of([*folder.dev.questions, *folder.test.questions]))
-    generator = np.random.default_rng(config.seed)
+    known, generator = answers(outcomes, "greedy"), np.random.default_rng(config.seed)
     found: dict[str, list[Chosen]] = {"what it saves": [], "area": []}
     for _ in range(config.draws):
         dev = divided(entities, len(folder.dev.outcomes), generator)
-        for rule, one in chosen(answers(outcomes, "greedy"), scores, dev).items():
+        for rule, one in chosen(known, scores, dev).items():
             found[rule].append(one)
     print(f"{len(ids)} questions, {config.draws} times {len(folder.dev.outcomes)} of them to choose on")
     print("| chosen by | area | threshold | searches saved | against always searching | above chance "
@@ -80,16 +79,16 @@ def divided(entities: np.ndarray, n: int, generator: np.random.Generator) -> np.
 
 def chosen(known: Correctness, scores: Mapping[str, Floats], dev: np.ndarray) -> dict[str, Chosen]:
     """The gate by each rule."""
-    llm, rag = known.llm[dev], known.rag[dev]
-    area = {gate: normalised_area(one[dev], llm, rag) or 0.0 for gate, one in scores.items()}
-    fewest = {gate: most_saved(one[dev], Correctness("greedy", llm, rag), LIMIT) for gate, one in scores.items()}
+    before = Correctness(known.kind, known.llm[dev], known.rag[dev])
+    area = {gate: normalised_area(one[dev], before.llm, before.rag) or 0.0 for gate, one in scores.items()}
+    fewest = {gate: most_saved(one[dev], before) for gate, one in scores.items()}
     best = {
         "what it saves": max(scores, key=lambda gate: (fewest[gate][1], area[gate])),
         "area": max(scores, key=lambda gate: (area[gate], fewest[gate][1])),
     }
     found = {}
     for rule, gate in best.items():
-        rightest = choose("best_accuracy", Dev(scores[gate][dev], llm, rag, rag)).value
+        rightest = most_right(scores[gate][dev], before)
         rest = scores[gate][~dev], known.llm[~dev], known.rag[~dev]
         found[rule] = Chosen(gate, normalised_area(*rest) or 0.0, at(fewest[gate][0], *rest), at(rightest, *rest))
     return found

@@ -17,12 +17,12 @@ import numpy as np
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
+from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import Curve, normalised_area, retrieval_curve
 from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
-from kbtrain.metrics.thresholds import SMALL_LOSS, Dev, choose, cuts
 from kbtrain.records import Outcome
 
-LIMIT = SMALL_LOSS
+LIMIT = thresholds.SMALL_LOSS
 BAND_DRAWS = 1_000
 _ROUNDING = 1e-9
 
@@ -87,41 +87,37 @@ def savings(
     before = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
     known = oc.answers(test, kind)
     fewest, rightest, area = {}, {}, {}
-    needed = oc.needed(dev).astype(np.float64)
+    columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
+    table = [known.llm, known.rag]
     for gate, of in scores.items():
         on_dev = np.array([of[o.question_id] for o in dev])
         fewest[gate] = most_saved(on_dev, before, limit)
-        rightest[gate] = choose("best_accuracy", Dev(on_dev, before.llm, before.rag, needed)).value
+        rightest[gate] = most_right(on_dev, before)
         area[gate] = normalised_area(on_dev, before.llm, before.rag)
-    columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
-    cut = [*(columns[gate] > fewest[gate][0] for gate in scores), *(columns[gate] > rightest[gate] for gate in scores)]
-    right = [np.where(searched, known.rag, known.llm) for searched in cut]
-    table = np.stack([known.llm, known.rag, *(searched * 1.0 for searched in cut), *right], axis=1)
-    drawn, seen = resampled_means(table, draws, seed, clusters), table.mean(axis=0)
-
-    def saved(place: int) -> Delta:
-        return delta(1 - float(seen[2 + place]), 1 - drawn[:, 2 + place])
-
-    def accuracy(place: int) -> float:
-        return float(seen[2 + len(cut) + place])
-
-    def change(place: int) -> Delta:
-        return delta(accuracy(place) - float(seen[1]), drawn[:, 2 + len(cut) + place] - drawn[:, 1])
-
+        for threshold in (fewest[gate][0], rightest[gate]):
+            searched = columns[gate] > threshold
+            table += [searched.astype(np.float64), np.where(searched, known.rag, known.llm)]
+    means = np.stack(table, axis=1)
+    drawn, seen = resampled_means(means, draws, seed, clusters), means.mean(axis=0)
     found = []
     for i, gate in enumerate(scores):
-        j, curve = len(scores) + i, retrieval_curve(columns[gate], known.llm, known.rag)
-        over = delta(float(_over(seen[None], 2 + i, 2 + len(cut) + i)[0]), _over(drawn, 2 + i, 2 + len(cut) + i))
+        ratio, accuracy = 2 + 4 * i, 3 + 4 * i  # the table's columns; two further those of the other threshold
+        curve = retrieval_curve(columns[gate], known.llm, known.rag)
         found.append(
             Saving(
                 gate, limit, fewest[gate][0], len(dev), len(test), fewest[gate][1], area[gate],
-                accuracy=accuracy(i),
-                saved=saved(i),
-                change=change(i),
-                over_random=over,
+                accuracy=float(seen[accuracy]),
+                saved=_saved(seen, drawn, ratio),
+                change=_change(seen, drawn, accuracy),
+                over_random=delta(float(_over(seen[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
                 as_all_rag=fewest_searches(curve, float(seen[1])),
                 within=fewest_searches(curve, float(seen[1]) - limit),
-                most_right=MostRight(rightest[gate], accuracy(j), saved(j), change(j)),
+                most_right=MostRight(
+                    rightest[gate],
+                    accuracy=float(seen[accuracy + 2]),
+                    saved=_saved(seen, drawn, ratio + 2),
+                    change=_change(seen, drawn, accuracy + 2),
+                ),
             )
         )  # fmt: skip
     return sorted(found, key=lambda one: (math.inf if one.dev_area is None else -one.dev_area, -one.dev_saved))
@@ -129,11 +125,26 @@ def savings(
 
 def most_saved(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:
     """Threshold (search if score > threshold) with the fewest searches that loses at most ``limit``; share saved."""
-    values = cuts(scores)
-    retrieve = scores[None, :] > values[:, None]
-    accuracy = np.where(retrieve, answers.rag, answers.llm).mean(axis=1)
-    best = int(np.argmax(accuracy >= answers.rag.mean() - limit - _ROUNDING))  # the last one searches for everything
-    return float(values[best]), float(1 - retrieve[best].mean())
+    threshold = thresholds.fewest_searches(_dev(scores, answers), limit)
+    return threshold, float(1 - (scores > threshold).mean())
+
+
+def most_right(scores: Floats, answers: Correctness) -> float:
+    """Threshold with the most right answers."""
+    return thresholds.choose("best_accuracy", _dev(scores, answers)).value
+
+
+def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
+    """For rules that do not ask what is needed."""
+    return thresholds.Dev(scores, answers.llm, answers.rag, np.zeros_like(scores))
+
+
+def _saved(seen: Floats, drawn: Floats, ratio: int) -> Delta:
+    return delta(1 - float(seen[ratio]), 1 - drawn[:, ratio])
+
+
+def _change(seen: Floats, drawn: Floats, accuracy: int) -> Delta:
+    return delta(float(seen[accuracy] - seen[1]), drawn[:, accuracy] - drawn[:, 1])
 
 
 def _over(means: Floats, ratio: int, accuracy: int) -> Floats:

@@ -124,7 +124,7 @@ def test_a_packed_batch_by_hand():
     assert batch["spans"] == [[0, 0, 2, 0], [0, 2, 5, 2], [0, 5, 6, 2]]
 
 
-def test_what_predicts_an_answer_is_no_part_of_the_begun_alike():
+def test_what_predicts_an_answer_is_no_part_of_what_is_begun_alike():
     twice = [Row((7, 8, 1, 9), (9,), (0,), (1.0,))] * 2  # the same question: its last token predicts for both rows
     assert begun_alike(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
     assert begun_alike([Row((7, 9), (9,), (0,), (1.0,)), Row((8, 9), (9,), (0,), (1.0,))]) == 0
