@@ -11,6 +11,7 @@ Examples:
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
   kbtrain check-server http://127.0.0.1:8000/v1 --output server.yaml
   kbtrain public data --run runs/public        gates on public questions, one model
+  kbtrain public data --answers 4              the same with fewer answers to learn from: some 90 minutes
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain decide runs/demo/probe "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
@@ -169,6 +170,13 @@ def _add_public(parsers: Parsers) -> None:
     )
     public.add_argument("--run", dest="run_folder", metavar="RUN", default="runs/public", help="run folder")
     public.add_argument("--chinese", action="store_true", help="the Chinese data sets, too")
+    public.add_argument(
+        "--answers",
+        type=_answers,
+        metavar="N",
+        default=30,
+        help="to each training question, a third to each dev question (default: 30); fewer take less time",
+    )
     public.set_defaults(run=commands.public)
 
 
@@ -202,6 +210,12 @@ def _seconds(text: str) -> float:
     if not 0 < (seconds := _finite(text)) <= 86400:
         raise argparse.ArgumentTypeError("expected seconds above 0, a day at most")
     return seconds
+
+
+def _answers(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 2 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"expected 2 to 1000 answers, found '{text}'")
+    return int(text)
 
 
 def _finite(text: str) -> float:

@@ -7,6 +7,7 @@ seconds come first: their table stands before the KBM's training begins.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -219,10 +220,11 @@ _TABLED = (
 )
 
 
-def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]:
+def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int = 30) -> list[Step]:
     """White-box gates on public questions of which ``model`` knows 15 % (docs/public.md); ``data``: their files.
 
-    The data sets' own folders lie beside ``run``, the screening in ``run/screen``.
+    The data sets' own folders lie beside ``run``, the screening in ``run/screen``. ``answers``: to each training
+    question under each condition; a third of them to each dev question.
     """
     sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
@@ -247,7 +249,9 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]
         Step("pool", "questions of the groups it knows", 0.1,
              (*pool, "--output", str(run), "--screened", str(screen))),
         Step("retrieve", "a passage for each", 0.5, (*here, *found)),
-        Step("sample", "answers with and without it", 60, ("--config", "sample_public", *here, *asked)),
+        Step("sample", "answers with and without it", 10 + 50 * answers / 30,
+             ("--config", "sample_public", *here, *asked,
+              "--samples", f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}")),
         Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
         Step("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
         Step("train_probe", "a gate that reads the model's states", 3,
@@ -280,13 +284,13 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool) -> list[Step]
     ]  # fmt: skip
 
 
-def run_public(data: Path, run: Path, model: str, chinese: bool, say: Say) -> None:
+def run_public(data: Path, run: Path, model: str, chinese: bool, answers: int, say: Say) -> None:
     """Run :func:`public_chain`. Raises :class:`UserError` for a folder without its files."""
     files = [file for _, file in {**_PUBLIC, **(_CHINESE if chinese else {})}.values()]
     for name in (*files, "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; docs/public.md says where each file comes from")
-    follow(public_chain(data, run, model, chinese), run, say)
+    follow(public_chain(data, run, model, chinese, answers), run, say)
 
 
 def follow(

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
 from kbtrain.demo import Step, chain, evidence_chain, follow, public_chain, run_evidence, run_folder, run_public
 from kbtrain.errors import UserError
 from kbtrain.report.evidence import closing_block
+from kbtrain.scripts import find
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = ("tiny", "demo", "full")
@@ -104,7 +106,21 @@ def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_p
     assert screen.screened is None and (screen.dev, screen.test) == (0, 0)
     assert pool.screened == screen.output and (pool.train, pool.dev, pool.test) == (800, 200, 500)
     with pytest.raises(UserError, match=r"openbookqa_test_nonnative\.json: not there"):
-        run_public(tmp_path, tmp_path / "run", "some/model", chinese, print)
+        run_public(tmp_path, tmp_path / "run", "some/model", chinese, 30, print)
+
+
+@pytest.mark.parametrize(("answers", "samples"), [(30, (30, 10)), (7, (7, 3)), (2, (2, 2))])
+def test_the_public_chain_draws_a_third_of_the_answers_to_dev_questions_and_never_one(answers, samples):
+    steps = public_chain(Path("data"), Path("runs/public"), "some/model", False, answers)
+    _, drawn = (step for step in steps if step.script == "sample")
+    asked = parse_args(config_class(find("sample", "stages", what="script")), drawn.arguments).samples
+    assert (asked["train"], asked["dev"], asked["test"]) == (*samples, 0)
+
+
+@pytest.mark.parametrize("answers", ["1", "1001", "-3", "4.5", "\u0663", "many"])
+def test_a_number_of_answers_that_is_none_is_refused_in_a_line(answers, capsys):
+    assert main(["public", "data", f"--answers={answers}"]) == 2
+    assert f"expected 2 to 1000 answers, found '{answers}'" in capsys.readouterr().err
 
 
 def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(tmp_path, capfd):
