@@ -105,7 +105,8 @@ def main(config: ReportConfig) -> None:
 
 
 def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
-    """The command that decides by the gate at its threshold from dev; empty where no folder is behind the scores.
+    """The command that decides by the gate at its threshold for right answers; empty where no folder is behind the
+    scores. The one for few searches keeps what it shows on dev less often (docs/demo.md).
 
     Key and threshold are left out where the folder alone says them.
     """
@@ -116,7 +117,8 @@ def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResu
     card, key = read_card(source.folder), source.name.rpartition("_")[2]
     keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.keys != (key,) else ""
     noted = card.thresholds.get(source.name)
-    threshold = "" if noted and noted.threshold == saving.threshold else f" --threshold {saving.threshold:.6g}"
+    right = saving.most_right.threshold
+    threshold = "" if noted and noted.threshold == right else f" --threshold {right:.6g}"
     return f'kbtrain decide {source.folder} "a question"{keyed}{threshold}; '
 
 

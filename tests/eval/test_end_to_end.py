@@ -297,6 +297,22 @@ def test_the_threshold_of_the_headline_can_be_the_one_that_is_noted(script: Scri
     assert gates["kbm_mastery"]["retrieval_ratio"] == pytest.approx(1 - headline["kbm_mastery"].saved.mean)
 
 
+@pytest.mark.parametrize("rule", ["best_accuracy", "ratio"])
+def test_the_report_ends_with_a_command_that_decides_at_the_threshold_with_the_most_right_answers(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str], rule: str
+) -> None:
+    made_gate(run_folder / "kbm", run_folder)
+    evaluate(script, run_folder, threshold_rule="best_accuracy")
+    right = KBMCard.read(run_folder / "kbm").thresholds["kbm_mastery"].threshold
+    evaluate(script, run_folder, threshold_rule=rule)  # which may note another one
+    capsys.readouterr()
+    report = script("write_report")
+    report.main(build(report.ReportConfig, None, {"run": run_folder, "gate": "kbm_mastery"}))
+    shown = capsys.readouterr().out.splitlines()[-1]
+    named = "" if rule == "best_accuracy" else f" --threshold {right:.6g}"
+    assert f'kbtrain decide {run_folder / "kbm"} "a question" --key mastery{named}; open ' in shown
+
+
 def test_a_result_bears_the_day_of_its_making(script: Script, run_folder: Path) -> None:
     before = datetime.date.today()
     made = datetime.date.fromisoformat(evaluate(script, run_folder)["meta"]["date"])
