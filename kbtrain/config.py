@@ -79,7 +79,9 @@ def _all_of(value: object) -> Iterator[object]:
 
 
 C = TypeVar("C", bound=Config)
-_MAY_HOLD_KEYS = re.compile(r"(_extra|_env|_url|^web|^upstream|^store)$")  # what a user gives there is not repeated
+_MAY_HOLD_KEYS = re.compile(
+    r"(_extra|_env|_url|^web|^upstream|^store|^search|^search_mapping)$"
+)  # what a user gives there is not repeated
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets
 
 
@@ -194,8 +196,12 @@ def _yaml(value: Any) -> str:
 
 
 def _value(annotation: Any, text: str) -> Any:
-    """A command-line value as YAML reads it. Text stays text ("3" is a fine name); the type check sees the rest."""
+    """A command-line value as YAML reads it. A text or path stays one ("3" and "try #2" are fine names); the type check
+    sees the rest.
+    """
     if annotation is str or (annotation == str | None and text != "null"):
+        return text
+    if text and (annotation is Path or (annotation == Path | None and text != "null")):
         return text
     try:
         return yaml.safe_load(text)

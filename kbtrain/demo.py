@@ -7,6 +7,7 @@ seconds come first: their table stands before the KBM's training begins.
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def _double_judgement(run: Path) -> list[Step]:
 
 
 def _figure_8(run: Path) -> list[Step]:
-    here, made = ("--run", str(run)), ("--runs", f"[{run}]", "--out", f"{run}/tables")
+    here, made = ("--run", str(run)), ("--runs", _listed(run), "--out", f"{run}/tables")
     return [
         Step("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
         Step("tables", "double judgement", 0.1, ("--config", "figure8", *made)),
@@ -228,7 +229,7 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int 
     """
     sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
-            "--runs", f"[{', '.join(str(run.parent / name) for name in sets)}]")  # fmt: skip
+            "--runs", _listed(*(run.parent / name for name in sets)))  # fmt: skip
     found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
     asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
     examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
@@ -275,13 +276,17 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int 
               "--output", f"{run}/seakr")),
         *measured,
         Step("compare_scores", "which answers will be wrong", 0.1, (*here, "--reference", "stack_mastery")),
-        Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", f"[{run}]")),
+        Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _listed(run))),
         Step("tables", "table 1 by data set", 0.1,
-             ("--layout", "table1", "--runs", f"[{run}]", "--gates", _TABLED, "--threshold-rule", "ratio",
+             ("--layout", "table1", "--runs", _listed(run), "--gates", _TABLED, "--threshold-rule", "ratio",
               "--out", f"{run}/tables")),
         Step("cost", "money and seconds", 0.1, here),
         Step("write_report", "the report", 0.1, here),
     ]  # fmt: skip
+
+
+def _listed(*runs: Path) -> str:
+    return json.dumps([str(run) for run in runs], ensure_ascii=False)
 
 
 def run_public(data: Path, run: Path, model: str, chinese: bool, answers: int, say: Say) -> None:

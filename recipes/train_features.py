@@ -62,7 +62,7 @@ def main(config: TrainFeaturesConfig) -> None:
         + (", and from what the search found" if after_search else "")
         + ". Score: p(retrieval needed) in [0, 1]; no model is called.",
         points=(
-            f"Document frequencies of {len(frequencies.hashes):,} words of the index in {config.index}.",
+            f"Document frequencies of {len(frequencies.hashes):,} words of the index {config.index.name}.",
             f"Labels: {config.labels}, {', '.join(config.keys)}; C of the logistic regressions: "
             + ", ".join(f"{key} {model.strength:g}" for key, model in gate.card.models.items()),
             *(f"{key}: {weights(model)}" for key, model in gate.card.models.items()),

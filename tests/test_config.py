@@ -230,6 +230,21 @@ def test_a_pair_with_an_unknown_key_gets_the_nearest() -> None:
         parse_args(TrainConfig, ["name=a", "epoch=2"])
 
 
+@pytest.mark.parametrize(
+    "path", ["runs/try #2", "2024-11-26", "123", "yes", "~", "[a]", "runs/a: b", "'a'", "{b}", "x # y"]
+)
+def test_a_path_on_the_command_line_is_taken_as_it_stands(path: str) -> None:
+    class Paths(Config):
+        run: Path = Field(Path("runs/x"), description="run folder")
+        log: Path | None = Field(Path("log"), description="or null")
+
+    found = parse_args(Paths, ["--run", path, f"log={path}"])
+    assert (str(found.run), str(found.log)) == (path, path)
+    assert parse_args(Paths, ["--log", "null"]).log is None
+    with pytest.raises(UserError, match="command line: key 'run'"):
+        parse_args(Paths, ["--run", ""])  # a variable that is not set
+
+
 def test_a_shipped_config_is_found_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class AnyConfig(Config):
         run: Path

@@ -13,13 +13,14 @@ import httpx2
 import pytest
 
 from kbtrain import errors
-from kbtrain.config import parse_args
+from kbtrain.config import build, parse_args
 from kbtrain.credentials import check_url, hide_values, key_from_environment
 from kbtrain.errors import UserError, never_show, strike, strike_all
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.server_requests import message
 from kbtrain.provenance import write_atomically
 from kbtrain.retrieval.web import WebSearch, WebService
+from kbtrain.serve.config import ServeConfig
 from kbtrain.store import SampleStore
 
 
@@ -155,6 +156,22 @@ def test_a_field_that_may_hold_a_key_is_not_repeated_by_an_error(text: str) -> N
     with pytest.raises(UserError, match="key 'server_extra': input should be a valid dictionary") as caught:
         parse_args(LLMConfig, ["--server-extra", text])
     assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["search_mapping", "search"])
+def test_what_a_search_is_asked_with_is_not_repeated_by_an_error(key: str) -> None:
+    planted = [{"headers": {"x-api-key": "sk-planted-key"}}]
+    with pytest.raises(UserError, match=f"key '{key}'") as caught:
+        build(ServeConfig, None, {"gate": "gate", key: planted})
+    assert "planted" not in str(caught.value)
+
+
+def test_a_key_in_the_headers_of_a_search_is_secret() -> None:
+    mapping = {"headers": {"x-api-key": "sk-planted-key"}}
+    build(
+        ServeConfig, None, {"gate": "gate", "model": "m", "search": "https://s/?q={query}", "search_mapping": mapping}
+    )
+    assert strike("is sk-planted-key") == "is [secret]"
 
 
 @pytest.mark.parametrize("held", [["sk-planted-key"], {"value": "sk-planted-key"}, [{"of": ["sk-planted-key"]}]])

@@ -52,6 +52,9 @@ class LLMConfig(Config):
     server_timeout: float = Field(600.0, gt=0, description="openai: seconds to wait for an answer")
     server_patience: float = Field(LONGEST_ASKED, ge=0, description="openai: seconds it may ask to wait (Retry-After)")
     server_key_env: str = Field("OPENAI_API_KEY", description="openai: environment variable that holds the key")
+    server_limit: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="openai: the server's name for the longest answer, which is max_new_tokens"
+    )
     server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
 
     @model_validator(mode="after")
@@ -83,7 +86,10 @@ def later_defaults() -> dict[str, Any]:
     return {key: LLMConfig.model_fields[key].get_default() for key in _LATER}
 
 
-_LATER = ("backend", "window", "vllm_extra", "server_model", "server_endpoint", "server_logprobs", "server_extra")
+_LATER = (
+    "backend", "window", "vllm_extra", "server_model", "server_endpoint", "server_logprobs", "server_limit",
+    "server_extra",
+)  # fmt: skip
 
 
 def open_llm(config: LLMConfig) -> LLM:
@@ -122,6 +128,7 @@ def _openai(config: LLMConfig) -> LLM:
         alias=config.server_alias,
         timeout=config.server_timeout,
         key_env=config.server_key_env,
+        limit=config.server_limit,
         extra=config.server_extra,
         retry=Retry(tries=config.server_tries, patience=config.server_patience),
     )

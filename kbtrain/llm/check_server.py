@@ -14,7 +14,6 @@ import yaml
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
-from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.openai_llm import protocol, token_logprobs
 from kbtrain.llm.server_requests import PASSING, NoReply, Retry, ask_once, message
 from kbtrain.servers import retry_after, whole_json
@@ -60,9 +59,16 @@ class Checked:
         }
         if self.key_env != "OPENAI_API_KEY":
             found["server_key_env"] = self.key_env
-        if self.extra:
-            found["server_extra"] = dict(self.extra)
-        return found
+        return found | self._fields()
+
+    def _fields(self) -> dict[str, Any]:
+        """The keys of ``extra``: another name of the limit is one of its own, so that ``max_new_tokens`` sets it."""
+        extra = dict(self.extra)
+        found: dict[str, Any] = {}
+        if extra.pop("max_completion_tokens", None) is not None:
+            del extra["max_tokens"]
+            found["server_limit"] = "max_completion_tokens"
+        return found | ({"server_extra": extra} if extra else {})
 
     def lines(self) -> list[str]:
         """A line for each ability."""
@@ -82,7 +88,7 @@ class Checked:
             "usage": self._usage(),
         }
         if self.extra:
-            found["fields"] = f"server_extra: {json.dumps(dict(self.extra))}"
+            found["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in self._fields().items())
         return [f"{name:<9} {text}" for name, text in found.items()]
 
     def _usage(self) -> str:
@@ -264,18 +270,12 @@ def write_config(checked: Checked, path: Path) -> None:
 
     Raises :class:`UserError` for a file that is there.
     """
-    settings = dict(checked.settings)
-    if "max_completion_tokens" in checked.extra:
-        settings["server_extra"] = {
-            **checked.extra,
-            "max_completion_tokens": LLMConfig.model_fields["max_new_tokens"].default,
-        }
     text = f"# {checked.model} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
     text += f"#   python data_gen/sample.py --config {path.name} --run RUN\n"
     text += f"#   python data_gen/judge.py --config {path.name} --run RUN --judge llm\n"
     try:
         with path.open("x", encoding="utf-8") as out:
-            out.write(as_typed(text) + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+            out.write(as_typed(text) + yaml.safe_dump(checked.settings, sort_keys=False, allow_unicode=True))
     except FileExistsError:
         raise UserError(f"{path}: exists already; give another name by --output") from None
     except OSError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbtrain.llm.backends import LLMConfig, open_llm
@@ -100,20 +102,39 @@ def forecast(
     back end does.
     """
     server = config.backend == "openai"
-    prompts = sent = answers = 0
+    prompts, sent, answers = Counter[str](), 0, 0
     read = 0.0
     for request in requests():
-        prompts += 1
+        prompts[request.condition] += 1
         answers += request.n + request.greedy
         each = (1 if config.server_n and request.n else request.n) + request.greedy if server else 1
         sent += each
         read += each * tokens_of((request.system or "") + request.text(request.evidence))
-    found = Forecast(prompts, sent, answers, round(read), answers * config.max_new_tokens, server)
+    found = Forecast(prompts.total(), sent, answers, round(read), answers * config.max_new_tokens, server)
     if not measure or not prompts:
         return found
-    step = max(1, prompts // measure)
-    chosen = [request for i, request in enumerate(requests()) if i % step == 0][:measure]
-    return Forecast(**{**found.__dict__, "measured": measured(config, chosen)})
+    return Forecast(**{**found.__dict__, "measured": measured(config, _spread(requests(), prompts, measure))})
+
+
+def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measure: int) -> list[AnswerRequest]:
+    """So many of the requests: of each condition its share of them all, drawn at random (and the same ones every time).
+
+    Conditions alternate in the stream, and splits may: what stands at even distances may all be without passages.
+    """
+    total = sum(counts.values())
+    wanted = min(measure, total)
+    exact = {condition: wanted * n / total for condition, n in counts.items()}
+    shares = {condition: int(share) for condition, share in exact.items()}
+    for condition in sorted(exact, key=lambda one: shares[one] - exact[one])[: wanted - sum(shares.values())]:
+        shares[condition] += 1
+    draw = random.Random(0)
+    places = {condition: set(draw.sample(range(n), shares[condition])) for condition, n in counts.items()}
+    seen, chosen = Counter[str](), []
+    for request in requests:
+        if seen[request.condition] in places[request.condition]:
+            chosen.append(request)
+        seen[request.condition] += 1
+    return chosen
 
 
 def measured(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measured:

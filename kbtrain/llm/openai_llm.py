@@ -186,8 +186,9 @@ NEUTRAL = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
 
 @dataclass(frozen=True)
 class Server:
-    """Address and protocol of a model server. ``extra`` goes into each request (None takes a field out); ``neutral``
-    are fields with defaults, unless the sampling itself sets them.
+    """Address and protocol of a model server. ``limit`` names the field that bounds an answer's tokens; ``extra`` goes
+    into each request (None takes a field out); ``neutral`` are fields with defaults, unless the sampling itself sets
+    them.
     """
 
     url: str
@@ -199,6 +200,7 @@ class Server:
     alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
     timeout: float = 600.0
     key_env: str = "OPENAI_API_KEY"
+    limit: str = "max_tokens"
     extra: Mapping[str, Any] = field(default_factory=dict)
     neutral: Mapping[str, Any] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
@@ -381,7 +383,8 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
 
 async def _post(client: httpx2.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request with the server's own fields around it; one that is None is left out."""
-    whole = {**server.neutral, **body, **server.extra}
+    named = {server.limit if key == "max_tokens" else key: value for key, value in body.items()}
+    whole = {**server.neutral, **named, **server.extra}
     fields = {key: value for key, value in whole.items() if value is not None}
     return await post(client, "chat/completions" if server.chat else "completions", fields, server.retry)
 

@@ -124,12 +124,28 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 def bare(text: str) -> str:
     """The last name of an absolute path; any other text as it is."""
-    return re.split(r"[\\/]", text.rstrip("\\/"))[-1] if _ALONE.fullmatch(text) else text
+    return _last(text) if _ALONE.fullmatch(text) or _of_this_machine(text) else text
 
 
 def without_paths(text: str) -> str:
-    """A text whose absolute paths are cut to their last names."""
-    return _WITHIN.sub(lambda found: re.split(r"[\\/]", found[0].rstrip("\\/"))[-1], text)
+    """A text whose absolute paths are cut to their last names.
+
+    Where a path of this machine goes on behind a space nothing is cut: the rest of it would stay, and be no path.
+    """
+    if any(root in text for root in machine_paths() if not _ALONE.fullmatch(root)):
+        return text
+    return _WITHIN.sub(lambda found: _last(found[0]), text)
+
+
+def _last(path: str) -> str:
+    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+
+
+def _of_this_machine(text: str) -> bool:
+    """True for an absolute path in whose names spaces and brackets may stand: its first folder is here."""
+    if "\n" in text or not re.match(r"(~/|/[^/]+/).", text):
+        return False
+    return text.startswith("~") or Path("/", text.split("/")[1]).is_dir()
 
 
 def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
@@ -145,11 +161,16 @@ def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
     return own
 
 
-def check_no_machine(staged: Path, *own: Path) -> None:
-    """Raise :class:`UserError` where a text that would be sent holds the home folder, this folder's path or ``own``."""
+def machine_paths(*own: Path) -> list[str]:
+    """The home folder, this folder and ``own``, as they are named and where they lie."""
     paths = {str(path.expanduser().absolute()) for path in (Path.home(), Path.cwd(), *own)}
     paths |= {str(Path(path).resolve()) for path in paths}
-    needles = sorted(path if path.count("/") > 1 else f"{path}/" for path in paths if path != "/")
+    return sorted(path if path.count("/") > 1 else f"{path}/" for path in paths if path != "/")
+
+
+def check_no_machine(staged: Path, *own: Path) -> None:
+    """Raise :class:`UserError` where a text that would be sent holds the home folder, this folder's path or ``own``."""
+    needles = machine_paths(*own)
     for path in sorted(staged.rglob("*")):
         vocabulary = any(fnmatch(path.name, name) for name in _NOT_SETTINGS)
         if not path.is_file() or path.suffix == ".safetensors" or vocabulary or path.stat().st_size > _LARGEST_TEXT:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config
-from kbtrain.credentials import check_url
+from kbtrain.credentials import check_url, hide_values
 from kbtrain.records import DtypeName
 from kbtrain.servers import is_loopback
 
@@ -86,6 +86,7 @@ class ServeConfig(Config):
                 raise ValueError("key 'upstream': an address begins with http:// or https://")
         if self.upstream is not None and self.model is not None:
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
+        hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
         if not is_loopback(self.host) and self.keys is None:

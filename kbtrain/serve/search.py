@@ -8,10 +8,13 @@ import inspect
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 from pydantic import ValidationError
@@ -28,6 +31,7 @@ from kbtrain.serve.config import ServeConfig
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8
+R = TypeVar("R")
 
 
 class SearchFailed(Exception):
@@ -48,21 +52,55 @@ class Search(Protocol):
         ...
 
 
+class Threads:
+    """Threads that a process does not wait for at its end, as it does for those of ``concurrent.futures``."""
+
+    def __init__(self, n: int) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._n = n
+        for _ in range(n):
+            threading.Thread(target=self._run, name="search", daemon=True).start()
+
+    async def run(self, call: Callable[[], R]) -> R:
+        """What ``call`` gives or raises; one that nobody waits for any more is not begun."""
+        job: Future[R] = Future()
+        self._jobs.put((job, call))
+        return await asyncio.wrap_future(job)
+
+    def close(self) -> None:
+        """End the threads, each after the call that it is in."""
+        with suppress(Empty):
+            while job := self._jobs.get_nowait():
+                job[0].cancel()
+        for _ in range(self._n):
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        while job := self._jobs.get():
+            future, call = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's, and the thread goes on
+                future.set_exception(error)
+
+
 class ThreadSearch:
     """A function of a query and k, in threads of its own."""
 
     def __init__(self, name: str, find: Callable[[str, int], Sequence[Hit]], threads: int) -> None:
         self.name = name
         self._find = find
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
+        self._threads = Threads(threads)
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
         """As :meth:`Search.find`."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._find, query, k)
+        return await self._threads.run(lambda: self._find(query, k))
 
     async def close(self) -> None:
         """As :meth:`Search.close`; a search that hangs is left behind."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 class AsyncSearch:
@@ -87,7 +125,7 @@ class VectorSearch:
         self.name = index.card.collection
         self._index = index
         self._embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # a deadline stands over both
-        self._pool = ThreadPoolExecutor(1 if index.card.store is None else THREADS, thread_name_prefix="search")
+        self._threads = Threads(1 if index.card.store is None else THREADS)
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
         """As :meth:`Search.find`."""
@@ -95,12 +133,12 @@ class VectorSearch:
             (vector,) = await self._index.embedded(self._embedder, [query])
         except UserError:  # its words may repeat the query
             raise SearchFailed(f"no embedding from {self._index.card.server_url}") from None
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._index.store.nearest, vector, k)
+        return await self._threads.run(lambda: self._index.store.nearest(vector, k))
 
     async def close(self) -> None:
         """As :meth:`Search.close`."""
         await self._embedder.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._index.store.close()
 
 
@@ -201,10 +239,12 @@ def _function(name: str) -> Search:
         function: Any = importlib.import_module(module)
         for part in attribute.split("."):
             function = getattr(function, part)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the latter: no module's name
         raise UserError(f"key 'search': {name}: cannot be imported ({error})") from None
     finally:
         sys.path.remove(os.getcwd())
+    if not callable(function):
+        raise UserError(f"key 'search': {name}: is no function")
     if inspect.iscoroutinefunction(function):
         return AsyncSearch(name, function)
     return ThreadSearch(name, lambda query, k: hits_of(function(query, k), k), THREADS)

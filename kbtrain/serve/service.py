@@ -144,7 +144,8 @@ class Service:
     def _count(self, course: Course) -> None:
         d, m = course.decision, self.metrics
         gate = d.gate if d else self.decider.loaded.name
-        m.decisions.labels(gate, "search" if course.wanted else "plain", course.reason).inc()
+        if course.reason:  # else nothing was decided: refused, or the client left
+            m.decisions.labels(gate, "search" if course.wanted else "plain", course.reason).inc()
         if course.gate_seconds is not None:
             m.gate_seconds.observe(course.gate_seconds)
         if d is not None:

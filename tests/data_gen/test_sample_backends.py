@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,11 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
         sample(folder, "hosted", *address, *more, "--measure", "6")
         said = capsys.readouterr().out
         assert 6 * 2 <= len(server.requests) <= 6 * 5 and ": 6 of them took " in said and "out about " in said
+        asked = Counter(json.dumps(one["messages"]) for one in server.requests)
+        assert len(asked) == 6 and set(asked.values()) == {2, 5}  # questions of both splits
+        with_passages = {json.dumps([{"role": "user", "content": answer_prompt(a.question, a.condition, a.evidence)}])
+                         for a in plan.requests() if a.condition == "rag"}  # fmt: skip
+        assert len(with_passages & set(asked)) == 3
     assert not (folder / "samples.db").exists()
 
 

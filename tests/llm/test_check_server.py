@@ -38,7 +38,7 @@ CASES = {
     "no stop": ({"unknown": ("stop",)}, {"server_extra": {"stop": None}}),
     "other limit": (
         {"unknown": ("max_tokens",)},
-        {"server_extra": {"max_tokens": None, "max_completion_tokens": LLMConfig().max_new_tokens}},
+        {"server_limit": "max_completion_tokens"},
     ),
     "no seeds": ({"unknown": ("seed",)}, {"server_extra": {"seed": None}, "server_logprobs": True}),
 }
@@ -54,10 +54,13 @@ def test_the_configuration_fits_the_server(case, tmp_path, capsys, question):
         assert {key: settings[key] for key in expected} == expected
         assert len(server.requests) <= 16
         if settings["server_endpoint"] == "chat":  # the tokenizer of a model that is nowhere is not asked for
-            config = build(LLMConfig, None, settings)
+            config = build(LLMConfig, None, {**settings, "max_new_tokens": 9})
             (made,) = [one for group in open_llm(config).answer([AnswerRequest(question("q"), "llm", None, 3)])
                        for one in group]  # fmt: skip
             assert len(made.samples) == 3
+            limits = {key: server.requests[-1].get(key) for key in ("max_tokens", "max_completion_tokens")}
+            other = case == "other limit"
+            assert limits == {"max_tokens": None if other else 9, "max_completion_tokens": 9 if other else None}
     said = capsys.readouterr().out
     assert "kbtrain run sample --config" in said and all(word in said for word in ("logprobs", "seeds", "usage"))
     assert build(scripts.load("data_gen/sample.py").SampleConfig, path, {"run": tmp_path}).conditions == ("llm", "rag")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,10 @@ from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 from support.http_server import LocalServer
 
-from kbtrain.serve.search import SearchFailed, ThreadSearch, hits_of
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.search import SearchFailed, ThreadSearch, hits_of, open_search
 
 STUB = Path(__file__).resolve().parents[2] / "benchmarks" / "peers" / "serving_stub.py"
 PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
@@ -101,9 +105,67 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(gate, stub):
         broken.release.set()
         for thread in threads:
             thread.join()
+        counted = server.get("/metrics").body.decode()
     refused = [reply for reply in replies if reply.status == 503]
     assert len(refused) == 4 and {reply.headers["retry-after"] for reply in refused} == {"1"}
     assert [reply.status for reply in replies].count(200) == 2
+    decided = re.findall(r"^kbtrain_decisions_total\{.*reason=\"(.*)\"\} (.*)$", counted, re.MULTILINE)
+    assert sum(float(n) for _, n in decided) == 2 and all(reason for reason, _ in decided)
+
+
+HANGS = """
+import asyncio, threading
+from kbtrain.serve.search import ThreadSearch
+
+async def ask():
+    search = ThreadSearch("hangs", lambda query, k: threading.Event().wait(), 1)
+    try:
+        async with asyncio.timeout(0.2):
+            await search.find("q", 1)
+    except TimeoutError:
+        print("slow", flush=True)
+    await search.close()
+
+asyncio.run(ask())
+"""
+
+
+def test_a_search_that_never_comes_back_does_not_keep_the_process():
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=10 * PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "slow\n", "")
+
+
+def test_searches_that_wait_for_a_thread_are_cancelled_when_it_is_closed():
+    begun, release, called = threading.Event(), threading.Event(), []
+
+    def find(query, k):
+        called.append(query)
+        begun.set()
+        release.wait(PATIENCE)
+        if query == "raises":
+            raise KeyError(query)
+        return []
+
+    async def ask():
+        search = ThreadSearch("slow", find, 1)
+        asked = [asyncio.create_task(search.find(query, 1)) for query in ("raises", "waits")]
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        await search.close()
+        release.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, second = asyncio.run(ask())
+    assert isinstance(first, KeyError) and isinstance(second, asyncio.CancelledError) and called == ["raises"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [(":f", "cannot be imported"), (".m:f", "cannot be imported"), ("json:__doc__", "is no function")],
+)
+def test_what_is_no_function_to_search_with_is_one_line(gate, name, problem):
+    config = build(ServeConfig, None, {"gate": gate, "model": "m", "search": name})
+    with pytest.raises(UserError, match=f"key 'search': {re.escape(name)}: {problem}"):
+        open_search(config)
 
 
 class SearchService(BaseHTTPRequestHandler):

@@ -109,8 +109,10 @@ class Stopper:
         self.skip_blank = skip_blank
         self.first: Callable[[str], str] | None = None
         self.eos = eos_ids(model, tokenizer)
-        # a text can only come to hold a stop string with a token that has the string's last character
+        # a text can only come to hold a stop string with a token that has the string's last character, or its last
+        # byte: such a token alone is U+FFFD
         last = {string[-1] for string in self.stop}
+        last |= {"\N{REPLACEMENT CHARACTER}"} if any(not character.isascii() for character in last) else set()
         size = max(model.config.get_text_config().vocab_size, len(tokenizer)) if last else 0
         pieces = (tokenizer.decode([i]) for i in range(min(size, len(tokenizer))))
         self._may_stop = [any(c in piece for c in last) for piece in pieces]

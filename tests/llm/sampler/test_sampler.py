@@ -9,7 +9,7 @@ from scipy import stats
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.sampler import PromptRows
+from kbtrain.llm.sampler.sampler import PromptRows, Stopper
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.models.load import choose_dtype
@@ -81,6 +81,16 @@ def test_a_stop_string_ends_the_answer_and_is_cut_off(make_llm, question):
     stopped = [s for s in found.samples if s.finish == "stop"]
     assert stopped and all("e" not in s.text and "in th" not in s.text for s in found.samples)
     assert all(s.n_tokens < 40 for s in stopped)
+
+
+@pytest.mark.parametrize("stop", ["\N{FULLWIDTH QUESTION MARK}", "\N{OCTAGONAL SIGN}", "b\N{EM DASH}"])
+def test_a_stop_string_whose_last_character_is_several_tokens_ends_the_answer(make_model, tokenizer, stop):
+    tokens = tokenizer(f"ab{stop}")["input_ids"]
+    assert len(tokenizer(stop[-1])["input_ids"]) > 1
+    stopper = Stopper(make_model("llama"), tokenizer, (stop,))
+    ends = [stopper.finish(tokens[: i + 1]) for i in range(len(tokens))]
+    assert ends == [None] * (len(tokens) - 1) + ["stop"]
+    assert stopper.text(tokens) == f"ab{stop}"[: -len(stop)]
 
 
 def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
