@@ -24,24 +24,28 @@ from kbtrain.scripts import find, launch_command
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
+_GREEDY = 1.0  # weight of the greedy answers in the benefit of own questions, as in the demo
 CLOSING = 6  # lines of the block that the report's stage ends with
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training."""
+    """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training; ``later``: arguments that are
+    known when the stages before are done.
+    """
 
     script: str
     does: str
     minutes: float
     arguments: tuple[str, ...]
     launch: str | None = None
+    later: Callable[[], tuple[str, ...]] | None = None
 
     def command(self) -> list[str]:
         script = find(self.script, "stages", "recipes", what="script")
         if self.launch:
             return launch_command(script, find(self.launch, "launch", what="launch file"), self.arguments)
-        return [sys.executable, str(script), *self.arguments]
+        return [sys.executable, str(script), *self.arguments, *(self.later() if self.later else ())]
 
 
 @dataclass(frozen=True)
@@ -141,18 +145,43 @@ def _figure_8(run: Path) -> list[Step]:
 def own_chain(run: Path) -> list[Step]:
     """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine."""
     here = ("--run", str(run))
-    keys = ("--keys", "[mastery]")  # the one that any model's answers have in both values
+
+    def keys() -> tuple[str, ...]:
+        return "--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]"
+
+    def targets() -> tuple[str, ...]:
+        # benefit says more of whether a search pays (docs/demo.md); not every model's answers differ with passages
+        tau, tail = benefit_tau(run), ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05")
+        return keys() if tau is None else (*keys(), *tail, "--tau-benefit", repr(tau))
+
     halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
     return [
         Step("label", "what the model masters", 0.1, (*here, *halves)),
-        Step("build", "training examples", 0.1, (*here, *keys)),
-        Step("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate, *keys)),
+        Step("build", "training examples", 0.1, here, later=targets),
+        Step("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate), later=keys),
         Step("score", "every gate's score of every question", 0.1, here),
         Step("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
         Step("write_report", "the report", 0.1, here),
     ]
+
+
+def benefit_tau(run: Path) -> float | None:
+    """Benefit above which a search counts as helpful: 0, or the middle of the range where all training questions lie
+    on one side of it. None where benefit cannot be learnt: it is missing in train or dev, or has one value.
+    """
+    from kbtrain import jsonl
+    from kbtrain.labeling.examples import BenefitTarget
+    from kbtrain.records import Label
+
+    path, target = run / "labels.jsonl", BenefitTarget(greedy=_GREEDY)
+    labels = list(jsonl.read(Label, path)) if path.exists() else []
+    found = {split: [target.gain(label) for label in labels if label.split == split] for split in ("train", "dev")}
+    gains, in_dev = ([gain for gain in found[split] if gain is not None] for split in ("train", "dev"))
+    if not gains or not in_dev or min(gains) == max(gains):
+        return None
+    return 0.0 if min(gains) <= 0 < max(gains) else (min(gains) + max(gains)) / 2
 
 
 def finish_own(run: Path, say: Say) -> None:

@@ -6,11 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from kbtrain import jsonl
 from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
-from kbtrain.demo import Step, chain, evidence_chain, follow, public_chain, run_evidence, run_folder, run_public
+from kbtrain.demo import (
+    Step,
+    benefit_tau,
+    chain,
+    evidence_chain,
+    follow,
+    own_chain,
+    public_chain,
+    run_evidence,
+    run_folder,
+    run_public,
+)
 from kbtrain.errors import UserError
+from kbtrain.records import Indicators, Label
 from kbtrain.report.evidence import closing_block
 from kbtrain.scripts import find
 
@@ -83,6 +96,44 @@ def test_a_stage_that_fails_ends_the_chain_with_its_own_words_and_code(tmp_path,
         follow([Step(str(bad), "fails", 0.1, ())] * 2, tmp_path / "run", lambda line: None)
     shown = capfd.readouterr()
     assert found.value.code == 2 and shown.out == "before\n" and shown.err == "error: no\n"
+
+
+def labelled(split, llm, rag):
+    """A label of answers that are all right (True) or wrong under each condition; None: not asked."""
+
+    def of(condition, right):
+        share = float(bool(right))
+        return None if right is None else Indicators(
+            condition, 2, 2 * bool(right), share, share, share, 1.0, 1.0, 1.0, 1, 0, right
+        )  # fmt: skip
+
+    gain = None if rag is None else float(rag) - float(llm)
+    known_rag = None if rag is None else rag
+    return Label(f"{split}{llm}{rag}", split, of("llm", llm), of("rag", rag), None, 0.5, 0.5, llm, True, known_rag,
+                 known_rag, gain, gain, gain, None, None)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "tau"),
+    [
+        ([("train", False, True), ("train", True, True), ("dev", True, True)], 0.0),
+        ([("train", False, True), ("train", True, False), ("dev", True, True)], 0.0),
+        ([("train", True, False), ("train", True, True), ("dev", True, True)], -0.5),  # passages never help
+        ([("train", False, True), ("train", False, True), ("dev", True, True)], None),  # one value alone
+        ([("train", False, True), ("train", True, True), ("dev", True, None)], None),  # none in dev
+        ([("train", False, None), ("train", True, None), ("dev", True, None)], None),  # never asked with any
+        ([("train", False, True), ("dev", True, True), ("test", True, True)], None),
+        ([], None),
+    ],
+)
+def test_a_gate_of_own_questions_learns_benefit_where_labels_have_two_values_of_it(tmp_path, made, tau):
+    assert benefit_tau(tmp_path) is None
+    jsonl.write(tmp_path / "labels.jsonl", [labelled(*one) for one in made])
+    assert benefit_tau(tmp_path) == tau
+    steps = (step for step in own_chain(tmp_path) if step.script in ("build", "train_features"))
+    build, fit = (parse_args(config_class(Path((words := step.command())[1])), words[2:]) for step in steps)
+    assert build.keys == fit.keys == (("mastery",) if tau is None else ("mastery", "benefit"))
+    assert (build.tau_benefit, build.benefit_greedy) == ((0, 0) if tau is None else (tau, 1))
 
 
 @pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])

@@ -14,6 +14,8 @@ import pytest
 from model_server import ModelServer
 from support.installed import Installed
 
+from kbtrain.gates.registry import read_card
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
 N = 96
@@ -86,7 +88,11 @@ def test_every_step_says_what_matters(followed: Any) -> None:
     assert list(block) == ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
     assert block["is that real?"].startswith("This is certain")
     assert f"open {folder / 'runs' / 'mine' / 'report.html'}" in block["next"]
-    assert block["next"].startswith('kbtrain decide runs/mine/features "a question"; open ')  # its threshold is noted
+    use = 'kbtrain decide runs/mine/features "a question" --key (mastery|benefit); open '
+    assert re.match(use, block["next"])  # its threshold is noted
+    card = read_card(folder / "runs" / "mine" / "features")
+    assert card.keys == ("mastery", "benefit")  # this model reads what it does not know
+    assert {one.rule for one in card.thresholds.values()} == {"best_accuracy"} and len(card.thresholds) == 2
 
 
 def test_the_gate_saves_what_the_model_knows(followed: Any) -> None:
