@@ -62,7 +62,7 @@ class Threads:
             threading.Thread(target=self._run, name="search", daemon=True).start()
 
     async def run(self, call: Callable[[], R]) -> R:
-        """What ``call`` gives or raises; one that nobody waits for any more is not begun."""
+        """Run ``call`` in one of them; one that nobody waits for any more is not begun."""
         job: Future[R] = Future()
         self._jobs.put((job, call))
         return await asyncio.wrap_future(job)
