@@ -91,6 +91,7 @@ class Service:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._asked: deque[Asked] = deque(maxlen=RECENT)
         self._decided = 0
+        self._counted = self.decider.loaded.name  # the gate of these
 
     def _upstream(self) -> Upstream | None:
         if self.config.upstream is not None:
@@ -150,6 +151,10 @@ class Service:
             m.gate_seconds.observe(course.gate_seconds)
         if d is not None:
             m.score.observe(d.score)
+            if d.gate != self._counted:  # opened anew: the other gate's scores say nothing of it
+                self._recent.clear()
+                self._asked.clear()
+                self._counted, self._decided = d.gate, 0
             self._recent.append(d.score)
             if course.query is not None:
                 course.asked = asked(course.query, self.decider.loaded.vocabulary)

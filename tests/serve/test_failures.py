@@ -387,6 +387,35 @@ def test_a_reload_puts_the_new_gate_in_place_without_a_dropped_request(tmp_path,
     assert set(statuses) == {200}
 
 
+def test_a_shift_is_looked_for_among_scores_of_the_gate_in_place_alone(tmp_path, stub):
+    from serve_support import probe_folder
+
+    from kbtrain.gate_folder import CARD
+
+    folder = probe_folder(tmp_path / "probe")
+    with serving(folder, upstream=stub.url) as server:
+        recent = server.service._recent
+
+        def asked(text, expected):
+            """A request's score is counted behind its answer."""
+            ask(server, text)
+            for _ in range(100 * PATIENCE):
+                if len(recent) == expected:
+                    return True
+                threading.Event().wait(0.01)
+            return False
+
+        assert asked(NEEDS, 1) and asked(KNOWN, 2) and asked(NEEDS, 3)
+        card = json.loads((folder / CARD).read_text())
+        card["thresholds"]["encoder_probe"]["threshold"] = 0.99
+        (folder / CARD).write_text(json.dumps(card))
+        server.service.decider.reload()  # another threshold, the same scores
+        assert asked(KNOWN, 4)
+        (folder / CARD).write_text(json.dumps({**card, "seed": 5}))
+        server.service.decider.reload()
+        assert asked(NEEDS, 1)
+
+
 def test_killed_under_load_leaves_no_torn_line_and_starts_again(gate, tmp_path, stub):
     from support.scripts import start
 
