@@ -19,7 +19,7 @@ PACKAGE = ROOT / "kbtrain"
 # Each floor imports from lower floors only; rooms of one floor do not import each other.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cores", "garbage", "installation"}),
-    frozenset({"arrays", "errors", "progress", "records", "servers", "svg", "text_table"}),
+    frozenset({"arrays", "errors", "event_loop", "progress", "records", "servers", "svg", "text_table"}),
     frozenset({"files", "scripts"}),
     frozenset({"exit_code"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),

@@ -20,6 +20,7 @@ import httpx2
 
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.event_loop import EventLoop
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post, tls
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -254,22 +255,22 @@ class OpenAILLM:
         """As :meth:`kbtrain.llm.base.LLM.answer`; each question-condition as soon as it is whole."""
         missing = (request for request in requests if (request.question.id, request.condition) not in done)
         pending: set[asyncio.Task[SampleSet]] = set()
-        with asyncio.Runner() as runner:
+        with EventLoop() as loop:
             client = _client(self.server)
             self._gate = asyncio.Semaphore(self.server.concurrency)
             try:
                 while True:
                     for request in itertools.islice(missing, self.server.concurrency - len(pending)):
-                        pending.add(runner.get_loop().create_task(self._ask(client, request)))
+                        pending.add(loop.create_task(self._ask(client, request)))
                     if not pending:
                         return
-                    finished, pending = runner.run(_some(pending))
+                    finished, pending = loop.run(_some(pending))
                     failures = [error for task in finished if (error := task.exception())]
                     yield [task.result() for task in finished if not task.exception()]
                     if failures:
                         raise failures[0]
             finally:
-                runner.run(_close(client, pending))
+                loop.run(_close(client, pending))
                 self._tell_broken()
 
     def _tell_broken(self) -> None:

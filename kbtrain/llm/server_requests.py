@@ -13,13 +13,13 @@ import json
 import random
 import ssl
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
 from kbtrain.errors import UserError, strike, strike_all
+from kbtrain.event_loop import run
 from kbtrain.servers import LARGEST, LONGEST_ASKED, retry_after
 
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
@@ -126,8 +126,7 @@ def ask_once(
         async with httpx2.AsyncClient(base_url=url, headers=dict(headers), timeout=seconds, verify=tls()) as client:
             return await exchange(client, method, path, body)
 
-    with ThreadPoolExecutor(1) as thread:  # the caller may be inside an event loop: a notebook, a server
-        return thread.submit(asyncio.run, asked()).result()
+    return run(asked())
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, at, require, strike
+from kbtrain.event_loop import EventLoop, run
 from kbtrain.files import check_regular, errors_of
 from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
@@ -266,7 +267,7 @@ class VectorIndex:
             finally:
                 await embedder.close()
 
-        return [self.store.nearest(vector, k) for vector in asyncio.run(ask())]
+        return [self.store.nearest(vector, k) for vector in run(ask())]
 
     def __enter__(self) -> Self:
         return self
@@ -317,16 +318,16 @@ class VectorBuild:
         """
         store = Store.open(VectorCard(**self._made, dimensions=1), self._folder)
         try:
-            with asyncio.Runner() as runner:
+            with EventLoop() as loop:
                 embedder = Embedder(VectorCard(**self._made, dimensions=1))
                 try:
-                    yield from self._stored(store, embedder, runner, size)
+                    yield from self._stored(store, embedder, loop, size)
                 finally:
-                    runner.run(embedder.close())
+                    loop.run(embedder.close())
         finally:
             store.close()
 
-    def _stored(self, store: Store, embedder: Embedder, runner: asyncio.Runner, size: int) -> Iterator[int]:
+    def _stored(self, store: Store, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
         begun, there = is_index(self._folder), store.count()
         if there is not None and not begun:
             name = self._made["collection"]
@@ -336,7 +337,7 @@ class VectorBuild:
         passages = itertools.islice(some(self._numbered(), self._corpus), self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
-            for part, vectors in zip(parts, runner.run(self._embedded(embedder, parts)), strict=True):
+            for part, vectors in zip(parts, loop.run(self._embedded(embedder, parts)), strict=True):
                 if there is None:
                     self._write(vectors.shape[1], None)  # first, so that a collection always has its folder
                     store.create(vectors.shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import socket
@@ -68,6 +69,14 @@ def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, 
         assert sum(request["prompt"] == ids for request in sent) == 2  # one greedy, one for all samples
     assert {request["path"] for request in sent} == {"/v1/completions"}
     assert all(request["key"] is None for request in sent)
+
+
+def test_a_notebook_whose_loop_runs_gets_the_same_answers(open_llm, asks):
+    async def cell(llm):
+        return answered(llm, asks)
+
+    with ModelServer() as server:
+        assert asyncio.run(cell(open_llm(server))) == answered(open_llm(server), asks)
 
 
 @pytest.mark.parametrize("failure", PASSING)

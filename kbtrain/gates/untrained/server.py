@@ -8,7 +8,6 @@ counts as one token in the entropies, which are then lower bounds.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
+from kbtrain.event_loop import run
 from kbtrain.gate_folder import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.gates.untrained.draft import TOKENS
@@ -113,7 +113,7 @@ class ServerGate(UntrainedGate):
         if draft:
             system = None if self.own is None else self.own.system
             bodies += [self._body(asked_text(e, e.reference, self.own), tokens, system) for e in examples]
-        replies = asyncio.run(self._replies(bodies))
+        replies = run(self._replies(bodies))
         found: dict[str, list[float]] = {}
         if say:
             found[SAID] = [said_no(one[0] if one else ()) for one in replies[: len(examples)]]

@@ -1,0 +1,52 @@
+"""Coroutines run from plain functions, in a script and inside a loop that runs, as a notebook has one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from kbtrain.event_loop import EventLoop, run
+
+
+async def where() -> tuple[str, int]:
+    await asyncio.sleep(0)
+    return threading.current_thread().name, id(asyncio.get_running_loop())
+
+
+def calls() -> tuple[str, bool]:
+    """Thread of the loop, and whether it was one loop throughout."""
+    with EventLoop() as loop:
+        task = loop.create_task(where())
+        first, second = loop.run(where()), loop.run(asyncio.wait_for(task, 5))
+        return first[0], first == second
+
+
+def test_outside_of_a_loop_it_runs_in_the_callers_thread():
+    assert calls() == (threading.current_thread().name, True)
+    assert run(where())[0] == threading.current_thread().name
+
+
+def test_inside_a_running_loop_it_runs_in_another_thread_and_leaves_the_loop_as_it_was():
+    async def notebook() -> tuple[str, bool]:
+        before = asyncio.get_running_loop()
+        found = calls()
+        assert asyncio.get_running_loop() is asyncio.get_event_loop() is before
+        assert run(where())[0] != threading.current_thread().name
+        return found
+
+    name, one = asyncio.run(notebook())
+    assert name.startswith("event-loop") and one
+
+
+def test_an_error_is_the_callers_inside_a_loop_too():
+    async def fails() -> None:
+        raise KeyError("told")
+
+    async def notebook() -> None:
+        run(fails())
+
+    for ask in (lambda: run(fails()), lambda: asyncio.run(notebook())):
+        with pytest.raises(KeyError, match="told"):
+            ask()
