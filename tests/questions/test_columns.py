@@ -63,6 +63,19 @@ def test_a_choice_is_given_as_letter_number_index_or_text(answer_as: AnswerAs, v
 
 
 @pytest.mark.parametrize(
+    ("answer_as", "value", "letters"),
+    [("letter", "C", "C"), ("number", 3, "C"), ("index", 2, "C"), ("text", "7", "C"), ("text", "1", "AB")],
+)
+def test_options_that_read_alike_keep_their_places(answer_as: AnswerAs, value: Any, letters: str) -> None:
+    for options in (["1", "1", "7", "9"], [1, 1, 7, 9], "['1', '1', '7', '9']"):
+        found = question({"question": "Which is prime?", "options": options, "answer": value}, answer_as)
+        assert (found.options, found.answers) == (("1", "1", "7", "9"), tuple(letters))
+    columns = {"question": "Which is prime?", "A": "1", "B": "1", "C": "7", "D": "9", "answer": value}
+    assert question(columns, answer_as, options=["A", "B", "C", "D"]).options == ("1", "1", "7", "9")
+    assert question({"question": "Same?", "options": ["x", "x"], "answer": "B"}).options == ("x", "x")
+
+
+@pytest.mark.parametrize(
     ("answer_as", "value", "message"),
     [
         ("letter", "D", "field 'answer': expected one of A, B, C, found 'D'"),

@@ -67,7 +67,8 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     """A question from a row; ``name``, ``dataset`` and ``split`` hold unless a column has them."""
     row = _renamed(native, columns)
     _check_needed(row, native)
-    options = cell_texts(row, "options") if _filled(row, "options") else ()
+    # letters count places: an option that is there twice keeps both
+    options = cell_texts(row, "options", repeats=True) if _filled(row, "options") else ()
     form: Form = "choice" if options else "open"
     dataset = row.text_or_empty("dataset") or dataset
     passages = _passages(row, dataset)
@@ -155,13 +156,13 @@ def _filled(row: SourceRecord, key: str) -> bool:
     return value is not None and not (isinstance(value, str) and not value.strip())
 
 
-def cell_texts(row: SourceRecord, key: str) -> tuple[str, ...]:
+def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str, ...]:
     """A list of texts, one text or number, or a text that is a list as JSON, Python or numpy prints it."""
     if key not in row.data:
         raise row.error(key, "missing")
     value = row.data[key]
     if _is_list(value):
-        return row.having({key: [_plain(one) for one in _listed(row, key)]}).texts(key)
+        return row.having({key: [_plain(one) for one in _listed(row, key)]}).texts(key, repeats)
     return (row.having({key: _plain(value)}).text(key),)
 
 

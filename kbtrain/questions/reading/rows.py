@@ -78,13 +78,14 @@ class SourceRecord:
             return str(value)
         return self.text(key)
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of at least one text, none of them blank; repeats are dropped."""
+    def texts(self, key: str, repeats: bool = False) -> tuple[str, ...]:
+        """A list of at least one text, none of them blank; without ``repeats`` each is kept once."""
         values = self.values(key)
         if not values:
             raise self.error(key, "empty list")
         inner = self.having({f"{key}[{i}]": value for i, value in enumerate(values)})
-        return unique(inner.text(name) for name in inner.data)
+        texts = tuple(inner.text(name) for name in inner.data)
+        return texts if repeats else unique(texts)
 
     def values(self, key: str) -> list[Any]:
         value = self.data.get(key)
