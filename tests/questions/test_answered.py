@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbtrain.answers.grading import is_correct
 from kbtrain.errors import UserError
 from kbtrain.questions.data_sets.answered import AnswerColumns, Answered, read_answered
 from kbtrain.questions.data_sets.columns import Columns
@@ -39,6 +40,13 @@ def test_a_row_is_a_question_with_its_greedy_answers(tmp_path: Path) -> None:
     llm, rag = found.sample_sets()
     assert (llm.condition, llm.samples, llm.greedy.text) == ("llm", (), "")
     assert (rag.condition, rag.greedy.text, rag.greedy.index) == ("rag", "ann 1.", -1)
+
+
+@pytest.mark.parametrize("number", [2161000.0, 1984.0, 3.1415927, 12])
+def test_a_number_answers_a_gold_number(tmp_path: Path, number: float) -> None:
+    for closed in (number, f"{number:.7f}".rstrip("0").rstrip(".")):
+        (found,) = read(tmp_path, [row(1, gold=number, plain=closed)], grading="exact")
+        assert is_correct(found.question, found.answers["llm"])
 
 
 def test_dev_is_cut_from_train_by_the_id_alone_and_never_from_test(tmp_path: Path) -> None:

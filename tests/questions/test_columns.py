@@ -127,6 +127,12 @@ def test_a_cell_is_one_text_or_a_list() -> None:
         cell_texts(cells, "g")
 
 
+def test_numbers_are_texts_with_all_their_digits() -> None:
+    data = {"question": "How many?", "answers": [2161000.0, 1984.0, 3.1415927, -0.5, 12, 1e300]}
+    assert question(data).answers == ("2161000", "1984", "3.1415927", "-0.5", "12", "1e+300")
+    assert question({"question": "How many?", "answer": 2161000.0}).answers == ("2161000",)
+
+
 def test_problems_carry_the_columns_own_names() -> None:
     with pytest.raises(UserError, match=r"x\.csv:7: field 'ask': empty"):
         question({"ask": " ", "gold": "a"}, text="ask", answers="gold")

@@ -19,7 +19,7 @@ from kbtrain.questions.collect import share_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
 
 
@@ -117,7 +117,7 @@ def _answer(row: SourceRecord, column: str) -> str:
     """Text; an empty answer is an answer (a wrong one), a missing one is an error."""
     value = reach(row, column)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value}"
+        return number_text(value)
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {shown(value)}")
     return row.checked(column, value)

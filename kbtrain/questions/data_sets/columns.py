@@ -20,7 +20,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
 from kbtrain.questions.reading.json_stream import json_rows, loads
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
 from kbtrain.questions.reading.tables import csv_rows, python_list
 from kbtrain.records import Form, Grading, Passage, Question, Split
 
@@ -168,7 +168,7 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
 
 def _plain(value: Any) -> Any:
     """Numbers as texts; what else is no text stays what it is, and is refused later."""
-    return f"{value:g}" if type(value) is float else str(value) if type(value) is int else value
+    return number_text(value) if type(value) in (int, float) else value
 
 
 def _is_list(value: Any) -> bool:

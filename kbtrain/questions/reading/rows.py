@@ -139,6 +139,11 @@ def shown(value: Any) -> str:
     return f"{text!r:.60}"
 
 
+def number_text(value: float) -> str:
+    """A number as people write it: all its digits, and no fraction of zero (1984.0 is the answer 1984)."""
+    return repr(value).removesuffix(".0")
+
+
 def unique(values: Iterable[str]) -> tuple[str, ...]:
     """The values without repeats, in their order."""
     return tuple(dict.fromkeys(values))
