@@ -18,7 +18,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
-NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/2"
+NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/3"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/2"}  # noted beside labels: others are old
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
@@ -29,6 +29,8 @@ _SIGN = re.compile(  # C++, C#, A+; blood group O-; -5, but not F-16 or 1990-95
     r"(?<=[^\W\d_])(?:\+{1,2}|#)(?![\w+#])|(?<![^\W_])(?:ab?|b|o)-(?![\w-])|(?<![\w.)\]-])-(?=\d)"
 )
 _MINUS = re.compile(r"(?<!\d)(?<!\d )\b(?:minus|negative)\s+(?=\d)|负(?=\d)")
+
+_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})+(?!\d)")  # 1,000 and 1'000 are 1000; "1990,1991" are two years
 
 
 def normalise(text: str) -> str:
@@ -63,7 +65,7 @@ def _words(text: str) -> tuple[str, ...]:
     """The words that are compared, articles among them."""
     text = _MINUS.sub(" -", _folded(text))
     text = _CJK.sub(r" \1 ", text)
-    text = re.sub(r"(?<=\d)[,'](?=\d{3})", "", text)  # 1,000 and 1'000 are 1000
+    text = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     signs = {i for found in _SIGN.finditer(text) for i in range(*found.span())}
     kept = (
         c if unicodedata.category(c)[0] in "LNM" or i in signs or _decimal_point(text, i) else " "
