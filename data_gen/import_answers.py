@@ -71,6 +71,7 @@ def main(config: ImportConfig) -> None:
                             config.scores, config.splits, config.grading, config.dev_share)  # fmt: skip
     met = Imported()
     facts = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
+             "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
              "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
     for _ in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
         pass  # a broken line is told before anything is stored: a store is bound to the file of its answers

@@ -157,6 +157,18 @@ def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
+def test_answers_in_the_store_stay_with_the_questions_of_their_ids(answers: Path, imports: Run) -> None:
+    rows = [native(i) | {"other": f"q{59 - i}"} for i in range(60)]
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = imports(answers)
+    before = (run / "questions.jsonl").read_bytes()
+    columns = yaml.safe_load(CONFIG.read_text())["columns"]
+    with pytest.raises(UserError, match=r'run \'main\' was begun with columns\.id = "qid", now it is "other"; '):
+        imports(answers, columns={**columns, "id": "other"})
+    assert (run / "questions.jsonl").read_bytes() == before
+    imports(answers, columns={**columns, "relation": "split"})  # what no answer depends on may change
+
+
 def test_a_split_that_is_no_word_is_one_line(answers: Path, imports: Run) -> None:
     first, *rest = answers.read_text().splitlines()
     answers.write_text("\n".join([json.dumps({**json.loads(first), "split": [[]]}), *rest]))
