@@ -23,7 +23,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, check_judged
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, git_state, meta_of, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
@@ -76,6 +76,8 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
     """One analysis for each sampling run of a folder, then for each of its data sets, if there are several."""
     questions, evidence, judged = (folder / name for name in ("questions.jsonl", "evidence.jsonl", "verdicts.jsonl"))
     check_unchanged(questions, evidence, *([judged] if config.verdicts else []))
+    if config.verdicts:
+        check_judged(judged, questions)
     total, found = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
         names = config.sampling_runs or store.runs()

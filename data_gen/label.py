@@ -27,7 +27,7 @@ from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, common_answers, labels, refuse_unequal
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, check_judged
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, read_meta, write_meta
 from kbtrain.questions.checks import read_questions
@@ -77,6 +77,8 @@ def main(config: LabelConfig) -> None:
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = beside(out, ".draft"), config.run / "verdicts.jsonl"
     check_unchanged(source, *([judged] if config.verdicts else []))
+    if config.verdicts:
+        check_judged(judged, source)
     tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from support.edits import keep_change, note_change
@@ -105,6 +106,22 @@ def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Scri
     assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
     done = script("judge", "--agreement-only", "--judge", "rules")
     assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
+
+
+def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, script: Script) -> None:
+    questions = run_folder / "questions.jsonl"
+    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
+    stages = (("label", "--run", str(run_folder)), ("analyse", "--runs", f"[{run_folder}]"))
+    assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
+    first, *others = jsonl.read(Question, questions)
+    jsonl.write(questions, [replace(first, answers=("Nobody",)), *others])
+    for stage in stages:
+        done = script(*stage, "--verdicts")
+        assert done.returncode == 2, done.stdout
+        assert done.stderr.endswith("verdicts.jsonl: made from another questions.jsonl; run data_gen/judge.py again\n")
+        assert script(*stage).returncode == 0  # by the questions' own rules there is nothing to make again
+    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
+    assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
 
 
 def test_the_papers_judge_asks_a_server(script: Script, run_folder: Path) -> None:
