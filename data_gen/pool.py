@@ -1,11 +1,11 @@
 """Pool questions of several run folders into one, split anew: a run of public data sets for one model.
 
 Writes OUTPUT/questions.jsonl, whose relation is the group's name (a data set, or a relation of one), so that the gate
-relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those about one
-subject or with one gold passage stay in one split. With --screened a group is taken only if the model knows --min-known
-of that run's training questions of it: right without passages, corrected for guessing in multiple choice (a model that
-always says A knows nothing). The rule sees no gate, no dev and no test question. Passages come by data_gen/retrieve.py
---corpus.
+relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those that share an
+entity (where none is named, a gold passage), directly or through others, stay in one split. With --screened a group is
+taken only if the model knows --min-known of that run's training questions of it: right without passages, corrected for
+guessing in multiple choice (a model that always says A knows nothing). The rule sees no gate, no dev and no test
+question. Passages come by data_gen/retrieve.py --corpus.
 
 Examples:
   python data_gen/pool.py --config data_gen/configs/pool_public_en.yaml --output runs/screen --train 350 \\

@@ -1,11 +1,13 @@
 """Questions of several data sets as one run: groups, a fresh split, and as many questions of each group.
 
-A group is a data set, or a relation of one. Questions about one subject, or with one gold passage, stay in one split.
+A group is a data set, or a relation of one. Questions that share a subject, directly or through others, stay in one
+split; a question's subjects are its entities or, where it names none, its gold passages.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +46,7 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
     every = list(questions)
     least = {name: _least_popular(every, name, share) for name, share in rule.popular.items()}
     groups: dict[str, list[Question]] = defaultdict(list)
-    for question in every:
+    for question, key in zip(every, _split_keys(every), strict=True):
         if rule.longest is not None and len(question.text) + sum(map(len, question.options)) > rule.longest:
             continue
         if question.dataset in least and (question.popularity or 0) < least[question.dataset]:
@@ -52,20 +54,43 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
         name = question.dataset
         if name in rule.by_relation and question.relation:
             name = f"{name}, {question.relation}"
-        subject = question.entities[:1] or question.gold_passages[:1]
         regraded = question.dataset in rule.contains and question.grading == "exact"
         groups[name].append(
             replace(
                 question,
-                split=split_of((*subject, question.id)[0], rule.shares),
+                split=split_of(key, rule.shares),
                 relation=name,
-                entities=subject,
+                entities=_subjects(question),
                 gold_passages=(),
                 context_passages=(),
                 grading="contains" if regraded else question.grading,
             )
         )
     return {name: sorted(rows, key=lambda row: _place(row.id, rule.seed)) for name, rows in sorted(groups.items())}
+
+
+def _subjects(question: Question) -> tuple[str, ...]:
+    """The question's entities, or its gold passages where it names none: one passage, as on a trade, may be the gold
+    of many entities, and would join them all.
+    """
+    return question.entities or question.gold_passages
+
+
+def _split_keys(questions: Sequence[Question]) -> list[str]:
+    """Key of each question's split: the least of the subjects that it shares, directly or through others, or its id."""
+    leader: dict[str, str] = {}  # of each subject: a lesser one that it hangs together with, or itself
+
+    def least(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for question in questions:
+        for one, other in itertools.pairwise(_subjects(question)):
+            lesser, greater = sorted((least(one), least(other)))
+            leader[greater] = lesser
+    return [least((*_subjects(question), question.id)[0]) for question in questions]
 
 
 def drawn(groups: Mapping[str, Sequence[Question]], limits: Mapping[Split, int]) -> list[Question]:

@@ -12,6 +12,7 @@ from support.scripts import here, load
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.provenance import read_meta
+from kbtrain.questions.collect import split_of
 from kbtrain.questions.pool import PoolRule, candidates, drawn, even_parts, known
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.store import SampleStore
@@ -69,6 +70,31 @@ def test_questions_about_one_subject_or_passage_stay_in_one_split():
     assert len(splits) == 16 and all(len(found) == 1 for found in splits.values())
     assert len(set.union(*splits.values())) == 3
     assert not any(row.gold_passages for group in groups.values() for row in group)  # of another corpus
+
+
+@pytest.mark.parametrize("field", ["entities", "gold_passages"])
+def test_questions_that_share_any_of_their_subjects_stay_in_one_split(field):
+    pairs = [Question(f"{i}{part}", "?", ("a",), "dev", "2wiki", **{field: (f"own {part} of {i}", f"both {i}")})
+             for i in range(60) for part in "ab"]  # fmt: skip
+    links = [(f"link {i}", f"link {i + 1}") for i in range(9)]
+    chain = [Question(f"c{i}", "?", ("a",), "dev", "2wiki", **{field: link}) for i, link in enumerate(links)]
+    (group,) = candidates([*pairs, *chain], PoolRule(THIRDS, {})).values()
+    splits = {row.id: row.split for row in group}
+    assert all(splits[f"{i}a"] == splits[f"{i}b"] for i in range(60)) and len(set(splits.values())) == 3
+    assert {splits[f"c{i}"] for i in range(9)} == {split_of("link 0", THIRDS)}
+    assert next(row for row in group if row.id == "7b").entities == ("own b of 7", "both 7")
+
+
+def test_a_subjects_split_hangs_on_its_name_alone_and_its_passages_join_no_others():
+    about = [Question(f"q{i}", "?", ("a",), "dev", "popqa", entities=(f"Q{i}",), gold_passages=("actors",))
+             for i in range(30)]  # fmt: skip
+    passages = [Question(f"s{i}", "?", ("a",), "dev", "squad", gold_passages=(f"p{i}",)) for i in range(30)]
+    groups = candidates([*about, *passages, *questions("mmlu", 30)], PoolRule(THIRDS, {}))
+    for name, key in (("popqa", "Q{}"), ("squad", "p{}"), ("mmlu", "mmlu/{}")):
+        found = {row.id: row.split for row in groups[name]}
+        ids = {"popqa": "q{}", "squad": "s{}", "mmlu": "mmlu/{}"}[name]
+        assert found == {ids.format(i): split_of(key.format(i), THIRDS) for i in range(30)}
+    assert all(len(row.entities) == 1 for name in ("popqa", "squad") for row in groups[name])
 
 
 def test_groups_are_data_sets_or_named_relations_and_stand_in_the_relation():
