@@ -20,13 +20,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
@@ -44,7 +45,9 @@ class PoolConfig(Config):
     test: int = Field(500, ge=0, description="the same for test")
     shares: Shares = Field((0.5, 0.15, 0.35), description="shares of train, dev, test in the fresh split")
     by_relation: tuple[str, ...] = Field((), description="data sets whose relations are groups of their own")
-    popular: dict[str, float] = Field({}, description="data set: share of its questions, the best known, that count")
+    popular: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        {}, description="data set: share of its questions, the best known, that count"
+    )
     contains: tuple[str, ...] = Field((), description="data sets graded by containment in place of exact match")
     longest: int | None = Field(None, ge=1, description="most characters of a question with its options; null: any")
     screened: Path | None = Field(None, description="run folder pooled alike, with greedy answers to its training part")
@@ -95,8 +98,17 @@ def main(config: PoolConfig) -> None:
 
 
 def _every(config: PoolConfig) -> Iterator[Question]:
-    for run in config.runs:
-        yield from (question for _, question in read_questions(run / "questions.jsonl") if question.gold == "given")
+    """All runs' questions that have answers. Raises :class:`UserError` for one that two runs have."""
+    seen: dict[str, Path] = {}
+    for path in (run / "questions.jsonl" for run in config.runs):
+        for line, question in read_questions(path):
+            if question.gold != "given":
+                continue
+            if question.id in seen:
+                also = f"'{question.id}' also stands in {seen[question.id]}"
+                raise UserError(f"{at(path, line, 'id')}: {also}; leave a run out, or give its questions other ids")
+            seen[question.id] = path
+            yield question
 
 
 def _screening(config: PoolConfig) -> list[tuple[Question, bool]]:

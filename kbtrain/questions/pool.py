@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.questions.collect import split_of
 from kbtrain.records import Question, Split
 
@@ -41,9 +41,11 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
 
     Ids of passages that came with a question are gone: passages come from one corpus for all, which has others.
 
-    Raises :class:`UserError` where popularity is asked for and a data set has none.
+    Raises :class:`UserError` for a rule's data set that no question is of, and where popularity is asked for and a data
+    set has none.
     """
     every = list(questions)
+    _check_names(rule, {question.dataset for question in every})
     least = {name: _least_popular(every, name, share) for name, share in rule.popular.items()}
     groups: dict[str, list[Question]] = defaultdict(list)
     for question, key in zip(every, _split_keys(every), strict=True):
@@ -67,6 +69,13 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
             )
         )
     return {name: sorted(rows, key=lambda row: _place(row.id, rule.seed)) for name, rows in sorted(groups.items())}
+
+
+def _check_names(rule: PoolRule, there: Set[str]) -> None:
+    for key, names in (("popular", rule.popular), ("by_relation", rule.by_relation), ("contains", rule.contains)):
+        unknown = min(set(names) - there, default=None)
+        if unknown is not None:
+            raise UserError(f"key '{key}': no run has '{unknown}'; {did_you_mean(unknown, there)}")
 
 
 def _subjects(question: Question) -> tuple[str, ...]:

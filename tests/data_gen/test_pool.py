@@ -121,6 +121,41 @@ def test_the_best_known_share_counts_and_a_set_without_popularity_is_told():
         candidates(questions("nq", 2), PoolRule(THIRDS, {"nq": 0.5}))
 
 
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (PoolRule(THIRDS, {}, by_relation=frozenset({"popqaa"})), "key 'by_relation': no run has 'popqaa'; "),
+        (PoolRule(THIRDS, {}, contains=frozenset({"popqa", "popqaa"})), "key 'contains': no run has 'popqaa'; "),
+        (PoolRule(THIRDS, {"popqaa": 0.5}), "key 'popular': no run has 'popqaa'; "),
+    ],
+)
+def test_a_data_set_that_no_run_has_is_told(rule, message):
+    rows = [*questions("popqa", 2, popularity=1.0), *questions("nq_open", 2)]
+    with pytest.raises(UserError) as raised:
+        candidates(rows, rule)
+    assert str(raised.value) == f"{message}did you mean 'popqa'?"
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 25])
+def test_a_share_of_the_best_known_is_between_none_and_all(tmp_path, share):
+    run = run_of(tmp_path / "popqa", questions("popqa", 8, popularity=1.0))
+    done = here(
+        "data_gen/pool.py", "--runs", f"[{run}]", "--output", tmp_path / "x", "--popular", f"{{popqa: {share}}}"
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: command line: key 'popular': input should be ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_question_that_stands_in_two_runs_is_told_with_both(tmp_path):
+    runs = [run_of(tmp_path / name, questions("nq", n)) for name, n in (("one", 1), ("two", 3))]
+    message = r"two/questions\.jsonl:1: field 'id': 'nq/0' also stands in .*one/questions\.jsonl; "
+    with pytest.raises(UserError, match=message):
+        pool(runs, tmp_path / "out")
+    with pytest.raises(UserError, match="one/questions"):
+        pool([runs[0], runs[0]], tmp_path / "out")
+    assert not (tmp_path / "out" / "questions.jsonl").exists()
+
+
 def test_any_first_part_of_a_split_holds_all_groups():
     groups = candidates([*questions("a", 60), *questions("b", 60)], PoolRule(THIRDS, {}))
     taken = drawn(groups, {"train": 20, "dev": 0, "test": 4})
