@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
+from kbtrain.files import there
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import made_before, unchanged, write_meta
+from kbtrain.provenance import made_before, meta_path, read_meta, unchanged, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
 from kbtrain.questions.catalogue import catalogue_text
 from kbtrain.questions.collect import CollectCounts, PickRule, Shares, picked, warnings, write_questions
@@ -82,7 +83,7 @@ def main(config: CollectConfig) -> None:
         return
     started, target, inputs = time.monotonic(), config.run / "questions.jsonl", sources(config.dataset, config.path)
     options = config.model_dump(mode="json", exclude={"list"})
-    if made_before(target, options, inputs) and unchanged(config.run / "passages.jsonl"):
+    if made_before(target, options, inputs) and corpus_whole(config.run):
         print(f"{target} is there already, made with the same options from the same data")
         return
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
@@ -97,12 +98,21 @@ def main(config: CollectConfig) -> None:
         write_meta(corpus, stage="collect", config=options, inputs=inputs, started=started)
     # last: with its meta data in place the stage counts as done
     extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible,
-             "near_duplicates": None if near is None else len(near)}  # fmt: skip
+             "near_duplicates": None if near is None else len(near), "n_passages": n_passages}  # fmt: skip
     write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
     for line in warnings(tally.splits, near, config.near_duplicates != "ignore"):
         print(f"warning: {line}")
+
+
+def corpus_whole(run: Path) -> bool:
+    """True if the passages that came with the questions, if any did, are there as they were written."""
+    corpus = run / "passages.jsonl"
+    if there(corpus):
+        return unchanged(corpus)
+    # questions collected before the number was noted: the corpus' own meta data tell that there was one
+    return not read_meta(run / "questions.jsonl").get("n_passages", there(meta_path(corpus)))
 
 
 def wanted(config: CollectConfig) -> PickRule:

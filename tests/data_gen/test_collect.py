@@ -121,6 +121,23 @@ def test_another_data_set_takes_the_place_of_the_first_with_its_passages(tmp_pat
     assert (run / "passages.jsonl").read_text() == "somebody's own"
 
 
+def test_a_corpus_that_is_gone_is_collected_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ("--run", run, "--dataset", "squad", "--path", native(tmp_path, "squad"))
+    assert collect(*options).returncode == 0
+    corpus, questions = (run / "passages.jsonl").read_bytes(), (run / "questions.jsonl").read_bytes()
+    for gone in (("passages.jsonl",), ("passages.jsonl", "passages.jsonl.meta.json")):
+        for name in gone:
+            (run / name).unlink()
+        done = collect(*options)
+        assert done.returncode == 0 and "there already" not in done.stdout, done.stderr
+        assert (run / "passages.jsonl").read_bytes() == corpus and (run / "questions.jsonl").read_bytes() == questions
+        assert "there already" in collect(*options).stdout
+    assert read_meta(run / "questions.jsonl")["n_passages"] == 3
+    without = ("--run", tmp_path / "none", "--dataset", "mmlu", "--path", native(tmp_path, "mmlu"))
+    assert collect(*without).returncode == 0 and "there already" in collect(*without).stdout
+
+
 def test_a_random_draw_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     drawn = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
