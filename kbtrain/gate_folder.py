@@ -69,9 +69,10 @@ class Pass(NamedTuple):
 class Threshold(BaseModel):
     """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions.
 
-    ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution.
-    ``dev``: ``scores`` and ``questions`` (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen, and the
-    ``accuracy`` there of a threshold that was not calibrated.
+    ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution; of a
+    threshold from logged questions their ``traffic``. ``dev``: ``scores`` and ``questions``
+    (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen, and the ``accuracy`` there of a threshold
+    that was not calibrated; beside ``traffic`` it is ``accuracy_before``, of the last threshold that dev chose.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,21 +95,25 @@ class Threshold(BaseModel):
 
     @property
     def dev_accuracy(self) -> float | None:
-        """Share of dev questions answered right with this threshold; None where it is not noted."""
-        found = self.evidence.get("accuracy", self.dev.get("accuracy"))
+        """Share of dev questions answered right with this threshold, or with the last one that dev chose, before one
+        from logged questions: keys are compared by it. None where it is not noted.
+        """
+        found = self.evidence.get("accuracy", self.dev.get("accuracy", self.dev.get("accuracy_before")))
         return found if isinstance(found, float) else None
 
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
         seen, kept = self.evidence, self.evidence.get("guarantee")
-        shares = f": {seen['retrieval_ratio']:.1%} retrieved, accuracy {seen['accuracy']:.3f}" if seen else ""
+        known = {"retrieval_ratio", "accuracy"} <= set(seen)
+        shares = f": {seen['retrieval_ratio']:.1%} retrieved, accuracy {seen['accuracy']:.3f}" if known else ""
         promise = (
             f"; promised: at most {kept['limit']:g} of All-RAG's accuracy lost, with probability {1 - kept['delta']:g}"
             if kept
             else ""
         )
+        where = "logged" if "traffic" in seen else "dev"
         return (
-            f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} dev questions"
+            f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} {where} questions"
             f"{shares}{promise})"
         )
 

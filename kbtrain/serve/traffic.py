@@ -103,7 +103,7 @@ def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = N
     if not check:
         chosen = threshold_of(traffic.scores, ratio)
         share = float(np.mean(np.array(traffic.scores) > chosen))
-        _note(folder, log, traffic, chosen, ratio, noted)
+        _note(folder, log, traffic, chosen, ratio, before)
         lines.append(f"retrieve if score > {chosen:.4f}: {share:.1%} of them -> {folder}; reload the server (SIGHUP)")
     return lines
 
@@ -115,18 +115,25 @@ def threshold_of(scores: Sequence[float], ratio: float) -> float:
     return choose("ratio", Dev(values, nothing, nothing, nothing), ratio).value
 
 
-def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, noted: dict[str, Any]) -> None:
-    """Beside what dev said, which stays: accuracies there belong to the threshold that was chosen there."""
+def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, before: Threshold | None) -> None:
+    """Beside what dev said of scores and questions; promise and accuracies there belong to the threshold before."""
     day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
     seen: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
     if traffic.asked:
         seen["questions"] = summed(traffic.asked)
+    of_dev = {"dev_scores": before.evidence["dev_scores"]} if before and "dev_scores" in before.evidence else {}
     entry = Threshold(
         threshold=chosen,
         rule=f"ratio {ratio:g} of logged traffic",
         dev_file_sha256=file_sha256(log),
         n_dev=len(traffic.scores),
-        evidence={**noted.get("evidence", {}), "traffic": seen},
-        dev=noted.get("dev", {}),
+        evidence={**of_dev, "traffic": seen},
+        dev=_of_dev(before) if before else {},
     )
     set_threshold(folder, traffic.gate, entry)
+
+
+def _of_dev(before: Threshold) -> dict[str, Any]:
+    """Facts on the dev questions that stay true; the accuracy there still says which key is best."""
+    found = {name: value for name, value in before.dev.items() if name != "accuracy"}
+    return found if before.dev_accuracy is None else {**found, "accuracy_before": before.dev_accuracy}

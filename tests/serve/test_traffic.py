@@ -10,7 +10,8 @@ from serve_support import KNOWN, NEEDS, serving
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD, read_gate_json
+from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
+from kbtrain.gates.noted import guaranteed
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.serve.decision_log import DecisionLog, read_log
 from kbtrain.serve.traffic import calibrate_traffic, fingerprint, threshold_of
@@ -40,6 +41,36 @@ def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
     assert "100 scores" in lines[0] and "1 of other gates, 1 ungated" in lines[0]
     assert "distributed as on dev" in lines[1] and "49.0% of them" in lines[2] and "30.0% of them" in lines[3]
     assert fingerprint(folder) == name.partition("@")[2]  # a threshold is no part of it
+
+
+@pytest.mark.parametrize(
+    ("evidence", "dev"),
+    [
+        ({}, {}),
+        ({}, {"accuracy": 0.75, "scores": [0.1, 0.9]}),
+        (
+            {"retrieval_ratio": 0.4, "accuracy": 0.7, "dev_scores": [0.1], "guarantee": {"limit": 0.1, "delta": 0.1}},
+            {"questions": {"n": 2}},
+        ),
+    ],
+)  # fmt: skip
+def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(folder, tmp_path, evidence, dev):
+    (folder / "README.md").write_text("# A gate\n")
+    was = Threshold(threshold=0.5, rule="on dev", dev_file_sha256="", n_dev=2, evidence=evidence, dev=dev)
+    set_threshold(folder, "encoder_probe", was)
+    log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], f"encoder_probe@{fingerprint(folder)}")
+    for _ in range(2):  # a second time from one that came from traffic itself
+        calibrate_traffic(folder, log, 0.3)
+        noted = Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"])
+        assert (
+            not guaranteed(noted) and set(noted.evidence) <= {"dev_scores", "traffic"} and "accuracy" not in noted.dev
+        )
+        assert noted.dev_scores == was.dev_scores and noted.dev.get("questions") == dev.get("questions")
+        assert noted.dev_accuracy == was.dev_accuracy  # by which keys are compared
+        assert (folder / "README.md").read_text() == (
+            "# A gate\n\n## Threshold\n- `encoder_probe`: retrieve if score > 0.695 (rule ratio 0.3 of logged traffic, "
+            "100 logged questions)\n"
+        )
 
 
 def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path):
