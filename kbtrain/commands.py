@@ -123,7 +123,8 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     if texts:
         return iter([texts])
     if args.file and args.file != "-":
-        return iter([read_inputs(read_text(args.file).splitlines(), args.file, args.field)])
+        lines = read_text(args.file).split("\n")  # splitlines() would cut a question at U+2028, too
+        return iter([read_inputs(lines, args.file, args.field)])
     if sys.stdin is None:
         raise UserError(f"{STDIN}: closed; give texts or --file")
     return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving(sys.stdin))

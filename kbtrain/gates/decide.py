@@ -32,8 +32,14 @@ def read_inputs(
         text = line.strip("\ufeff \t\r\n")
         if text.startswith("{"):
             yield _of_object(text, where, number, field)
-        elif text:
-            yield _of_text(text)
+        elif text.strip():
+            yield _not_empty(_of_text(text), at(where, number))
+
+
+def _not_empty(text: str, place: str) -> str:
+    if not text.strip():
+        raise UserError(f"{place}: empty; expected a question")
+    return text
 
 
 def _of_text(text: str) -> str:
@@ -57,9 +63,9 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
     if field is None and "question_id" in data:
         return jsonl.parse(GateExample, text, where, number)
     names = (field,) if field is not None else ("question", "text")
-    found = next((data[name] for name in names if name in data), None)
-    if isinstance(found, str):
-        return found
+    name = next((name for name in names if name in data), names[0])
+    if isinstance(found := data.get(name), str):
+        return _not_empty(found, at(where, number, name))
     there, wanted = ", ".join(list(data)[:20]) or "nothing", " or ".join(f"'{name}'" for name in names)
     raise UserError(f"{at(where, number)}: no field {wanted} with a text in it; there is {there}: name it by --field")
 

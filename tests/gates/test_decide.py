@@ -218,6 +218,31 @@ def test_a_line_may_be_a_json_text_and_a_quotation_stays_one():
         list(read_inputs(lines[2:], "in", first=7))
 
 
+def test_lines_of_a_file_end_where_those_of_a_stream_do(folder, tmp_path, capsys, monkeypatch):
+    asked = ["Who\u2028wrote it?", "When\x85was\x0bit\x0cbuilt\x1c?", "Why\u2029?"]
+    path = tmp_path / "asked.txt"
+    path.write_bytes("\n".join([asked[0], "\u3000", asked[1] + "\r", " \x1c ", asked[2]]).encode())
+    for more in (["--file", str(path)], []):
+        with open(path, encoding="utf-8") as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            assert cli.main(["decide", str(folder), "--threshold", "0.5", *more]) == 0
+        decided = capsys.readouterr().out.split("\n")[:-1]
+        assert [json.loads(line)["text"] for line in decided] == asked
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"question": "\u3000"}', "in:71: field 'question': empty"),
+        ('{"text": ""}', "in:71: field 'text': empty"),
+        ('""', "in:71: empty"),
+    ],
+)
+def test_an_empty_question_is_named_by_its_line(line, said):
+    with pytest.raises(UserError, match=f"^{said}; expected a question$"):
+        list(read_inputs([*["Who?"] * 70, line], "in"))
+
+
 def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, monkeypatch, capsys):
     given = ["decide", str(folder), "--threshold", "0.5"]
     for more in (["-"], ["--file", "-"]):
