@@ -28,7 +28,17 @@ from kbtrain.records import Question
         ('{"need": "True"}', True), ('{"need": "False"}', False), ("need: true", True), ("False", False),
         ('```json\n{"need": false}\n```', False), ("Yes, I do.", True), ("No.", False), ("(need: True)", True),
         ("True or not, need: False", False), ("不需要", False), ("需要更多资料", True), ("是", True), ("否", False),
-        ("I cannot say", None), ("", None), ("Noah", None),
+        ("I cannot say", None), ("", None), ("Noah", None), ("Noël", None),
+        ("不是", False), ("不是的,我知道答案。", False), ("是否需要更多信息?否", False), ("没有需要", False),
+        ("并非需要", False), ("不用", False), ("无需更多信息,我可以回答", False), ("我没有必要再查", False),
+        ("这是一个简单的问题,我不需要更多资料", False), ("我是否需要更多资料:不需要", False),
+        ("需要更多资料吗?不", False), ("答案是False", False), ("需要:否", False), ("需要", True),
+        ("是的,需要更多资料", True), ("我是需要更多资料的", True),
+        ("是否需要更多信息?是", True), ("我不是很确定,需要更多资料", True),
+        ("答案是:需要,否则会答错", True), ("应该是。", True),
+        ("我不知道是否需要", None), ("这是北京", None),
+        ("不是\uff0c我知道\uff01", False), ("是的\uff0c需要更多资料", True), ("我需要更多资料吗\uff1f不", False),
+        ("需要知道什么是首都", True), ("需要\uff1a否", False), ("需要更多资料\uff1a北京的人口", True),
     ],
 )  # fmt: skip
 def test_replies_are_read_as_they_come(reply: str, need: bool | None) -> None:

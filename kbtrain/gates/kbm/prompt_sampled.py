@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kbtrain.answers.grading import CJK
 from kbtrain.gate_folder import Gate
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_prompt
@@ -16,8 +17,15 @@ from kbtrain.records import GateExample
 if TYPE_CHECKING:
     from kbtrain.llm.backends import LLMConfig
 
-_NEED = re.compile(r"need\W*(true|false|yes|no)\b", re.IGNORECASE)
-_BARE = re.compile(r"\b(true|false|yes|no)\b|(不需要|否)|(需要|是)", re.IGNORECASE)
+_LETTER = rf"[^\W{CJK}]"  # of a word with spaces around it; Chinese has none
+_WORD = rf"(true|false|yes|no)(?!{_LETTER})"
+_NEED = re.compile(rf"need\W*{_WORD}", re.IGNORECASE)
+_STOP = "。.,;!\\uff0c\\uff1b\\uff01"  # ends of a clause, the last three of full width
+# The question repeated says nothing: "whether (it is needed)", "is it needed?", "needed:" before the answer.
+_REPEATED = re.compile(rf"是否(?:需要)?|是不是|需不需要|需要[^{_STOP}]*(?:吗|[:\uff1a](?=\s*[是否不无没]))")
+_NO = rf"(?:不太?|不再|没有?|并非|不是)需要|不用|不必|[无毋]需|无须|没有?必要|不是?(?=的|[^{CJK}]|$)|否(?!则)"
+_YES = rf"需要|(?<![{CJK}])是(?=[的啊呀]|[^{CJK}]|$)|是(?=[{_STOP}]|$)"  # elsewhere 是 is the copula
+_BARE = re.compile(rf"(?<!{_LETTER}){_WORD}|({_NO})|({_YES})", re.IGNORECASE)
 
 
 class SampledPrompt(Gate):
@@ -62,7 +70,7 @@ def needs_information(reply: str) -> bool | None:
     """True if a reply says so: the value behind "need", else the first word that is one; None where there is none."""
     found = _NEED.search(reply)
     if found is None:
-        found = _BARE.search(reply)
+        found = _BARE.search(_REPEATED.sub(" ", reply))
         if found is None:
             return None
         if not found[1]:
