@@ -9,23 +9,27 @@ from kbtrain.records import GateScore
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import read_examples
 from kbtrain.training.finish import SCORES, held_out_examples, write_scores
+from kbtrain.training.run import being_replaced
 
 
 def score_late_test(config: HeldOutConfig, device: str) -> str:
     """Score the test split with the finished gate of ``config.output``, dev's scores stay; what was done, in words.
 
-    Empty where no test file is named, or its examples are scored already.
+    Empty where no test file is named, or its examples are scored already. Where an earlier call was killed while it
+    replaced the scores, all are made again.
     """
     test, path = held_out_examples(config.test), config.output / SCORES
-    if config.test is None:
-        return ""
+    killed = being_replaced(path)
     stored = {row.question_id: row.score for row in jsonl.read(GateScore, path)}
-    known = set(read_meta(path)["inputs"].values())
-    if file_sha256(config.test) in known and all(example.id in stored for example in test):
+    done = config.test is None or (
+        file_sha256(config.test) in read_meta(path)["inputs"].values() and all(one.id in stored for one in test)
+    )
+    if done and not killed:
         return ""
     gate = load_gate(config.output, device=device)
     dev = [example for example in read_examples(config.dev) if example.split == "dev" and example.id in stored]
-    scores = [*(stored[example.id] for example in dev), *gate.score(test)]
-    inputs = list(dict.fromkeys((config.dev, config.test)))
+    of_dev = gate.score(dev) if killed else [stored[example.id] for example in dev]
+    scores = [*of_dev, *(gate.score(test) if test else [])]
+    inputs = list(dict.fromkeys(one for one in (config.dev, config.test) if one))
     write_scores(config.output, gate.name, [*dev, *test], scores, inputs, seed=config.seed)
-    return f"its {len(test)} test examples are scored now"
+    return f"its {len(test)} test examples are scored now" if test else "its scores are whole again"

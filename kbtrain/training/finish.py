@@ -25,7 +25,7 @@ from kbtrain.trained_on import write_trained_on
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
-from kbtrain.training.run import SAVED, saved_files, write_run_files
+from kbtrain.training.run import SAVED, note_replacing, saved_files, write_run_files
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -264,6 +264,7 @@ def write_scores(
 ) -> None:
     """``scores.jsonl`` of the folder: one line an example, higher = retrieval more needed."""
     rows = (GateScore(e.id, gate, score) for e, score in zip(examples, scores, strict=True))
+    note_replacing(output / SCORES)
     jsonl.write(output / SCORES, rows)
     write_meta(output / SCORES, stage="score", config=None, inputs=inputs, extra={"gates": {gate: facts}})
 

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import MODEL_FILES, check_noted, note
 from kbtrain.provenance import (
@@ -30,6 +31,7 @@ from kbtrain.provenance import (
     device,
     file_sha256,
     git_state,
+    meta_of,
     meta_path,
     package_versions,
     peak_rss_mb,
@@ -108,6 +110,7 @@ def _has_meta(folder: Path) -> bool:
 
 
 SAVED = "saved"
+BEING_REPLACED = "being_replaced"
 _CHANGED_LATER = ("checkpoints/", "states/", "saving/", "gate.json", "README.md", "scores", RUN)
 
 
@@ -125,13 +128,26 @@ def saved_files(folder: Path) -> dict[str, dict[str, Any]]:
     return {name: {**stamp(path), "sha256": file_sha256(path)} for name, path in lasting.items()}
 
 
+def note_replacing(path: Path) -> None:
+    """Note in a file's meta data that the file is about to be replaced, and these after it: whoever is killed between
+    the two leaves a file that its meta data do not fit, which is no damage."""
+    if there(meta_path(path)):
+        write_atomically(meta_path(path), json.dumps({**read_meta(path), BEING_REPLACED: True}, indent=1) + "\n")
+
+
+def being_replaced(path: Path) -> bool:
+    """True if a replacement of the file did not come to its end (:func:`note_replacing`)."""
+    return bool(meta_of(path).get(BEING_REPLACED))
+
+
 def check_saved(folder: Path, *files: str) -> None:
-    """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`saved_files`).
+    """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`saved_files`), but for one
+    that is being replaced.
 
     ``files``: those whose meta data may note it; trainings of before did not. Size and time are compared first.
     """
     for file in files:
-        if file != "gate.json" and not unchanged(folder / file):
+        if file != "gate.json" and not being_replaced(folder / file) and not unchanged(folder / file):
             raise UserError(_other(folder / file))
         saved = read_meta(folder / file).get(SAVED)
         for name, noted in saved.items() if isinstance(saved, dict) else ():

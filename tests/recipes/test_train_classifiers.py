@@ -28,6 +28,7 @@ from kbtrain.gates.encoder.probe import EncoderProbe
 from kbtrain.gates.handles import handle
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.jsonl import read, write
+from kbtrain.provenance import unchanged
 from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.retrieval.ranker import Ranker
 
@@ -327,6 +328,33 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(
 
 def stopped(*args, **kwargs):
     raise KeyboardInterrupt
+
+
+def test_killed_between_late_scores_and_their_meta_data_it_scores_again(recipe, data, tmp_path, monkeypatch, capsys):
+    given = arguments(data, tmp_path / "g", "encoder", method="probe")
+    at = given.index("--test")
+    without, path = given[:at] + given[at + 2 :], tmp_path / "g" / "scores.jsonl"
+    recipe("encoder", without)
+    dev = path.read_text()
+
+    def killed():
+        with monkeypatch.context() as patched:
+            patched.setattr("kbtrain.training.finish.write_meta", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                recipe("encoder", given)
+
+    killed()
+    recipe("encoder", without)  # another call than the one that was killed: dev's own scores are made again
+    assert path.read_text() == dev and unchanged(path)
+    killed()
+    recipe("encoder", given)
+    assert "its 12 test examples are scored now" in capsys.readouterr().out
+    assert path.read_text().startswith(dev) and len(list(read(GateScore, path))) == 28 and unchanged(path)
+    recipe("encoder", given)
+    assert "finished already; nothing to do" in capsys.readouterr().out
+    path.write_text(dev)  # changed by another hand, not by a scoring that was killed
+    with pytest.raises(UserError, match=r"scores\.jsonl: is not what the training saved"):
+        recipe("encoder", given)
 
 
 def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
