@@ -38,12 +38,15 @@ def seen_in_training(gate: GateHandle, asked: BySplit, reads: Reads, allowed: Al
     if gate.opening is None or gate.opening.prompt is not None:
         return {}
     folder = Path(gate.opening.model)
-    folders = [folder, *(folder / part for part in read_card(folder).parts())]
-    known = set.intersection(*({*gate.held_out.get(name, ())} for name in gate.names))  # scored without them
+    parts = [folder / part for part in read_card(folder).parts()]
+    own, of_parts = _held_out(gate)
     found: Counts = {}
     for split, rows in asked.items():
-        same = [row for one in folders for row in trained_among(one, rows) if example_hash(row) not in known]
-        near = [row for one in folders for row in sharing_entities(one, rows) if split != "train"]
+        same = [row for row in trained_among(folder, rows) if example_hash(row) not in own]
+        same += [row for one in parts for row in trained_among(one, rows) if example_hash(row) not in of_parts]
+        near = [row for row in sharing_entities(folder, rows) if example_hash(row) not in own]
+        near += [row for one in parts for row in sharing_entities(one, rows)]  # no fold of the whole leaves these out
+        near = [] if split == "train" else near
         same = _once(rows, same)
         near = _apart(_once(rows, near), same)
         who = f"{folder}: gate '{gate.name}' was trained on"
@@ -60,6 +63,16 @@ def seen_in_training(gate: GateHandle, asked: BySplit, reads: Reads, allowed: Al
         if same or near:
             found[split] = {"questions": len(same), "entities": len(near)}
     return found
+
+
+def _held_out(gate: GateHandle) -> tuple[set[str], set[str]]:
+    """Hashes of the questions whose every score comes from models fitted without them: the gate's own, and its parts.
+
+    Where the gate keeps held-out scores under all of its names, a name that lacks a question was not fitted to it. The
+    parts may have been, under another of their names: only a score that is kept is without them.
+    """
+    kept = [{*gate.held_out.get(name, ())} for name in gate.names]
+    return (set.union(*kept) if all(kept) else set()), set.intersection(*kept)
 
 
 def told(gate: str, counts: Counts, reads: Reads) -> list[str]:

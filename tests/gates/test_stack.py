@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from kbtrain.provenance import meta_path, stamp
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
-from kbtrain.trained_on import question_hash
+from kbtrain.trained_on import entity_hashes, question_hash
 from kbtrain.training.folds import folds
 
 SIZES = {"train": 40, "dev": 22, "test": 6}
@@ -187,6 +188,45 @@ def test_the_scores_of_what_it_was_fitted_to_are_held_out(run):
     with pytest.raises(UserError, match="was trained on 40 of 40 train questions"):  # its member features was
         score(run, only=("stack",))
     score(run, "[dev, test]", only=("stack",))
+
+
+def change(run, split, place, **fields):
+    path = run / "examples" / f"{split}.jsonl"
+    write(path, [replace(one, **fields) if i == place else one for i, one in enumerate(list(read(GateExample, path)))])
+
+
+def test_held_out_scores_of_dev_questions_with_entities_are_no_scores_of_what_was_seen(run):
+    for i in range(4):
+        change(run, "dev", i, entities=(f"Q{i // 2}",))
+    score(run, only=("features", "draft"))
+    stack(run, fit_on="dev")
+    score(run, "[dev, test]", only=("stack",))
+    held_out = {(r.gate, r.question_id): r.score for r in read(GateScore, run / "stack" / "held_out.jsonl")}
+    scores = {(r.gate, r.question_id): r.score for r in read(GateScore, run / "scores" / "stack.jsonl")}
+    first = next(iter(read(GateExample, run / "examples" / "dev.jsonl")))
+    assert scores["stack_mastery", "dev0"] == held_out["stack_mastery", question_hash(first.question)]
+    change(run, "test", 0, entities=("Q1",))  # of such a question nothing was held out
+    with pytest.raises(UserError, match=r"trained on entities of 1 of 6 test questions \(the first: 'test0'\)"):
+        score(run, "[test]", only=("stack",))
+
+
+def test_an_entity_that_a_member_was_trained_on_is_held_out_of_no_score_of_the_stack(run):
+    stack(run, fit_on="dev")
+    change(run, "dev", 3, entities=("Q1",))
+    path = run / "features" / "trained_entities.txt"
+    path.write_text("".join(entity_hashes(list(read(GateExample, run / "examples" / "dev.jsonl"))[3])) + "\n")
+    with pytest.raises(UserError, match=r"trained on entities of 1 of 22 dev questions \(the first: 'dev3'\)"):
+        score(run, "[dev]", only=("stack",))
+
+
+def test_a_question_without_one_of_the_labels_was_fitted_to_by_no_gate_of_that_label(run):
+    change(run, "train", 0, benefit=None, soft_benefit=None)
+    fit(run, "features", index=run / "bm25")
+    score(run, only=("features", "draft"))
+    assert len(list(read(GateScore, run / "scores" / "features.jsonl"))) == 2 * sum(SIZES.values())
+    stack(run)  # which reads the other label's score, too: that question's by a gate that was fitted to it
+    with pytest.raises(UserError, match=r"trained on 1 of 40 train questions \(the first: 'train0'\)"):
+        score(run, only=("stack",))
 
 
 def test_other_weights_of_a_member_are_another_stack(run):
