@@ -1,7 +1,8 @@
 """Lay out the KBM paper's tables and figures from stored answers: no model runs here.
 
 Reads questions.jsonl, samples.db and scores/ of one or more run folders (one for each model and data set, or all
-in one); writes OUT/<layout>.json and .md. Thresholds are chosen on the dev questions of all runs together.
+in one); writes OUT/<layout>.json and .md. Thresholds are chosen on the dev questions of all runs together; that of
+table4's prompt, which is the answering model's own, on each model's.
 table1 by data set; figure5 known and unknown; table2 FreshQA by change; table3 two and more hops; figure6 by knowledge
 frequency; table4 the gates of --gate-runs for the answers of --runs; figure8 double judgement (score_reference.py).
 The paper's own figures stand beside ours where the answers come from the paper's model.

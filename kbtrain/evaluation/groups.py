@@ -227,14 +227,28 @@ def judge(
     """The gates' decisions on the test questions of ``runs``.
 
     ``plug_in``: run folders of another model whose gates, with thresholds chosen on their own dev answers, decide for
-    ``runs``; the gate ``prompt`` remains the answering model's own (KBM, table 4). Raises :class:`UserError`.
+    ``runs``; the gate ``prompt`` remains the answering model's own, its threshold too (KBM, table 4). Raises
+    :class:`UserError`.
     """
     known = oc.answers([o for run in runs for o in run.test.outcomes], cut.kind)
     decisions = {}
     for gate in gates:
-        own = plug_in is None or gate == "prompt"
-        decisions[gate] = decision(runs if own else plug_in or (), gate, cut, None if own else runs).retrieve
+        if plug_in is None:
+            decisions[gate] = decision(runs, gate, cut).retrieve
+        elif gate == "prompt":
+            decisions[gate] = _model_by_model(runs, gate, cut)
+        else:
+            decisions[gate] = decision(plug_in, gate, cut, runs).retrieve
     return Judged(known.llm, known.rag, decisions)
+
+
+def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: Cut) -> Floats:
+    """Each model's test questions under the threshold of its own dev questions, in the order of the runs."""
+    models = np.array([run.model for run in runs for _ in run.test.outcomes])
+    found = np.zeros(len(models))
+    for model in set(models.tolist()):
+        found[models == model] = decision([run for run in runs if run.model == model], gate, cut).retrieve
+    return found
 
 
 def decision(

@@ -307,16 +307,20 @@ def check_same_questions(scores: Mapping[str, Mapping[str, float]], known: set[s
 
 
 def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFolder] | None = None) -> GateInput:
-    """One gate's scores on the dev and test questions of all runs, in their order.
+    """One gate's scores on the dev and test questions of all runs, in their order: each question's from its own run,
+    since several models' runs may ask the same questions.
 
     ``answers_of``: runs of another model whose test questions are decided by the scores of ``runs`` (a plug-in gate).
     Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids).
     """
     test_of = runs if answers_of is None else answers_of
-    dev = [_score(runs, gate, outcome) for run in runs for outcome in run.dev.outcomes]
-    test = [_score(runs, gate, outcome) for run in test_of for outcome in run.test.outcomes]
-    missing = [o.question_id for run in runs for o in run.dev.outcomes if _score(runs, gate, o) is None]
-    missing += [o.question_id for run in test_of for o in run.test.outcomes if _score(runs, gate, o) is None]
+    dev = [(o.question_id, _score([run], gate, o)) for run in runs for o in run.dev.outcomes]
+    test = [
+        (o.question_id, _score([run] if answers_of is None else runs, gate, o))
+        for run in test_of
+        for o in run.test.outcomes
+    ]
+    missing = [question for question, score in (*dev, *test) if score is None]
     where = ", ".join(str(run.stored.path) for run in runs)
     names = {name for run in runs for name in run.scores}
     if gate not in names:
@@ -324,9 +328,8 @@ def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFol
     if missing:
         raise UserError(f"{where}: gate '{gate}' has no score for {first_ids(missing)}; run eval/score.py again")
     seconds = sum(run.seconds.get(gate, 0.0) * len(run.test.outcomes) for run in test_of)
-    return GateInput(
-        gate, np.array(dev, float), np.array(test, float), seconds, gate_requests=len(test), seen=seen_in(runs, gate)
-    )
+    on_dev, on_test = (np.array([score for _, score in side], float) for side in (dev, test))
+    return GateInput(gate, on_dev, on_test, seconds, gate_requests=len(test), seen=seen_in(runs, gate))
 
 
 def seen_in(runs: Sequence[RunFolder], gate: str) -> Seen:

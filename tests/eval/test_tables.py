@@ -16,7 +16,8 @@ from support.edits import keep_change, note_change
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.run_folder import read_run
+from kbtrain.evaluation.run_folder import gate_input, read_run
+from kbtrain.evaluation.transfer import by_dataset
 from kbtrain.records import GateExample, GateScore, Passage, Question
 from kbtrain.report.kbm_tables import Layout, gate_table, with_paper
 from kbtrain.store import SampleStore, _digest_of_run, _sum_of
@@ -39,6 +40,15 @@ def varied(run_folder: Path) -> Path:
     jsonl.write(run_folder / "questions.jsonl", questions)
     keep_change(run_folder / "questions.jsonl")
     return run_folder
+
+
+def note_model(folder: Path, model: str) -> None:
+    """Write into the folder's store that ``model`` gave the answers."""
+    meta = json.dumps({"model": model})
+    with SampleStore(folder / "samples.db") as store:
+        ((run, n_sets, noted),) = store._db.execute("SELECT name, n_sets, digest FROM runs").fetchall()
+        digest = _digest_of_run(run, meta, n_sets, _sum_of(noted))
+        store._db.execute("UPDATE runs SET meta = ?, digest = ?", (meta, digest))
 
 
 def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **settings: Any) -> dict[str, Any]:
@@ -141,6 +151,47 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
         make(script, "table4", [other], tmp_path)
 
 
+@pytest.fixture
+def two_models(varied: Path, tmp_path: Path) -> list[Path]:
+    """Two models' answers to the same questions; the second's scores of ``prompt`` say the opposite, ten higher."""
+    folders = [Path(shutil.copytree(varied, tmp_path / name)) for name in ("one", "two")]
+    for folder in folders:
+        note_model(folder, f"/models/{folder.name}")
+    path = folders[1] / "scores.jsonl"
+    scores = list(jsonl.read(GateScore, path))
+    jsonl.write(path, [dataclasses.replace(s, score=11 - s.score) if s.gate == "prompt" else s for s in scores])
+    note_change(path)
+    return folders
+
+
+@pytest.mark.parametrize("rule", ["0.5", "ratio"])
+def test_prompt_in_table_4_is_each_answering_models_own(
+    script: Script, varied: Path, two_models: list[Path], tmp_path: Path, rule: str
+) -> None:
+    def figures(runs: Sequence[Path]) -> list[tuple[object, ...]]:
+        found = make(script, "table4", runs, tmp_path, gate_runs=[str(varied)], threshold_rule=rule)
+        shown = [i for i, name in enumerate(found["names"]) if name.split()[-1] in ("of", "n", "A/E", "Rat")]
+        assert {found["names"][i] for i in shown} > {"answers of", "prompt Rat", "kbm_mastery Rat"}
+        return sorted(tuple(row[i] for i in shown) for row in found["rows"])
+
+    alone = sorted(row for run in two_models for row in figures([run]))
+    assert len(alone) == 6 and len({row[1:] for row in alone}) == 6  # the two models' figures differ
+    assert figures(two_models) == alone
+    assert figures(two_models[::-1]) == alone
+
+
+def test_each_runs_answers_are_decided_by_its_own_scores(
+    script: Script, two_models: list[Path], tmp_path: Path
+) -> None:
+    runs = [read_run(folder) for folder in two_models]
+    made = gate_input(runs, "prompt")
+    for side, scores in (("dev", made.dev), ("test", made.test)):
+        own = [run.scores["prompt"][o.question_id] for run in runs for o in getattr(run, side).outcomes]
+        assert scores.tolist() == own
+    (first, second) = (by_dataset([run], ["prompt"])[0].test_scores["prompt"] for run in runs)
+    assert by_dataset(runs, ["prompt"])[0].test_scores["prompt"].tolist() == [*first, *second]
+
+
 def test_figure_8_reads_the_second_scores(
     script: Script, varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,11 +230,7 @@ def test_figure_8_reads_the_second_scores(
 
 
 def test_the_papers_figures_stand_beside_those_of_its_model(script: Script, varied: Path, tmp_path: Path) -> None:
-    meta = '{"model": "/models/Qwen2-7B-Instruct"}'
-    with SampleStore(varied / "samples.db") as store:
-        ((run, n_sets, noted),) = store._db.execute("SELECT name, n_sets, digest FROM runs").fetchall()
-        digest = _digest_of_run(run, meta, n_sets, _sum_of(noted))
-        store._db.execute("UPDATE runs SET meta = ?, digest = ?", (meta, digest))
+    note_model(varied, "/models/Qwen2-7B-Instruct")
     found = make(script, "table1", [varied], tmp_path)
     row = dict(zip(found["names"], next(r for r in found["rows"] if r[0] == "nq_open"), strict=True))
     assert row["paper: kbm_mastery A/E"] == pytest.approx(0.6009)
