@@ -20,7 +20,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, stored_scores
-from kbtrain.evaluation.savings import Saving, four_fold, savings
+from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
 from kbtrain.files import there
 from kbtrain.gate_folder import KeyedCard
 from kbtrain.gates.registry import read_card
@@ -78,8 +78,9 @@ def main(config: ReportConfig) -> None:
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
     shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
+    orders = order_curves(outcomes, scored, kind)
     svgs = draw(results, counted, found, main, shaded)
-    report = Report(config.title, results, counted, kinds, gate, svgs, chosen, pages, bills, first)
+    report = Report(config.title, results, counted, kinds, gate, svgs, chosen, pages, bills, first, orders)
     texts = {
         "report.html": render_html(report),
         "report.md": render_markdown(report),

@@ -18,7 +18,7 @@ from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.metrics import thresholds
-from kbtrain.metrics.ranking import Curve, normalised_area, retrieval_curve
+from kbtrain.metrics.ranking import Curve, normalised_area, oracle_curve, retrieval_curve
 from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
 from kbtrain.records import Outcome
 
@@ -152,9 +152,22 @@ def _over(means: Floats, ratio: int, accuracy: int) -> Floats:
     return np.asarray(means[:, accuracy] - means[:, 0] - means[:, ratio] * (means[:, 1] - means[:, 0]))
 
 
-def fewest_searches(curve: Curve, accuracy: float) -> float:
-    """The least share of questions searched for at which a curve reaches an accuracy; 1 if it never does."""
-    reached = curve.accuracy >= accuracy - _ROUNDING
+def order_curves(
+    test: Sequence[Outcome], scores: Mapping[str, Mapping[str, float]], kind: AccuracyKind = "greedy"
+) -> dict[str, Curve]:
+    """The exact curve of each gate's order of the test questions, and the oracle's."""
+    known = oc.answers(test, kind)
+    found = {
+        gate: retrieval_curve(np.array([of[o.question_id] for o in test]), known.llm, known.rag)
+        for gate, of in scores.items()
+    }
+    return found | {"oracle": oracle_curve(known.llm, known.rag)}
+
+
+def fewest_searches(curve: Curve, accuracy: float, rounding: float = _ROUNDING) -> float:
+    """The least share of questions searched for at which a curve reaches an accuracy, as exact as ``rounding``; 1 if it
+    never does."""
+    reached = curve.accuracy >= accuracy - rounding
     if not reached.any():
         return 1.0
     first = int(np.argmax(reached))

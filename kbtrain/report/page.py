@@ -12,7 +12,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from kbtrain.evaluation.groups import GroupRow, Judged, rows
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import FourFold, Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
+from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
 from kbtrain.report import curves, figures, first_screen, summary, words
 from kbtrain.report.curves import Band
@@ -120,7 +121,7 @@ def page(template: str, **values: Any) -> str:
 @dataclass(frozen=True)
 class Report:
     """All that the templates show. ``main_gate`` is the gate of the headline and of the gate's errors; ``pages`` are
-    the gates' own pages, relative to the report.
+    the gates' own pages, relative to the report; ``orders`` the exact curves of the gates' orders of the questions.
     """
 
     title: str
@@ -133,6 +134,7 @@ class Report:
     pages: dict[str, str] = field(default_factory=dict)
     bills: Bills | None = None
     first: FirstScreen | None = None
+    orders: Mapping[str, Curve] = field(default_factory=dict)
 
 
 def draw(
@@ -206,7 +208,7 @@ def _values(report: Report) -> dict[str, Any]:
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
-        "needed": summary.searches_needed(results),
+        "needed": summary.searches_needed(results, report.orders),
         "gains": [f"{part:.0%}".replace("%", " %") for part in summary.GAINS],
         "drawn": summary.drawn(results.meta),
         "verdicts": summary.verdicts(results, words.gate_name),

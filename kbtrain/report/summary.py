@@ -24,6 +24,7 @@ from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 GAINS = (0.5, 0.8, 1.0)  # parts of what searching always gains over never searching
+_ROUNDED = 1e-6  # accuracies of results.json have six digits
 KIND = {
     "greedy": "accuracy of greedy answers",
     "expected": "expected accuracy (mean share of right sampled answers)",
@@ -49,10 +50,11 @@ def row(gate: GateResult) -> list[str]:
     ]
 
 
-def searches_needed(results: Results) -> list[tuple[str, list[str]]]:
+def searches_needed(results: Results, exact: Mapping[str, Curve] | None = None) -> list[tuple[str, list[str]]]:
     """Of each gate's order: the least percent of searches for these :data:`GAINS` of what searching always gains.
 
-    Best first; empty where searching always gains nothing, or one of the two ways without a gate is missing.
+    ``exact``: gates' curves, where the scores are at hand; else the one of results.json, which is rounded. Best first;
+    empty where searching always gains nothing, or one of the two ways without a gate is missing.
     """
     named = {gate.gate: gate for gate in results.gates}
     if not {"llm_only", "all_rag"} <= named.keys():
@@ -63,8 +65,9 @@ def searches_needed(results: Results) -> list[tuple[str, list[str]]]:
     found = {}
     for gate in results.gates:
         if gate.gate not in {"llm_only", "all_rag"}:
-            curve = Curve(np.asarray(gate.curve.ratio), np.asarray(gate.curve.accuracy))
-            found[gate.gate] = [fewest_searches(curve, never + part * (always - never)) for part in GAINS]
+            rounded = Curve(np.asarray(gate.curve.ratio), np.asarray(gate.curve.accuracy))
+            curve = (exact or {}).get(gate.gate, rounded)
+            found[gate.gate] = [fewest_searches(curve, never + part * (always - never), _ROUNDED) for part in GAINS]
     return [(name, [percent(x) for x in found[name]]) for name in sorted(found, key=lambda name: found[name][-1])]
 
 
