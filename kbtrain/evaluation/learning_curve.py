@@ -210,7 +210,7 @@ class KBMLearner:
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""
         needs(train, key)
-        facts = [self.depends, [(e.id, e.question) for e in train], [(e.id, e.question) for e in self.test]]
+        facts = [self.depends, *([jsonl.dump(example) for example in part] for part in (train, self.test))]
         digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
         kept = self.folder / f"{digest}.json"
         if not kept.exists():

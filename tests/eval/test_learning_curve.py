@@ -14,7 +14,7 @@ from tiny_kbm import make_folder
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.learning_curve import Scored, learning_curve, sizes_of, stacked
+from kbtrain.evaluation.learning_curve import KBMLearner, Scored, learning_curve, sizes_of, stacked
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
@@ -136,6 +136,18 @@ def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, scri
     module.main(config)
     assert len(trained) == 2
     assert json.loads((labelled_run / "learning_curve.json").read_text())["points"] == first
+
+
+def test_a_kbm_is_trained_anew_for_other_labels(labelled_run, monkeypatch, tmp_path):
+    train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
+    trained = []
+    learner = KBMLearner(lambda examples, output: None, tmp_path, train[:2])
+    monkeypatch.setattr(learner, "_scores", lambda given, _: trained.append(given) or {"kbm_mastery": [0.1, 0.9]})
+    others = [replace(e, soft_mastery=1 - e.soft_mastery) for e in train]
+    referred = [replace(e, reference="Some text.") for e in train]
+    for examples in (train, train, others, referred, others):
+        assert learner.fit(examples, "mastery").test.tolist() == [0.1, 0.9]
+    assert trained == [train, others, referred]
 
 
 def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
