@@ -178,14 +178,21 @@ class Shift:
 
 
 def shift(dev: ArrayLike, new: ArrayLike) -> Shift:
-    """Compare scores. Raises ``ValueError`` if one side is empty."""
+    """Compare scores, to the seven digits that thresholds noted by earlier versions keep: a tie is one there, too.
+
+    Raises ``ValueError`` if one side is empty.
+    """
     from scipy.stats import ks_2samp
 
-    first, second = (np.asarray(scores, dtype=np.float64) for scores in (dev, new))
+    first, second = (_seven_digits(np.asarray(scores, dtype=np.float64)) for scores in (dev, new))
     if not len(first) or not len(second):
         raise ValueError("no scores to compare")
     found = ks_2samp(first, second)
     return Shift(float(found.statistic), float(found.pvalue), len(first), len(second))
+
+
+def _seven_digits(scores: Floats) -> Floats:
+    return np.array([float(f"{score:.7g}") for score in scores])
 
 
 def kept_scores(scores: Floats) -> list[float]:
@@ -193,4 +200,4 @@ def kept_scores(scores: Floats) -> list[float]:
     ordered = np.sort(scores)
     if len(ordered) > KEPT:
         ordered = ordered[np.linspace(0, len(ordered) - 1, KEPT).round().astype(int)]
-    return [float(f"{score:.7g}") for score in ordered]
+    return [float(score) for score in ordered]

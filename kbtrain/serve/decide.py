@@ -81,8 +81,7 @@ class LoadedGate:
 
     def at_budget(self, share: float) -> float:
         """The threshold above which at most this share of the dev scores lies; for 0 and 1 one that no score passes, or
-        every score, whatever the question: kept scores are of other questions, and rounded. Raises :class:`Refused`
-        without any.
+        every score, whatever the question: kept scores are of other questions. Raises :class:`Refused` without any.
         """
         if not self.dev_scores:
             message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"

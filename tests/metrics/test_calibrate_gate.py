@@ -1,6 +1,7 @@
 """Calibration: each goal on questions worked by hand, evidence, floor, and shifted scores."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate, dev_table
 from kbtrain.metrics.calibration import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome
+from kbtrain.serve.decide import LoadedGate
 
 
 def dev(n=200, seed=0):
@@ -120,3 +122,21 @@ def test_kept_scores_keep_their_distribution():
     assert len(kept) == KEPT and kept == sorted(kept)
     assert shift(scores, kept).statistic < 0.001
     assert kept_scores(np.array([2.0, 1.0])) == [1.0, 2.0]
+
+
+def test_kept_scores_that_tie_are_the_same_scores():
+    """Shares of three replies: rounded ones lie beside those of new questions, and a tie's whole mass differs."""
+    shares = np.array([0, 1, 2, 3] * 50) / 3
+    assert kept_scores(shares) == sorted(shares.tolist())
+    assert shift(kept_scores(shares), shares).statistic == 0
+    written = [float(f"{share:.7g}") for share in shares]  # as files of earlier versions have them
+    assert shift(written, shares).statistic == 0
+    assert shift(written, np.append(shares, [1 / 3] * 400)).alarming
+
+
+def test_a_threshold_at_a_budget_parts_no_tie():
+    shares = np.array([0, 1, 2, 3] * 50) / 3
+    gate = LoadedGate(SimpleNamespace(unit="probability", name="shares", card=None), "")  # type: ignore[arg-type]
+    gate.dev_scores = kept_scores(shares)
+    for budget, searched in ((0.25, 0.25), (0.5, 0.5), (0.6, 0.5)):
+        assert np.mean(shares > gate.at_budget(budget)) == searched
