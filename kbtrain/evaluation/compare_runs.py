@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,12 +15,16 @@ from kbtrain.records import Outcome
 
 @dataclass(frozen=True)
 class Decided:
-    """A finished evaluation: its greedy outcomes, gates, and scores by gate and question id."""
+    """A finished evaluation: its greedy outcomes, gates, and scores by gate and question id.
+
+    ``entities``: of each question id, the one that intervals draw with all its questions; empty: they draw questions.
+    """
 
     name: str
     outcomes: Sequence[Outcome]
     gates: Sequence[GateResult]
     scores: Mapping[str, Mapping[str, float]]
+    entities: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,15 @@ class Difference:
 
 
 def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int = 0) -> list[Difference]:
-    """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates."""
+    """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates.
+
+    Intervals draw entities if those of both evaluations do.
+    """
     places = [{o.question_id: i for i, o in enumerate(run.outcomes)} for run in (first, second)]
     shared = [i for i in places[0] if i in places[1]]
     if not shared:
         return []
+    clusters = [first.entities.get(i, i) for i in shared] if draws_entities(first, second) else None
     at = [np.array([place[i] for i in shared]) for place in places]
     found = []
     for gate in (g.gate for g in first.gates):
@@ -54,15 +62,20 @@ def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int
         if decided[0] is None or decided[1] is None:
             continue
         a, b = (columns[index] for columns, index in zip(decided, at, strict=True) if columns is not None)
-        found.append(_difference(gate, a, b, draws, seed))
+        found.append(_difference(gate, a, b, draws, seed, clusters))
     adjusted = iter(holm([d.mcnemar.p for d in found if d.mcnemar is not None]))
     return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in found]
 
 
-def _difference(gate: str, a: Floats, b: Floats, draws: int, seed: int) -> Difference:
+def draws_entities(first: Decided, second: Decided) -> bool:
+    """True if the intervals of both evaluations draw entities with all their questions."""
+    return bool(first.entities and second.entities)
+
+
+def _difference(gate: str, a: Floats, b: Floats, draws: int, seed: int, clusters: Sequence[str] | None) -> Difference:
     """``a``, ``b``: (n, 2), correctness and decision of each question."""
     change = b - a
-    means, drawn = change.mean(axis=0), resampled_means(change, draws, seed)
+    means, drawn = change.mean(axis=0), resampled_means(change, draws, seed, clusters)
     return Difference(
         gate=gate,
         n=len(a),
