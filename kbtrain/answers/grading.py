@@ -19,7 +19,7 @@ from kbtrain.records import Question
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/3"
-RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/2"}  # noted beside labels: others are old
+RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/3"}  # noted beside labels: others are old
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(rf"([{CJK}])")
@@ -103,10 +103,10 @@ _QUOTE = re.compile(r"(?<![A-Za-z])'|'(?![A-Za-z])|(?<![A-Za-z0-9])_+|_+(?![A-Za
 
 # a letter that is none of a word: "A" and "I" are words themselves, so few words may follow those
 _BECAUSE = r"(?:because|since|as|for|due|which|that|is|was|and|or|but|not)\b"
-_UPPER = rf"([B-HJ](?![A-Za-z0-9'&+#/])|[AI](?![A-Za-z0-9'&+#/])(?!\s+(?!(?i:{_BECAUSE}))[A-Za-z]))"
-_LOWER = r"([a-j](?=\s*(?:[):,;]|\.(?!\w)|$)))"
+_UPPER = rf"([B-HJ-Z](?![A-Za-z0-9'&+#/])|[AI](?![A-Za-z0-9'&+#/])(?!\s+(?!(?i:{_BECAUSE}))[A-Za-z]))"
+_LOWER = r"([a-z](?=\s*(?:[):,;]|\.(?!\w)|$)))"
 _LETTER = rf"\(?\s*(?:{_UPPER}|{_LOWER})"
-_HAN_LETTER = r"\(?\s*([A-Ja-j])(?![A-Za-z0-9])"
+_HAN_LETTER = r"\(?\s*([A-Za-z])(?![A-Za-z0-9])"
 _DENIED = r"(?:is|are|was)\s+(?:not\b|incorrect|wrong|false)|isn't|makes no\b|(?:选?项)?(?:是|为)?(?:不|错|有误)"
 _WRONG = rf"(?!\s*[.)]?\s*(?i:{_DENIED}))"
 _LINK = (
@@ -118,25 +118,26 @@ _NOT = r"(?<!not )(?<!n't )(?<!never )(?<!wrong )(?<!incorrect )"
 _HAN_NOT = r"(?<![不别非未勿误])(?<!不正确)(?<!错误的)"
 _HAN_LINK = r"(?:应该|应当|应|可能|就|只能|正确|的)*(?:是|为|选择|选|填)*[\s:(,.]*(?:选项|选|[\s:(])*"
 _FIRST = re.compile(
-    rf"^[\W_]*(?:([A-J])(?=\s*[.](?!\w\.)|\s*[):,;=!]|\s*[-\u2013\u2014]+\s|\s*$|\s*\n|\s+(?i:{_BECAUSE}))"
-    r"|([a-j])(?=\s*[):!]|\.(?!\w)|\s*$)"
-    r"|([A-Ja-j])(?=\s*(?:选项|项|因为|由于)))" + _WRONG
+    rf"^[\W_]*(?:([A-Z])(?=\s*[.](?!\w\.)|\s*[):,;=!]|\s*[-\u2013\u2014]+\s|\s*$|\s*\n|\s+(?i:{_BECAUSE}))"
+    r"|([a-z])(?=\s*[):!]|\.(?!\w)|\s*$)"
+    r"|([A-Za-z])(?=\s*(?:选项|项|因为|由于)))" + _WRONG
 )
 _CLAIMS = tuple(
     re.compile(pattern + _WRONG)
     for pattern in (
         rf"{_NOT}\b(?i:answers?|ans)\b(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?\bis\b)?{_LINK}{_LETTER}",
         rf"{_NOT}\b(?i:correct|right|best)\s+(?i:option|choice|letter|one)\b{_LINK}{_LETTER}",
-        r"(?<![\w'])\(?([A-Ja-j])[.)]?\)?\s+(?i:is|was|must be|should be)\s+(?i:the\s+|most likely\s+|only\s+|best\s+)*"
+        r"(?<![\w'])\(?([A-Za-z])[.)]?\)?\s+(?i:is|was|must be|should be)\s+(?i:the\s+|most likely\s+|only\s+|best\s+)*"
         r"(?i:correct|right|true|answer)\b",
         rf"{_HAN_NOT}(?:答案|(?<![\u4e00-\u9fff])(?:回答|答)(?=\s*[:是])|正确的?(?:选项|是)){_HAN_LINK}{_HAN_LETTER}",
-        r"(?<![A-Za-z0-9])([A-Ja-j])\)?\s*(?:选项|项)?(?:是|为|才是)?最?(?:正确|对的|对(?=\W|$)|答案)",
+        r"(?<![A-Za-z0-9])([A-Za-z])\)?\s*(?:选项|项)?(?:是|为|才是)?最?(?:正确|对的|对(?=\W|$)|答案)",
     )
 )
 _MENTIONS = tuple(
     re.compile(pattern + _WRONG)
     for pattern in (
-        rf"{_NOT}\b(?i:option|choice|letter|select(?:ed)?|choose|chose|pick(?:ed)?|go with){_LINK}{_LETTER}",
+        rf"{_NOT}\b(?i:option|choice|letter|select(?:ed)?|choose|chose|pick(?:ed)?|go with)(?![sn]\b)"
+        rf"{_LINK}{_LETTER}",  # "options" and "chosen" end in no letter of an option
         rf"\b(?i:it is|it's|it must be|it would be|this is|that is|therefore|thus|hence|so|i think|i believe|i'd say"
         rf"|i would say)\b[\s:,(]*{_LETTER}(?=\s*(?:[.):,;]|$|\n))",
         rf"{_HAN_NOT}(?<!还)(?:选项|选择|选|应为|应该是|是){_HAN_LINK}{_HAN_LETTER}",
@@ -146,10 +147,10 @@ _HEDGE = "perhaps|maybe|possibly|probably|potentially|alternatively|else|likely|
 _SECOND = re.compile(
     r"^\s*[.)]?\)?\s*(?:[,;/&+|]|(?i:and/or|or|and|" + _HEDGE + r")\b|或者?|和|与|及|以及|还是)[\s(]*"
     r"(?i:(?:or|and|also|option|answer|" + _HEDGE + r")\b[\s(,]*|选项|(?:或|也许|可能|也可能|或许|大概)是?)*"
-    rf"(?:{_UPPER}|([a-j])(?=\s*[).,;:]|\s*$))"
+    rf"(?:{_UPPER}|([a-z])(?=\s*[).,;:]|\s*$))"
 )
 _PREFIX = re.compile(r"[\W_]*[Aa]\s*:\s*(?:(?i:option|choice|letter)\s+|选项|选)?(?=\S)")  # "A:" for "answer:"
-_ONLY_LETTERS = re.compile(r"[\W_]*(?:[A-J](?:[\W_]+|$)){2,}", re.DOTALL)
+_ONLY_LETTERS = re.compile(r"[\W_]*(?:[A-Z](?:[\W_]+|$)){2,}", re.DOTALL)
 _REFUSED = re.compile(r"(?i:\b(?:not|isn't|wasn't|never|nor|neither|except)\b|[不非别没])[^.,;:]{0,12}$")
 
 

@@ -128,6 +128,46 @@ def test_real_answers_name_what_a_reader_sees(answer: str, options: str, letter:
     assert option_letter(answer, tuple(options.split("|"))) == letter
 
 
+MANY = tuple(f"item {i:02d}" for i in range(26))
+FORMS = (
+    "{}", "({})", "{})", "{}.", "**{}**", "{}. some reason", "{}: because", "The answer is {}", "The answer is {}.",
+    "The correct answer is ({}).", "Answer: {}", "The correct option is {}", "{} is correct", "Option {}",
+    "I choose {}", "It is {}.", "选{}", "答案是{}", "答案：{}", "{}选项正确", "{}项",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_letter_that_an_option_may_have_is_read(form: str) -> None:
+    letters = [chr(65 + i) for i in range(26)]
+    assert [option_letter(form.format(letter), MANY) for letter in letters] == letters
+    assert option_letter(form.format("Z"), MANY[:25]) is None
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "({})", "{})", "{}.", "The answer is {}.", "answer: {}", "option {}.", "答案是{}"]
+)
+def test_every_small_letter_is_read(form: str) -> None:
+    letters = [chr(65 + i) for i in range(26)]
+    assert [option_letter(form.format(letter.lower()), MANY) for letter in letters] == letters
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "K or L",
+        "K, T",
+        "K L M",
+        "K/L",
+        "答案是K或L",
+        "These are the options.",
+        "None of the choices:",
+        "The chosen: none",
+    ],
+)
+def test_of_many_options_several_or_none_is_none(answer: str) -> None:
+    assert option_letter(answer, MANY) is None
+
+
 def test_the_text_of_an_option_inside_a_longer_one_is_not_its_own() -> None:
     assert option_letter("It is Guinea-Bissau.", ("Guinea", "Guinea-Bissau", "Mali")) == "B"
     assert option_letter("It is Guinea.", ("Guinea", "Guinea-Bissau", "Mali")) == "A"
