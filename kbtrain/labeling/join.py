@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -66,7 +67,7 @@ def apart(
     for split, rows in splits.items():
         kept[split] = []
         for row in rows:
-            same = asked.get(normalise(row.question))
+            same = asked.get(asked_key(row))
             near = next((entities[name] for name in row.entities if name in entities), None)
             seen, rule = (same, on_leak) if same else (near, on_shared_entity)
             if seen is not None and rule == "fail":
@@ -78,9 +79,18 @@ def apart(
                 found[f"{split} examples that {what}{' (kept)' * (rule == 'keep')}"] += 1
             if seen is None or rule == "keep":
                 kept[split].append(row)
-        asked |= {normalise(row.question): (split, row.id) for row in kept[split]}
+        asked |= {asked_key(row): (split, row.id) for row in kept[split]}
         entities |= {name: (split, row.id) for row in kept[split] for name in row.entities}
     return kept, dict(found)
+
+
+_OPTION = re.compile(r"\n[A-Z]\. ")  # as prompts show them
+
+
+def asked_key(row: GateExample) -> str:
+    """Key by which two examples ask the same, as ``leak_key`` of questions: their options in any order."""
+    text, *options = _OPTION.split(row.question)
+    return "\n".join([normalise(text), *sorted(map(normalise, options))])
 
 
 def shares_of(rows: Sequence[GateExample], runs: Sequence[Path]) -> dict[str, float]:

@@ -42,6 +42,18 @@ def test_joined_runs_train_together_and_tell_their_shares(tmp_path):
     assert label_rule(folder / "train.jsonl") == {"tau_mastery": 0.5, "sources": {"mmlu": 0.75, "xiezhi": 0.25}}
 
 
+def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(tmp_path):
+    one = examples(tmp_path / "mmlu", train=["Which?\nA. Red\nB. Blue", "Which?\nA. Red\nB. Green"])
+    two = examples(tmp_path / "xiezhi", train=["Where?"], dev=["How?"], test=["which?\nA. blue\nB. red"])
+    with pytest.raises(UserError, match="train question 'mmlu/qtrain0' also stands in test as 'xiezhi/qtest0'"):
+        join([one, two], tmp_path / "mix")
+    join([one, two], tmp_path / "mix", on_leak="drop")
+    data = read_data(
+        *(tmp_path / "mix" / "examples" / f"{name}.jsonl" for name in ("train", "dev")), ("mastery",), "hard"
+    )
+    assert [row.id for row in data.train] == ["mmlu/qtrain1", "xiezhi/qtrain0"]
+
+
 def test_a_leak_between_two_runs_is_refused_or_dropped_from_training(tmp_path, capsys):
     one = examples(tmp_path / "mmlu", train=["Who?", "When?"], dev=["How?"])
     two = examples(tmp_path / "xiezhi", train=["Where?"], test=["who ?", "HOW"])
