@@ -388,8 +388,16 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         return found
 
     def close(self) -> None:
-        """Close the file; a writer folds the write-ahead log into it."""
+        """Close the file; a writer folds the write-ahead log into it.
+
+        Where that changes the file, its meta data go, as in :meth:`put`: a run that ended while this one had the log
+        open noted the bytes without it.
+        """
+        before = None if self.read_only or not there(self.path) else stamp(self.path)
         self._db.close()
+        if before is not None and there(self.path) and stamp(self.path) != before:
+            with files.errors_of(self.path):
+                meta_path(self.path).unlink(missing_ok=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()

@@ -11,7 +11,9 @@ import time
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.store import writing
+from kbtrain.provenance import meta_path, read_meta, write_meta
+from kbtrain.records import Sample, SampleSet
+from kbtrain.store import SampleStore, writing
 
 HOLD = """import sys, time
 from pathlib import Path
@@ -45,3 +47,55 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be locked"), writing(tmp_path / "file" / "samples.db", "main"):
         pass
+
+
+def answered(i: int) -> SampleSet:
+    return SampleSet(f"q{i}", "llm", (Sample(0, "Lima", 2, "eos", -1.0),), None, 5)
+
+
+def note(path):
+    write_meta(path, stage="sample", config={}, inputs=[])
+
+
+def test_a_run_that_is_stopped_beside_one_that_ended_leaves_a_store_that_opens(tmp_path):
+    path = tmp_path / "samples.db"
+    stopped = SampleStore(path)
+    stopped.begin("stopped", {})
+    with SampleStore(path) as ended:
+        ended.begin("ended", {})
+        ended.put("ended", [answered(i) for i in range(20)])
+    stopped.put("stopped", [answered(1)])
+    note(path)  # the log that the other still holds open is not in these bytes
+    stopped.close()
+    with SampleStore(path, read_only=True) as store:
+        assert [store.counts(run) for run in ("stopped", "ended")] == [{"llm": 1}, {"llm": 20}]
+
+
+def test_a_run_that_is_stopped_before_its_first_answer_leaves_a_store_that_opens(tmp_path):
+    path = tmp_path / "samples.db"
+    with SampleStore(path) as ended:
+        ended.begin("ended", {})
+        ended.put("ended", [answered(1)])
+    note(path)
+    with SampleStore(path) as stopped:
+        stopped.begin("stopped", {})
+    with SampleStore(path, read_only=True) as store:
+        assert store.runs() == ["ended", "stopped"] and store.counts("ended") == {"llm": 1}
+
+
+def test_what_is_noted_of_a_store_stays_where_nothing_is_written(tmp_path):
+    path = tmp_path / "samples.db"
+    with SampleStore(path) as store:
+        store.begin("main", {})
+        store.put("main", [answered(1)])
+    note(path)
+    before = read_meta(path)
+    with SampleStore(path) as again, SampleStore(path, read_only=True) as reader:
+        again.begin("main", {})
+        assert reader.counts("main") == {"llm": 1}
+    assert read_meta(path) == before
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")  # damage is told as before, also to a writer
+    for read_only in (True, False):
+        with pytest.raises(UserError, match=r"samples\.db: its bytes are others than samples\.db\.meta\.json notes"):
+            SampleStore(path, read_only=read_only)
+    assert meta_path(path).exists()
