@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import Part, check, find_shards, holds, merge, n_gaps
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, put_in_place
+from kbtrain.files import beside, put_in_place, there
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import meta_path, write_meta
 from kbtrain.store import SampleStore, writing
@@ -62,6 +62,9 @@ def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
     ):
         for n in merge(parts, name, store):
             bar.update(n)
+    if there(target):  # the lock is of this run alone: another may have begun the store in these minutes
+        partial.unlink()
+        raise UserError(f"{at(target)}: exists already, begun by another command meanwhile; move it away to merge anew")
     put_in_place(partial, target)  # closed, so its log is folded in: one file
 
 

@@ -6,7 +6,9 @@ import functools
 import shutil
 
 import pytest
+from support.scripts import load
 
+from kbtrain.config import parse_args
 from kbtrain.distributed.merge import OF_A_SHARD
 from kbtrain.errors import UserError
 from kbtrain.provenance import meta_path, read_meta
@@ -146,3 +148,22 @@ def test_a_store_without_meta_data_that_is_no_merge_of_the_shards_is_kept(sharde
         merge(sharded)
     assert (sharded / "samples.db").read_bytes() == before
     assert not meta_path(sharded / "samples.db").exists()
+
+
+def test_a_run_begun_in_the_store_while_shards_are_merged_is_kept(sharded, monkeypatch):
+    script = load("data_gen/merge.py")
+    copied = script.merge
+
+    def beside_another(parts, run, store):
+        yield from copied(parts, run, store)
+        with SampleStore(sharded / "samples.db") as other:
+            other.begin("other", {"model": "another"})
+
+    monkeypatch.setattr(script, "merge", beside_another)
+    with pytest.raises(
+        UserError, match=r"samples\.db: exists already, begun by another command meanwhile; move it away"
+    ):
+        script.main(parse_args(script.MergeConfig, ["--run", str(sharded)]))
+    with SampleStore(sharded / "samples.db", read_only=True) as store:
+        assert store.runs() == ["other"] and store.run_meta("other") == {"model": "another"}
+    assert not list(sharded.glob("samples.db.partial*"))
