@@ -46,10 +46,12 @@ def members(groups: Sequence[int]) -> list[list[int]]:
 
 
 def folds(groups: Sequence[int], seed: int, count: int = FOLDS) -> list[tuple[list[int], list[int]]]:
-    """Places to fit to and places held out of each fold: whole groups, drawn by ``seed``."""
+    """Places to fit to and places held out of each fold: whole groups, drawn by ``seed``; of a single group, as a fold
+    of two may leave one, its places.
+    """
     from sklearn.model_selection import KFold
 
-    together = members(groups)
+    together = members(groups if len(set(groups)) > 1 else range(len(groups)))
     found = []
     for _, chosen in KFold(min(count, len(together)), shuffle=True, random_state=seed).split(together):
         rest = sorted(place for one in chosen for place in together[one])

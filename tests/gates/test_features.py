@@ -154,6 +154,29 @@ def test_a_held_out_score_is_by_a_model_that_never_saw_the_question():
     assert [found[i] for i in rest] == model.log_odds([rows[i] for i in rest])
 
 
+def test_a_fold_of_one_label_or_of_equal_questions_gives_the_log_odds_of_its_share():
+    rows = [{"x": float(i % 7)} for i in range(40)]
+    place = 11
+    found = held_out_log_odds(rows, [float(i == place) for i in range(40)])
+    assert found[place] == pytest.approx(np.log(0.5 / 32.5)) and np.isfinite(found).all()  # by 32 others, no need
+    found = held_out_log_odds(rows, [float(i != place) for i in range(40)])
+    assert found[place] == pytest.approx(np.log(32.5 / 0.5))
+    same = [{"x": float(i == place)} for i in range(40)]  # without this one no feature varies
+    found = held_out_log_odds(same, [0.25] * 20 + [0.75] * 20)
+    rest = next(rest for _, rest in folds(range(40), 0) if place in rest)
+    share = sum(0.25 if i < 20 else 0.75 for i in range(40) if i not in rest)
+    assert found[place] == pytest.approx(np.log((share + 0.5) / (32.5 - share)))
+
+
+def test_questions_about_two_entities_are_held_out_by_entity():
+    rows = [{"x": float(i % 7)} for i in range(40)]
+    need = [0.8 if i % 7 > 3 else 0.1 for i in range(40)]
+    groups = [i % 2 for i in range(40)]
+    found = held_out_log_odds(rows, need, groups=groups)
+    model = fit_additive(rows[::2], need[::2])  # the other entity's questions alone, each by itself
+    assert found[1::2] == model.log_odds(rows[1::2])
+
+
 def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher(folder, tmp_path, capsys):
     fit(folder, tmp_path / "features")
     gate = kbtrain.load_gate(tmp_path / "features")

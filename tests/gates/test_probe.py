@@ -189,6 +189,18 @@ def test_what_is_learnt_of_an_entity_is_no_held_out_score_of_its_other_questions
         assert alone.held_out > 0.45 > 0.35 > together.held_out  # 0 but for chance: 60 entities, deviation .13
 
 
+@pytest.mark.parametrize("method", ["ridge", "logistic", "means"])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_a_single_question_of_a_label_is_held_out_with_a_number(method, label):
+    states = np.random.default_rng(1).normal(size=(30, 8))
+    labels = np.full(30, 1 - label)
+    labels[4] = label
+    (fit,) = fit_layers(method, [0], lambda layer: states, labels)
+    assert np.isfinite(fit.predicted).all()
+    if method == "means":
+        assert fit.predicted[4] == 0  # of one label's mean there is no direction
+
+
 def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():
     rng = np.random.default_rng(1)
     states = rng.normal(size=(40, 3, 5))

@@ -129,6 +129,26 @@ def test_a_held_out_score_is_by_weights_that_never_saw_the_question():
     assert [found[i] for i in rest] == model.log_odds({n: [v[i] for i in rest] for n, v in columns.items()})
 
 
+def test_a_score_whose_log_odds_never_vary_is_left_out():
+    need = [float(i % 5 > 2) for i in range(40)]
+    extreme = [i / 1e5 for i in range(40)]  # all count as .001
+    columns = {"a": [float(i % 5) for i in range(40)], "b": extreme}
+    made = fit_linear(columns, need)
+    assert list(made.inputs) == ["a"] and made == fit_linear({"a": columns["a"]}, need)
+    with pytest.raises(UserError, match="no member's score varies"):
+        fit_linear({"b": extreme}, need)
+
+
+def test_a_fold_of_one_label_gives_the_log_odds_of_its_share():
+    columns = {"a": [float(i % 5) for i in range(40)]}
+    found = held_out_log_odds(columns, [float(i == 11) for i in range(40)])
+    assert found[11] == pytest.approx(np.log(0.5 / 32.5)) and np.isfinite(found).all()
+    need = [float(i % 5 > 2) for i in range(40)]
+    found = held_out_log_odds(columns, need, groups=[i % 2 for i in range(40)])
+    other = fit_linear({"a": columns["a"][::2]}, need[::2])
+    assert found[1::2] == other.log_odds({"a": columns["a"][1::2]})
+
+
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(run, tmp_path):
     stack(run)
     asked = list(read(GateExample, run / "examples" / "test.jsonl"))

@@ -44,3 +44,8 @@ def test_folds_hold_out_every_place_once_and_whole_groups():
         assert not {groups[i] for i in fit} & {groups[i] for i in rest}
     assert folds(groups, seed=1) == drawn != folds(groups, seed=2)
     assert len(folds([0, 0, 1, 1], seed=0)) == 2  # never more folds than groups
+
+
+def test_of_a_single_group_each_place_is_held_out_alone():
+    drawn = folds([7] * 12, seed=3)
+    assert drawn == folds(range(12), seed=3) and len(drawn) == 5

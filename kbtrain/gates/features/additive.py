@@ -6,6 +6,7 @@ on the training questions alone) and kept as numbers: each function by its knots
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
 KNOTS = 5
+
+
+class NothingToLearn(UserError):
+    """All questions have one label, or are equal in all that is read of them."""
 
 
 class Curve(BaseModel):
@@ -61,6 +66,17 @@ def check_need(need: Sequence[float], what: str) -> None:
         raise UserError(f"{what}: all {len(need)} training questions have the label {need[0]:g}; nothing to learn")
 
 
+def check_both(need: Sequence[float]) -> None:
+    """Raise :class:`NothingToLearn` for labels that are all 0 or all 1."""
+    if sum(need) in (0, len(need)):
+        raise NothingToLearn(f"all {len(need)} questions have the label {need[0]:g}; nothing to learn")
+
+
+def share_log_odds(need: Sequence[float]) -> float:
+    """Log odds of the mean label, finite also where all are equal: half a question of either label counts as well."""
+    return math.log(sum(need) + 0.5) - math.log(len(need) - sum(need) + 0.5)
+
+
 @one_thread()
 def fit_additive(
     rows: Sequence[Row],
@@ -71,17 +87,19 @@ def fit_additive(
 ) -> Additive:
     """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are left out.
 
-    The penalty is chosen by cross-validation that keeps ``groups`` whole; None: each row is one.
+    The penalty is chosen by cross-validation that keeps ``groups`` whole; None: each row is one. Raises
+    :class:`NothingToLearn`.
     """
     import numpy as np
 
     labels = np.asarray(need, dtype=np.float64)
+    check_both(need)
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     knots = {name: _knots(values, n_knots) for name, values in columns.items()}
     knots = {name: places for name, places in knots.items() if len(places) > 1}
     parts = [_hats(columns[name], places) for name, places in knots.items()]
     if not parts:
-        raise UserError("no feature varies among the training questions; there is nothing to learn")
+        raise NothingToLearn("no feature varies among the training questions; there is nothing to learn")
     hats = np.hstack(parts)
     strength = least_loss(STRENGTHS, hats, labels, seed, groups)
     line = fit_logistic(hats, labels, strength)
@@ -100,11 +118,17 @@ def held_out_log_odds(
     seed: int = 0,
     groups: Sequence[int] | None = None,
 ) -> list[float]:
-    """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds."""
+    """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds.
+
+    Where these teach nothing: the log odds of their share.
+    """
     own = range(len(rows)) if groups is None else groups
     found = [0.0] * len(rows)
     for fit, rest in folds(own, seed):
-        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [own[i] for i in fit])
+        try:
+            model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [own[i] for i in fit])
+        except NothingToLearn:
+            model = Additive(intercept=share_log_odds([need[i] for i in fit]), curves={}, strength=0.0)
         for i, value in zip(rest, model.log_odds([rows[i] for i in rest]), strict=True):
             found[i] = value
     return found

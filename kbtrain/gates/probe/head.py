@@ -208,6 +208,8 @@ def _fit(method: Method, features: Array, labels: Array, penalty: float | None) 
         both, shares = np.repeat([1, 0], len(labels)), np.concatenate([labels, 1 - labels])
         odds = LogisticRegression(C=penalty, max_iter=2000).fit(np.vstack([features] * 2), both, sample_weight=shares)
         return odds.coef_[0], float(odds.intercept_[0])
+    if labels.sum() in (0, len(labels)):  # a fold of one label: no direction leads from one mean to the other
+        return np.zeros(features.shape[1]), 0.0
     direction = labels @ features / labels.sum() - (1 - labels) @ features / (1 - labels).sum()
     middle = (labels @ features / labels.sum() + (1 - labels) @ features / (1 - labels).sum()) / 2
     return direction, -float(direction @ middle)

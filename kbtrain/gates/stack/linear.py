@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.cores import one_thread
-from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import fit_logistic, least_loss
+from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, least_loss, share_log_odds
 from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:
@@ -72,14 +71,16 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: S
     """``need``: probability in [0, 1] of each question that retrieval is needed. The penalty is chosen by
     cross-validation that keeps ``groups`` whole; None: each question is one.
 
-    Raises :class:`UserError` if no score varies.
+    Raises :class:`NothingToLearn` if no score varies.
     """
     import numpy as np
 
     labels = np.asarray(need, dtype=np.float64)
-    shapes = {name: _shape(values) for name, values in columns.items() if min(values) < max(values)}
+    check_both(need)
+    shapes = {name: _shape(values) for name, values in columns.items()}
+    shapes = {name: shape for name, shape in shapes.items() if shape.value(shape.low) < shape.value(shape.high)}
     if not shapes:
-        raise UserError("no member's score varies among the training questions; there is nothing to learn")
+        raise NothingToLearn("no member's score varies among the training questions; there is nothing to learn")
     table = np.array([[shape.value(value) for value in columns[name]] for name, shape in shapes.items()]).T
     mean, spread = table.mean(0), table.std(0)
     scaled = (table - mean) / spread
@@ -96,11 +97,16 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: S
 def held_out_log_odds(
     columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
-    """Log odds of each question by a regression fitted to the questions of the other folds."""
+    """Log odds of each question by a regression fitted to the questions of the other folds; where these teach nothing,
+    of their share.
+    """
     own = range(len(need)) if groups is None else groups
     found = [0.0] * len(need)
     for fit, rest in folds(own, seed):
-        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [own[i] for i in fit])
+        try:
+            model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [own[i] for i in fit])
+        except NothingToLearn:
+            model = Linear(intercept=share_log_odds([need[i] for i in fit]), inputs={}, strength=0.0)
         for i, value in zip(rest, model.log_odds(_rows(columns, rest)), strict=True):
             found[i] = value
     return found
