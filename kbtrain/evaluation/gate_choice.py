@@ -16,6 +16,7 @@ from kbtrain.gate_folder import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fitting import fitted
 from kbtrain.gates.handles import PROMPTED, GateHandle, handle, prompted, prompted_by_replies
+from kbtrain.gates.noted import card_hash
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
@@ -37,7 +38,7 @@ class ChoiceConfig(AskedConfig):
         None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
     )
     prompt_samples: int = Field(10, ge=1, description="prompt_llm: replies to each question; the score is their share")
-    members: tuple[Path, ...] = Field((), description="gate average: gate folders, relative to the run")
+    members: tuple[Path, ...] = Field((), description="gate average, of turns: gate folders, relative to the run")
 
     @field_validator("only", "members", mode="before")
     @classmethod
@@ -65,6 +66,11 @@ def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
         )
         make_turn_gates(config, asked)
+    elif config.members:  # a gate of several keys scores by the best one, which a threshold noted later may change
+        raise UserError(
+            "key 'members': averages are made in runs of turns alone; combine gates of questions by a stack "
+            "(recipes/train_stack.py), or leave the key out"
+        )
     found += found_gates(config.run, dtype, device)
     found += [handle(folder, dtype, device, name) for name, folder in config.gates.items()]
     found = list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
@@ -110,9 +116,20 @@ def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
                 write_trained_on(target.parent, [turn for turn in asked.train if turn.label is not None])
                 write_meta(target, stage=FIT, config={"gate": name}, inputs=[source])
     if config.members:
-        folders = [config.run / member for member in config.members]
-        open_member = partial(load_gate, dtype=config.dtype, device=config.device)
-        AverageGate.of(config.run / "average", folders, open_member)
+        make_average(config)
+
+
+def make_average(config: ChoiceConfig) -> None:
+    """Make the gate ``average`` of the members, unless it is there of the very same ones: then it keeps its threshold.
+
+    Their thresholds do not count, all else in their cards does.
+    """
+    folders, target = [config.run / member for member in config.members], config.run / "average" / CARD
+    made_of = {"gate": "average", "members": [[str(one), card_hash(config.run / one)] for one in config.members]}
+    if not made_before(target, made_of, [], noted_later=True):
+        with writing(target.parent):
+            AverageGate.of(target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device))
+            write_meta(target, stage=FIT, config=made_of, inputs=[])
 
 
 def to_fit(target: Path, name: str, source: Path) -> bool:

@@ -247,6 +247,12 @@ def opened_from(folder: Path) -> Scripted:
     return gate
 
 
+def test_members_of_an_average_are_refused_in_a_run_of_questions(script: Script, run_folder: Path) -> None:
+    module = script("score")
+    with pytest.raises(UserError, match=r"key 'members': averages are made in runs of turns alone; .*train_stack\.py"):
+        module.main(build(module.ScoreConfig, None, {"run": run_folder, "members": ("kbm", "probe")}))
+
+
 def test_seconds_per_question_are_noted_for_each_gate(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,11 +4,15 @@ import json
 import shutil
 
 import pytest
+from support import scripts
 from support.snippets import run_snippet
 from tiny_turns import turn
 
 import kbtrain
+from kbtrain import jsonl
+from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.gates.average import AverageGate, mean_log_odds
 from kbtrain.gates.handles import handle
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
@@ -70,3 +74,23 @@ def test_members_that_lead_back_or_out_are_one_line(members, tmp_path):
     for opened in (kbtrain.load_gate, handle):
         with pytest.raises(UserError, match=r"other/gate\.json: part '\.\./average' leads back"):
             opened(of(run / "average", "../other", "../b"))
+
+
+def test_an_average_of_the_same_members_keeps_its_threshold(members, tmp_path):
+    run, score = tmp_path / "run", scripts.load("eval/score.py")
+    jsonl.write(run / "turns.jsonl", [turn(i, split) for split in ("train", "dev", "test") for i in range(8)])
+
+    def noted(*names):
+        wanted = {"run": run, "members": names, "only": ("average",), "device": "cpu"}
+        score.main(build(score.ScoreConfig, None, wanted))
+        return kbtrain.load_gate(run / "average")
+
+    assert noted("a", "b").card.thresholds["average"].rule == "best_f1"
+    chosen = Threshold(threshold=0.123, rule="max_loss", dev_file_sha256="", n_dev=8, evidence={"accuracy": 0.5})
+    set_threshold(run / "average", "average", chosen)
+    assert noted("a", "b").card.thresholds == {"average": chosen}
+    assert "score > 0.123 (rule max_loss" in (run / "average" / "README.md").read_text()
+    DialogueStateGate.fit([turn(i) for i in range(20)], c=3.0).card.write(members[0])
+    assert noted("a", "b").threshold != 0.123  # it was chosen on another gate's scores
+    set_threshold(run / "average", "average", chosen)
+    assert (noted("b", "a").card.members, noted("b", "a").threshold != 0.123) == (("../b", "../a"), True)
