@@ -223,6 +223,10 @@ class GateCard(BaseModel):
         """The earliest moment at which the gate can be asked."""
         return "question"
 
+    def stage_of(self, score: str) -> Stage:
+        """The earliest moment at which one of its scores is known: where it decides by another, not that one's."""
+        return self.stage
+
     def check_prompts(
         self,
         found: str,

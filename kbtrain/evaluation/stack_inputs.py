@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.gate_folder import STAGES, Stage
 from kbtrain.gates.handles import GateHandle
+from kbtrain.gates.registry import read_card
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
 from kbtrain.provenance import meta_of
@@ -29,8 +31,13 @@ def stack_members(
         folder: [own[folder].get(name, name) for name in one.names if name not in leave_out]
         for folder, one in handles.items()
     }
-    stages = {folder: one.stage for folder, one in handles.items()}
-    return make_members(output, [folder for folder in handles if names[folder]], names, stages)
+    read = [folder for folder in handles if names[folder]]
+    return make_members(output, read, names, {folder: _latest_stage(folder, names[folder]) for folder in read})
+
+
+def _latest_stage(folder: Path, scores: Sequence[str]) -> Stage:
+    card = read_card(folder)
+    return max((card.stage_of(score) for score in scores), key=STAGES.index)
 
 
 class StoredColumns:

@@ -104,3 +104,11 @@ def test_a_server_without_top_log_probabilities_and_one_that_moved(opened, serve
         kbtrain.load_gate(tmp_path / "moved")
     done = scripts.run("recipes/make_untrained.py", "--model", "tiny", "--output", tmp_path, "--gates", "[server]")
     assert done.returncode == 2 and "server_url" in done.stderr
+
+
+def test_each_score_has_the_stage_at_which_it_is_known():
+    card = ServerCard(base_model="m", served="m", url="http://x", signal="server_p_yes", prompt_fingerprint="0")
+    assert card.stage == "question" == card.stage_of("server_p_yes")
+    drafted = ("server_first_token_entropy", "server_draft_margin", "server_draft_entropy")
+    stages = [card.stage_of(name) for name in drafted]
+    assert stages == ["prefill", "draft", "draft"]

@@ -183,6 +183,14 @@ def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):
     draft.score_all(asked)
     assert gate.spent == draft.spent  # features ask nothing
     assert (gate.stage, handle(run / "stack").stage, gate.needs_evidence) == ("draft", "draft", False)
+    path = run / "draft" / "gate.json"
+    path.write_text(path.read_text().replace('"draft_margin"', '"first_token_entropy"'))
+    score(run, only=("draft",))
+    assert handle(run / "draft").stage == "prefill"
+    stack(run)  # which reads all scores of the draft
+    assert handle(run / "stack").stage == "draft"
+    stack(run, leave_out="[draft_margin, draft_entropy]")
+    assert handle(run / "stack").stage == "prefill"
     fit(run, "features_search", index=run / "bm25", evidence=run / "evidence.jsonl")
     score(run, only=("features_search",))
     stack(run, "[features_search, draft]")

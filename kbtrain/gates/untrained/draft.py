@@ -41,8 +41,12 @@ class DraftCard(UntrainedCard):
 
     @property
     def stage(self) -> Stage:
+        """That of the signal that decides."""
+        return self.stage_of(self.signal)
+
+    def stage_of(self, score: str) -> Stage:
         """After the draft; for the first token's entropy alone after the prefill."""
-        return "prefill" if self.signal == "first_token_entropy" else "draft"
+        return "prefill" if score == "first_token_entropy" else "draft"
 
     def passes(self, example: Any) -> list[Pass]:
         """A draft of the answer."""

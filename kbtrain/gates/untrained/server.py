@@ -61,8 +61,12 @@ class ServerCard(UntrainedCard):
 
     @property
     def stage(self) -> Stage:
+        """That of the signal that decides."""
+        return self.stage_of(self.signal)
+
+    def stage_of(self, score: str) -> Stage:
         """After the draft, after its first token, or, for the question put to the model, before anything."""
-        return {SAID: "question", DRAFTED[2]: "prefill"}.get(self.signal, "draft")  # type: ignore[return-value]
+        return {SAID: "question", DRAFTED[2]: "prefill"}.get(score, "draft")  # type: ignore[return-value]
 
     def passes(self, example: Any) -> list[Pass]:
         """Two requests: the question whether the model can answer, and a draft."""
