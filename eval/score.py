@@ -139,6 +139,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         extra: dict[str, Any] = {
             "seconds_per_question": {name: {s: scores.seconds(name, s) for s in splits} for name in gate.names},
             "spent_per_question": {name: {s: scores.spent(name, s) for s in splits} for name in gate.names},
+            "server": dict.fromkeys(gate.names, True) if gate.server else {},
             "model": prompted_model(config) if gate.name in PROMPTED else None,
             "device": scores.device(),
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},

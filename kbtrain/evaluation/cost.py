@@ -70,28 +70,50 @@ def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> U
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
 
 
-def bill(used: Usage, retrieve: Floats, gate_seconds: float, prices: Prices) -> Bill:
+@dataclass(frozen=True)
+class GateTokens:
+    """What a gate that asks a server reads and generates for one question: paid in place of the machine's seconds."""
+
+    read: float
+    generated: float
+
+
+def bill(
+    used: Usage, retrieve: Floats, gate_seconds: float, prices: Prices, gate_tokens: GateTokens | None = None
+) -> Bill:
     """``retrieve``: probability of retrieving each question; ``gate_seconds``: the gate's own, per question."""
     read = ((1 - retrieve) * used.llm_in + retrieve * used.rag_in).mean()
     made = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
     searches = float(retrieve.mean())
-    tokens = (read * prices.million_tokens_in + made * prices.million_tokens_out) / _MILLION
+    tokens = _paid(float(read), float(made), prices)
     gate = gate_seconds * prices.machine_hour / 3600
+    if gate_tokens is not None:
+        gate = _paid(gate_tokens.read, gate_tokens.generated, prices)
     reading = (read * prices.seconds_per_1000_tokens_in + made * prices.seconds_per_1000_tokens_out) / 1000
     return Bill(
-        money=searches * prices.search + float(tokens) + gate,
+        money=searches * prices.search + tokens + gate,
         searches=searches * prices.search,
-        tokens=float(tokens),
+        tokens=tokens,
         gate=gate,
         seconds=searches * prices.search_seconds + float(reading) + gate_seconds,
     )
 
 
+def _paid(read: float, generated: float, prices: Prices) -> float:
+    return (read * prices.million_tokens_in + generated * prices.million_tokens_out) / _MILLION
+
+
 def gate_bill(
-    name: str, used: Usage, retrieve: Floats, accuracy: float, gate_seconds: float, prices: Prices
+    name: str,
+    used: Usage,
+    retrieve: Floats,
+    accuracy: float,
+    gate_seconds: float,
+    prices: Prices,
+    gate_tokens: GateTokens | None = None,
 ) -> GateBill:
     """A gate's bill beside that of retrieving always."""
-    own = bill(used, retrieve, gate_seconds, prices)
+    own = bill(used, retrieve, gate_seconds, prices, gate_tokens)
     never, always = (bill(used, np.full_like(retrieve, p), 0.0, prices) for p in (0.0, 1.0))
     even, why = _break_even(own.gate, never.money, always.money)
     even_seconds, why_seconds = _break_even(gate_seconds, never.seconds, always.seconds)
@@ -129,13 +151,20 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
     if other is not None:
         raise UserError(f"{run.path}: results of {other.n} questions, but {n} have stored answers; evaluate again")
     used = usage(run.test.graded["llm"], run.test.graded["rag"])
-    return [
-        replace(
-            gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, gate.cost.gate_seconds / n, prices),
-            seen=gate.seen,
-        )
-        for gate in gates
-    ]
+    found = []
+    for gate in gates:
+        seconds, tokens = gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate)
+        made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, seconds, prices, tokens)
+        found.append(replace(made, seen=gate.seen))
+    return found
+
+
+def _gate_tokens(run: RunFolder, gate: str) -> GateTokens | None:
+    """Those of a test question; None for a gate of the own machine, or where the server told none while scoring."""
+    spent = run.stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
+    if not run.stored.meta.get("server", {}).get(gate) or not spent.get("prompt_tokens"):
+        return None
+    return GateTokens(float(spent["prompt_tokens"]), float(spent.get("tokens", 0.0)))
 
 
 def _retrieve(run: RunFolder, gate: GateResult) -> Floats:

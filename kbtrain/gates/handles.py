@@ -193,14 +193,15 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
     """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
     from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
 
+    together = config.server_n or config.backend != "openai"  # all replies to one prompt
+
     def opened() -> Gate:
         from kbtrain.llm.backends import open_llm
 
-        return SampledPrompt(open_llm(of_replies(config)), n)
+        return SampledPrompt(open_llm(of_replies(config)), n, 1 if together else n)
 
     def passes(example: GateExample) -> list[Pass]:
         (one,) = need_passes(example)
-        together = config.server_n or config.backend != "openai"  # all replies to one prompt
         return (
             [Pass(one.prompt, config.max_new_tokens * n)] if together else [Pass(one.prompt, config.max_new_tokens)] * n
         )

@@ -60,7 +60,7 @@ def samples(
     """
     with protocol():
         choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
-        used = _counted(reply, "completion_tokens")
+        used = counted(reply, "completion_tokens")
         lengths = _lengths([_text(choice, stop) for choice in choices], used)
         made = []
         for i, choice in enumerate(choices[:n]):
@@ -90,7 +90,7 @@ def n_broken(reply: Mapping[str, Any]) -> int:
         return sum(whole_text(_text(choice, ()))[1] for choice in reply["choices"])
 
 
-def _counted(reply: Mapping[str, Any], what: str) -> int | None:
+def counted(reply: Mapping[str, Any], what: str) -> int | None:
     """A number of tokens of the reply's usage, or None. Raises :class:`UserError` for one that no reply can have."""
     with protocol():
         found = (reply.get("usage") or {}).get(what)
@@ -317,7 +317,7 @@ class OpenAILLM:
             reply = await _post(client, self.server, body)
         self._broken += n_broken(reply)
         made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
-        return made, _counted(reply, "prompt_tokens") or 0
+        return made, counted(reply, "prompt_tokens") or 0
 
     def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:
         """Fields of all HTTP requests for these answers, the number of prompt tokens (0: unknown), and the cut."""

@@ -74,6 +74,23 @@ def test_the_bill_has_every_gate_and_its_own_seconds(
     assert "break-even" in capsys.readouterr().out
 
 
+def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run_folder: Path) -> None:
+    meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
+    meta["seconds_per_question"] = {name: {"test": 0.5, "dev": 0.5} for name in ("prompt", "kbm_mastery")}
+    spent = {"prompt_tokens": 900.0, "tokens": 60.0}
+    meta["spent_per_question"] = {name: {"test": spent, "dev": spent} for name in ("prompt", "kbm_mastery")}
+    meta["server"] = {"prompt": True}
+    (run_folder / "scores.jsonl.meta.json").write_text(json.dumps(meta))
+    evaluate(script, run_folder)
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    document = json.loads((run_folder / "cost.json").read_text())
+    prices, gates = document["prices"], {gate["gate"]: gate["bill"]["gate"] for gate in document["gates"]}
+    by_tokens = (900 * prices["million_tokens_in"] + 60 * prices["million_tokens_out"]) / 1e6
+    assert gates["prompt"] == pytest.approx(by_tokens) and by_tokens > 0
+    assert gates["kbm_mastery"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)  # read on the own machine
+
+
 def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) -> None:
     evaluate(script, run_folder)
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))

@@ -94,6 +94,17 @@ def test_a_server_s_model_is_asked_by_the_scoring_script(
     assert scores == {q.id: 0.75 for q in questions}
     meta = read_meta(tmp_path / "scores" / "prompt.jsonl")
     assert meta["spent_per_question"]["prompt"]["test"]["samples"] == 4.0 and meta["model"] == str(model)
+    assert meta["spent_per_question"]["prompt"]["test"]["prompt_tokens"] > 0 and meta["server"] == {"prompt": True}
+
+
+def test_replies_that_are_asked_for_one_by_one_read_the_prompt_as_often() -> None:
+    together, apart = (
+        SampledPrompt(ScriptedLLM("x", Sampling(), lambda request, index: "True"), n=4, requests=times)
+        for times in (1, 4)
+    )
+    assert together.score([example(0)]) == apart.score([example(0)]) == [1.0]
+    assert apart.spent["prompt_tokens"] == 4 * together.spent["prompt_tokens"] > 0
+    assert (together.spent["requests"], apart.spent["requests"]) == (1, 4)
 
 
 def test_a_cluster_cannot_ask_for_another_process(script: Any, tmp_path: Path) -> None:

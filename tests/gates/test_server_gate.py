@@ -58,6 +58,8 @@ def test_a_served_model_gives_the_scores_of_the_opened_one(opened, served, tmp_p
     for name, values in local.items():
         assert found[f"server_{name}"] == pytest.approx(values, abs=1e-4)
     assert gate.score(ASKED) == pytest.approx(found["server_draft_margin"], abs=1e-6)
+    # what its requests are paid by: this server's chat does not say how much it read
+    assert (gate.spent["prompt_tokens"] > 3 * len(ASKED)) == (endpoint == "completions")
     assert gate.spent["requests"] == 3 * len(ASKED) and gate.stage == "draft"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.cost import Prices, Usage, bill, gate_bill
+from kbtrain.evaluation.cost import GateTokens, Prices, Usage, bill, gate_bill
 
 PRICES = Prices(
     search=0.01,
@@ -30,6 +30,18 @@ def test_a_bill_worked_by_hand() -> None:
     assert found.gate == pytest.approx(0.2 * 3.6 / 3600)
     assert found.money == pytest.approx(found.searches + found.tokens + found.gate)
     assert found.seconds == pytest.approx(0.25 + 1.55 * 0.1 + 0.015 * 10 + 0.2)
+
+
+def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine() -> None:
+    paid = GateTokens(read=500.0, generated=80.0)
+    found = bill(USED, np.array([0.0, 1.0]), 0.2, PRICES, paid)
+    assert found.gate == pytest.approx((500 * 1.0 + 80 * 2.0) / 1e6)
+    assert found.money == pytest.approx(found.searches + found.tokens + found.gate)
+    assert found.seconds == bill(USED, np.array([0.0, 1.0]), 0.2, PRICES).seconds  # it is waited for
+    beside = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, 0.3, PRICES, paid)
+    assert beside.break_even is not None
+    always = bill(USED, np.ones(2), 0.0, PRICES)
+    assert bill(USED, np.full(2, beside.break_even), 0.3, PRICES, paid).money == pytest.approx(always.money)
 
 
 def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:

@@ -38,9 +38,11 @@ class SampledPrompt(Gate):
     name = "prompt"
     unit = "probability"
 
-    def __init__(self, llm: LLM, n: int = 10) -> None:
+    def __init__(self, llm: LLM, n: int = 10, requests: int = 1) -> None:
+        """``requests``: that a question's replies take, each of which reads the prompt."""
         self.llm = llm
         self.n = n
+        self.requests = requests
         self._spent: Counter[str] = Counter()
 
     @property
@@ -60,7 +62,8 @@ class SampledPrompt(Gate):
             known = [need for need in needs if need is not None]
             scores.append(sum(known) / len(known) if known else 0.5)
             self._spent.update(
-                requests=1, samples=len(needs), unparsed=len(needs) - len(known), prompt_tokens=found.prompt_tokens,
+                requests=self.requests, samples=len(needs), unparsed=len(needs) - len(known),
+                prompt_tokens=self.requests * found.prompt_tokens,
                 tokens=sum(sample.n_tokens for sample in found.samples),
             )  # fmt: skip
         return scores

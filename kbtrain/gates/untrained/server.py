@@ -75,7 +75,7 @@ class ServerCard(UntrainedCard):
 
 
 class ServerGate(UntrainedGate):
-    """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and generated tokens."""
+    """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and tokens."""
 
     def __init__(self, llm: OpenAILLM, card: ServerCard) -> None:
         check_signal(card.signal, SIGNALS)
@@ -98,7 +98,7 @@ class ServerGate(UntrainedGate):
 
     @property
     def spent(self) -> Counter[str]:
-        """``requests`` and ``tokens`` so far."""
+        """``requests``, ``tokens`` and ``prompt_tokens`` so far."""
         return self._spent
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
@@ -138,11 +138,15 @@ class ServerGate(UntrainedGate):
 
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
         """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
-        from kbtrain.llm.openai_llm import post_all, top_logprobs
+        from kbtrain.llm.openai_llm import counted, post_all, top_logprobs
 
         replies = await post_all(self.llm.server, bodies)
         found = [top_logprobs(reply) for reply in replies]
         self._spent["requests"] += len(bodies)
+        self._spent["prompt_tokens"] += sum(
+            counted(reply, "prompt_tokens") or len(body.get("prompt", ()))
+            for reply, body in zip(replies, bodies, strict=True)
+        )
         self._spent["tokens"] += sum(len(one) for one in found)
         return found
 
