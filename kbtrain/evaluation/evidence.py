@@ -150,19 +150,21 @@ class AtThreshold:
 
 
 def at_decisions(searches: Floats, none: Floats, one: Floats, threshold: float | None = None) -> AtThreshold:
-    """``searches``: 1 where the gate retrieves. Random: as many searches, drawn at random.
+    """``searches``: 1 where the gate retrieves. Random: as many searches, drawn at random; their share and what
+    a search gains are as uncertain as the rest, and drawn anew with the questions.
 
     ``questions_for_two_points``: test questions at which a difference of 2 points from random would be found with 80 %
     probability (two-sided 5 %), from this gate's own spread.
     """
     gain, share = one - none, float(searches.mean())
-    columns = np.stack([searches * gain, (searches - 1) * gain, (searches - share) * gain], axis=1)
-    drawn = resampled_means(columns, DRAWS, SEED)
-    never, always, chance = (delta(float(columns[:, i].mean()), drawn[:, i]) for i in range(3))
-    spread = float(columns[:, 2].std(ddof=1))
+    columns = np.stack([searches * gain, gain, searches], axis=1)
+    means = np.concatenate([columns.mean(axis=0)[None], resampled_means(columns, DRAWS, SEED)])
+    won, whole, ratio = means.T
+    never, always, chance = (delta(float(values[0]), values[1:]) for values in (won, won - whole, won - ratio * whole))
+    spread = float(((searches - share) * (gain - gain.mean())).std(ddof=1))
     needed = int(np.ceil((Z80 * spread / 0.02) ** 2))
     finite = threshold if threshold is not None and np.isfinite(threshold) else None
-    accuracy = float(none.mean() + columns[:, 0].mean())
+    accuracy = float(none.mean() + won[0])
     return AtThreshold(finite, accuracy, share, never, always, chance, needed)
 
 

@@ -14,6 +14,8 @@ from tiny_turns import bert_folder
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation import evidence as ev
+from kbtrain.evaluation.decisions import GateDecisions, GateInput, measure
+from kbtrain.evaluation.outcomes import Correctness
 
 NONE = np.array([1.0, 0.0, 0.0, 1.0])
 ONE = np.array([0.0, 1.0, 1.0, 1.0])
@@ -33,8 +35,23 @@ def test_decisions_are_beside_never_always_and_random_by_hand() -> None:
     assert made.minus_never.mean == pytest.approx(0.5)  # two mended of four
     assert made.minus_always.mean == pytest.approx(0.25)  # one broken one kept
     assert made.minus_random.mean == pytest.approx(0.5 - 0.5 * 0.25)  # half of always' gain
-    spread = float(np.std([0.5, 0.5, 0.5, 0.0], ddof=1))
+    spread = float(np.std([0.625, 0.375, 0.375, 0.125], ddof=1))  # gain and share around their means
     assert made.questions_for_two_points == int(np.ceil((2.8016 * spread / 0.02) ** 2))
+
+
+def test_random_searches_as_often_as_the_gate_does_in_each_draw() -> None:
+    """A share that is taken for known gives another interval where always searching gains much."""
+    rng = np.random.default_rng(5)
+    none, one = (rng.random(400) < 0.2).astype(float), (rng.random(400) < 0.8).astype(float)
+    searches = (rng.random(400) < 0.5).astype(float)
+    found = ev.at_decisions(searches, none, one).minus_random
+    gate = GateDecisions(GateInput("g", searches, searches), searches, None)
+    known = Correctness("greedy", none, one)
+    (beside,) = measure(known, [gate], draws=ev.DRAWS, random_draws=10, seed=ev.SEED)
+    expected = beside.point.delta_vs_random
+    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    spread = float(np.std((searches - searches.mean()) * (one - none - (one - none).mean()), ddof=1))
+    assert ev.at_decisions(searches, none, one).questions_for_two_points == int(np.ceil((2.8016 * spread / 0.02) ** 2))
 
 
 def test_the_set_means_are_those_of_the_fitted_questions() -> None:
