@@ -28,7 +28,7 @@ from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import known_sha256, read_document, write_atomically, write_result
+from kbtrain.provenance import known_sha256, read_document, read_meta, write_atomically, write_result
 from kbtrain.records import TurnExample
 from kbtrain.report.cross_validation import figure, markdown
 
@@ -102,12 +102,16 @@ def table_of(config: CrossValidateConfig, splits: Sequence[str]) -> cv.TurnTable
 def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> None:
     """Figures on the test turns of the chosen candidates, fitted to all other dialogues, at their noted thresholds.
 
-    Raises :class:`UserError` where nothing was chosen from these turns yet.
+    Raises :class:`UserError` where nothing was chosen from these turns, with this encoder, yet.
     """
-    source = config.folder / RESULT
-    noted = read_document(source, "call this without --test first", "call this without --test again")
-    if noted["turns"] != len(table.truth) or noted["positive"] != int(table.truth.sum()):
-        raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; call this without --test again")
+    source, again = config.folder / RESULT, "call this without --test again"
+    noted, meta = read_document(source, "call this without --test first", again), read_meta(source)
+    if meta["inputs"].get(config.turns.name) != known_sha256(config.turns):
+        raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; {again}")
+    settings = meta.get("config")
+    encoder = settings.get("encoder") if isinstance(settings, dict) else None
+    if encoder != config.encoder:
+        raise UserError(f"{at(source)}: chosen with encoder '{encoder}', not '{config.encoder}'; {again}")
     other = table_of(config, ("test",))
     names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
     made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}

@@ -105,6 +105,13 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     module.main(looking)
     seen = json.loads((out / "test.json").read_text())
     assert seen["turns"] == 24 and set(seen["candidates"]) == {found["chosen"], found["chosen_without_annotation"]}
-    jsonl.write(source, turns[4:])
-    with pytest.raises(UserError, match="chosen from other turns"):
-        module.main(looking)
+    other = module.CrossValidateConfig.model_validate(
+        {**settings, "test": True, "encoder": str(bert_folder(tmp_path / "other"))}
+    )
+    with pytest.raises(UserError, match=r"cross_validation\.json: chosen with encoder '.*bert', not '.*other'; call"):
+        module.main(other)
+    renamed = [replace(one, dialogue_id=f"other-{one.dialogue_id}") for one in turns]
+    for changed in (turns[4:], renamed):  # fewer of them, and as many others
+        jsonl.write(source, changed)
+        with pytest.raises(UserError, match=r"chosen from other turns than .*turns\.jsonl; call this without --test"):
+            module.main(looking)
