@@ -31,7 +31,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, answers, entities_of, has_
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_labels, read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_sampled, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, ThresholdConfig
 from kbtrain.provenance import write_meta
@@ -76,8 +76,7 @@ def main(config: EndToEndConfig) -> None:
     gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
         raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
-    if config.accuracy == "expected" and not has_expected(test.outcomes):
-        raise UserError("accuracy 'expected': not every test question was sampled; use 'greedy'")
+    check_sampled([folder], config.accuracy)
     settings = Settings(
         tau_mastery=first.tau_mastery if config.tau_mastery is None else config.tau_mastery,
         rule=config.threshold_rule,

@@ -22,7 +22,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_sampled, read_run
 from kbtrain.metrics.thresholds import Rule, ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.kbm_tables import Layout, Options, lay_out
@@ -53,6 +53,7 @@ def main(config: TablesConfig) -> None:
     started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     plug_in = [read_run(path, config.sampling_run, config.allow_missing) for path in config.gate_runs]
+    check_sampled(runs, config.accuracy)
     cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)
     table = lay_out(Options(config.layout, config.gates, cut, config.corpus, config.bins), runs, plug_in or None)
     out = config.out / f"{config.layout}.json"

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run, seen_note
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_sampled, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
 from kbtrain.files import beside
 from kbtrain.metrics.thresholds import ThresholdConfig
@@ -44,10 +44,10 @@ def main(config: TransferConfig) -> None:
     """Read, carry every threshold everywhere, write, say."""
     started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
+    check_sampled(runs, config.accuracy)
     rule, ratio = config.threshold_rule, config.target_ratio
-    without: list[str] = []
     if config.by == "model":
-        found = between_models(runs, config.gates, rule, ratio, config.accuracy)
+        found, without = between_models(runs, config.gates, rule, ratio, config.accuracy)
     else:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, config.accuracy), rule, ratio)
     table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.{seen_note(runs, config.gates)}")

@@ -124,7 +124,7 @@ def decide(
 
 def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "greedy") -> Dev:
     """A gate's dev scores beside the answers' correctness, expected only where every dev question was sampled."""
-    known = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
+    known = oc.dev_answers(dev, kind)
     return Dev(gate.dev, known.llm, known.rag, oc.needed(dev).astype(np.float64))
 
 

@@ -102,6 +102,11 @@ def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
     return Correctness(kind, table[:, 0], table[:, 1])
 
 
+def dev_answers(dev: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
+    """As :func:`answers`; greedy ones stand for ``expected`` where not every dev question was sampled."""
+    return answers(dev, kind if has_expected(dev) else "greedy")
+
+
 def _sampled(outcome: Outcome, value: float | None) -> float:
     if value is None:
         raise ValueError(f"question {outcome.question_id!r} has no samples, so no expected accuracy")

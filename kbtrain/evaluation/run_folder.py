@@ -21,7 +21,7 @@ from kbtrain.answers.grading import Verdicts
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.outcomes import ConditionOutcome, grade, outcome
+from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import QuestionVerdicts
@@ -262,6 +262,13 @@ class RunFolder:
     def model(self) -> str:
         """Name of the model that gave the answers (a folder's last part)."""
         return str(self.sampling.get("model", self.path.name)).rstrip("/").rsplit("/", 1)[-1]
+
+
+def check_sampled(runs: Sequence[RunFolder], kind: AccuracyKind) -> None:
+    """Raise :class:`UserError` for expected accuracy of a run of which not every test question was sampled."""
+    for run in runs:
+        if kind == "expected" and not has_expected(run.test.outcomes):
+            raise UserError(f"{run.path}: accuracy 'expected': not every test question was sampled; use 'greedy'")
 
 
 class StoredAnswersConfig(Config):

@@ -84,7 +84,7 @@ def savings(
     """
     if not dev or not test or not scores:
         return []
-    before = oc.answers(dev, kind if oc.has_expected(dev) else "greedy")
+    before = oc.dev_answers(dev, kind)
     known = oc.answers(test, kind)
     fewest, rightest, area = {}, {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}

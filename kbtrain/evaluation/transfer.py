@@ -102,7 +102,8 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
     sides = ([run.dev for run in runs], [run.test for run in runs])
     inputs = {gate: gate_input(runs, gate) for gate in gates}
     names = [[question.dataset for part in side for question in part.questions] for side in sides]
-    answers = [oc.answers([o for part in side for o in part.outcomes], kind) for side in sides]
+    on_dev, on_test = ([o for part in side for o in part.outcomes] for side in sides)
+    answers = oc.dev_answers(on_dev, kind), oc.answers(on_test, kind)
     found = []
     for name in dict.fromkeys([*names[0], *names[1]]):
         dev, test = (np.array([other == name for other in side], dtype=bool) for side in names)
@@ -122,8 +123,8 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
 
 def between_models(
     runs: Sequence[RunFolder], gates: Sequence[str], rule: Rule, target_ratio: float, kind: AccuracyKind = "greedy"
-) -> list[Carried]:
-    """Every run's gates and thresholds on every run's answers to the same questions.
+) -> tuple[list[Carried], list[str]]:
+    """Every run's gates and thresholds on every run's answers to the same questions; and the runs without dev.
 
     Raises :class:`UserError` where a run has no score for a question that another one answered.
     """
@@ -132,13 +133,16 @@ def between_models(
         names = [run.path.name for run in runs]
     if len(set(names)) < len(names):
         raise UserError(f"key 'runs': two of {', '.join(names)} cannot be told apart by model or folder name")
+    without = [name for name, run in zip(names, runs, strict=True) if not run.dev.outcomes]
     found = []
     for gate in gates:
         for name, source in zip(names, runs, strict=True):
+            if name in without:
+                continue
             for other, target in zip(names, runs, strict=True):
                 pair = _pair(gate, name, source, other, target, kind)
                 found.append(carry(gate, *pair, rule, target_ratio))
-    return found
+    return found, without
 
 
 def _pair(
@@ -146,7 +150,7 @@ def _pair(
 ) -> tuple[TransferSet, TransferSet]:
     """The source's scores of its own dev questions, and of the target's test questions."""
     made = gate_input([source], gate, [target])
-    dev, test = oc.answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
+    dev, test = oc.dev_answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
     nothing: dict[str, Floats] = {}
     empty = np.zeros(0)
     return (

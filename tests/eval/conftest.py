@@ -62,6 +62,18 @@ def sampled_run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def sampled_test(tmp_path: Path) -> Path:
+    """A small folder whose test questions were sampled, and its dev questions were not."""
+    return make_run(tmp_path / "sampled", {"train": 20, "dev": 20, "test": 30}, ("train", "test"))
+
+
+@pytest.fixture
+def without_dev(tmp_path: Path) -> Path:
+    """A small folder without a dev question."""
+    return make_run(tmp_path / "other", {"train": 20, "dev": 0, "test": 60})
+
+
+@pytest.fixture
 def run_folder(made_run: Path, tmp_path: Path) -> Path:
     """A copy of the folder, to be changed at will."""
     import shutil

@@ -135,6 +135,31 @@ def test_thresholds_are_carried_between_models(script: Script, run_folder: Path,
     assert len({c["accuracy"] for c in cells}) == 1
 
 
+def test_a_transfer_takes_what_there_is(
+    script: Script,
+    run_folder: Path,
+    without_dev: Path,
+    sampled_test: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run without dev questions is no source; dev questions that were not sampled are taken by greedy answers."""
+    module = script("transfer")
+    values = {"runs": [str(run_folder), str(without_dev)], "gates": ["kbm_mastery"], "out": str(tmp_path / "t")}
+    for rule in ("0.5", "ratio"):
+        module.main(build(module.TransferConfig, None, {**values, "by": "model", "threshold_rule": rule}))
+        cells = json.loads((tmp_path / "t.json").read_text())["cells"]
+        assert [(c["source"], c["target"]) for c in cells] == [("run", "run"), ("run", "other")]
+        assert "no source, for want of dev questions: other" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"run: accuracy 'expected': not every test question was sampled; use 'greedy'"):
+        module.main(build(module.TransferConfig, None, {**values, "accuracy": "expected"}))
+    for by in ("dataset", "model"):
+        given = {**values, "runs": [str(sampled_test)], "by": by, "accuracy": "expected"}
+        module.main(build(module.TransferConfig, None, given))
+        (cell,) = json.loads((tmp_path / "t.json").read_text())["cells"]
+        assert (cell["n_dev"], cell["n"]) == (20, 30)
+
+
 def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["compare", str(pair[0]), str(pair[1])]) == 0
     said = capsys.readouterr().out

@@ -257,6 +257,17 @@ def test_every_layout_has_a_config_that_parses(script: Script, name: str) -> Non
     assert (CONFIGS / f"{name}.yaml").read_text().splitlines()[1].endswith(f"--config eval/configs/{name}.yaml")
 
 
+def test_expected_accuracy_takes_sampled_answers(
+    script: Script, run_folder: Path, sampled_test: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"run: accuracy 'expected': not every test question was sampled; use 'greedy'"):
+        make(script, "table1", [run_folder], tmp_path, accuracy="expected")
+    found = make(script, "table1", [sampled_test], tmp_path, accuracy="expected", threshold_rule="best_accuracy")
+    row = dict(zip(found["names"], found["rows"][0], strict=True))
+    outcomes = read_run(sampled_test).test.outcomes
+    assert row["LLM Only"] == pytest.approx(sum(o.llm_expected or 0.0 for o in outcomes) / len(outcomes))
+
+
 def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no scores of gate 'kbm_mastry'; did you mean 'kbm_mastery'\?"):
         make(script, "table1", [varied], tmp_path, gates=["kbm_mastry"])
