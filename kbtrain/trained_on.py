@@ -54,7 +54,7 @@ def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable
     """Note the questions or turns a gate was trained on, and their entities or dialogues, so that it is never scored on
     them unnoticed in another run.
 
-    ``others``: folders of gates that it is made of, whose questions count as well.
+    ``others``: folders of gates that it is made of, whose questions count as well. Notes of a training before go.
     """
     rows, folders = list(examples), list(others)
     found = {
@@ -65,6 +65,8 @@ def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable
         hashes |= {one for other in folders for one in _noted_hashes(other, name)}
         if hashes:
             write_atomically(folder / name, "".join(f"{one}\n" for one in sorted(hashes)))
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def trained_among(folder: Path | str, examples: Iterable[Example]) -> list[Example]:

@@ -74,12 +74,13 @@ def save_checked(
 class Ending:
     """A method's own part of :func:`finish`.
 
-    ``save``: puts the model into the output folder, returns the largest difference found on opening it again, and
-    dev's figures. ``trained_on``: how many of what; ``run``: all that the card says of the run, ``facts`` the
-    method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as
-    whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the
-    result of the comparison on opening again, in words; ``questions``: the training examples, whose hashes stand in
-    the folder; ``inputs``: further files it was made from; ``started``: the stage's ``time.monotonic()`` at its begin.
+    ``save``: puts the model into the output folder, returns the largest difference found on opening it again, and dev's
+    figures. ``trained_on``: how many of what; ``run``: all that the card says of the run, ``facts`` the method's own of
+    it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as whole; ``score``:
+    writes scores of dev and test, once the folder is whole; ``compared``: the result of the comparison on opening
+    again, in words; ``questions``: the training examples, whose hashes stand in the folder, and ``members``: folders of
+    gates that it is made of; ``inputs``: further files it was made from; ``started``: the stage's ``time.monotonic()``
+    at its begin.
     """
 
     save: Callable[[], tuple[float, Mapping[str, float]]]
@@ -92,6 +93,7 @@ class Ending:
     score: Callable[[], None] | None = None
     compared: str = "scores equal"
     questions: Sequence[Example] = ()
+    members: Sequence[Path] = ()
     inputs: Sequence[Path] = ()
     started: float | None = None
 
@@ -107,7 +109,7 @@ def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending:
             state.save_to_json(str(partial))
     worst, dev = ending.save()
     write_run_files(output, config, ending.data, state.log_history if state else None)
-    write_trained_on(output, ending.questions)
+    write_trained_on(output, ending.questions, ending.members)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
     facts = {**ending.facts, "weights": stamp_weights(output), SAVED: saved_files(output)}
     write_meta(

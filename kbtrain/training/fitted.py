@@ -146,6 +146,8 @@ def finish_fitted(config: KeyedFitConfig, data: KeyedData, made: FittedGate, sta
         trained_on=f"{len(data.questions())} questions",
         run=run,
         facts={"dev": {key: of_key.metrics for key, of_key in dev.items()}},
+        questions=made.trained_on,
+        members=made.members,
         inputs=made.inputs,
         started=started,
     )

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from kbtrain.jsonl import read, write
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
+from kbtrain.trained_on import sharing_entities, trained_among
 from kbtrain.training.fitted import claim_fitted
 from kbtrain.training.folds import folds
 
@@ -209,6 +211,16 @@ def test_training_questions_have_the_scores_of_gates_that_never_saw_them(folder,
     assert held == list(kept.values()) and held != own
     named = handle(tmp_path / "features", name="other")  # a second one of a run
     assert named.scores(gate, asked)["other_mastery"] == held
+
+
+def test_fitted_again_to_questions_without_entities_it_knows_none(folder, tmp_path):
+    asked = list(read(GateExample, folder / "train.jsonl"))
+    write(tmp_path / "named.jsonl", [replace(one, entities=(f"Q{i}",)) for i, one in enumerate(asked)])
+    fit(folder, tmp_path / "features", train=tmp_path / "named.jsonl")
+    assert len(sharing_entities(tmp_path / "features", read(GateExample, tmp_path / "named.jsonl"))) == 60
+    fit(folder, tmp_path / "features")
+    assert sharing_entities(tmp_path / "features", read(GateExample, tmp_path / "named.jsonl")) == []
+    assert len(trained_among(tmp_path / "features", asked)) == 60
 
 
 def test_after_a_search_it_reads_the_passages(folder, tmp_path):

@@ -138,3 +138,10 @@ def test_an_entity_is_the_same_in_another_spelling(tmp_path):
              enumerate(("New York", "NEW  YORK", "new york", "York"))]  # fmt: skip
     write_trained_on(tmp_path, asked[:1])
     assert sharing_entities(tmp_path, asked) == asked[:3]
+
+
+def test_entities_of_a_training_before_are_not_those_of_the_folder_s_gate(tmp_path):
+    asked = [replace(GateExample.ask("Where is it?"), entities=("York",)), GateExample.ask("Why?")]
+    write_trained_on(tmp_path, asked[:1])
+    write_trained_on(tmp_path, asked[1:])
+    assert sharing_entities(tmp_path, asked) == [] and trained_among(tmp_path, asked) == asked[1:]
