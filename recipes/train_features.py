@@ -44,7 +44,7 @@ class TrainFeaturesConfig(KeyedFitConfig):
 def main(config: TrainFeaturesConfig) -> None:
     """Bind the folder to this gate, read, fit, score the training questions held out, write."""
     started = time.monotonic()
-    claim_fitted(config, "features", frozenset({"index"}))
+    claim_fitted(config, "features", frozenset({"index"}), frozenset({"evidence"}))
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)

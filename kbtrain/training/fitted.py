@@ -58,8 +58,12 @@ def read_keyed(config: KeyedFitConfig) -> KeyedData:
 DATA = frozenset({"output", "train", "dev"})  # keys of paths
 
 
-def claim_fitted(config: FittedConfig, kind: str, paths: frozenset[str] = frozenset()) -> None:
-    """Bind the output folder to a gate's kind and settings; ``paths``: keys that say where something lies.
+def claim_fitted(
+    config: FittedConfig, kind: str, paths: frozenset[str] = frozenset(), optional: frozenset[str] = frozenset()
+) -> None:
+    """Bind the output folder to a gate's kind and settings.
+
+    ``paths``: keys that say where something lies; of ``optional`` ones only counts if they are given.
 
     Data do not bind it: a gate that is fitted in seconds is fitted again where they, or its code, have changed. Raises
     :class:`UserError` if another gate, or one with other settings, is in the folder.
@@ -70,7 +74,7 @@ def claim_fitted(config: FittedConfig, kind: str, paths: frozenset[str] = frozen
     if there != kind:
         raise UserError(f"{at(card)}: a gate '{there}' is in this folder; choose another output, or delete the folder")
     settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in DATA | paths}
-    claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config))
+    claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config), optional)
 
 
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order

@@ -60,12 +60,17 @@ def defaults_of(config: BaseModel) -> dict[str, Any]:
     return {key: to_jsonable_python(field.default) for key, field in fields if not field.is_required()}
 
 
-def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+def claim_folder(
+    folder: Path,
+    run: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+    places: frozenset[str] = frozenset(),
+) -> None:
     """Write a training's key as ``run.json``, or compare it with the one there.
 
     A training is bound to its folder by its first checkpoint or gate: a first attempt that failed binds nothing. What
-    an older version did not know yet counts as left at its default (``defaults``). Raises :class:`UserError` naming
-    what differs.
+    an older version did not know yet counts as left at its default (``defaults``). Of ``places``, keys that say where
+    something lies, only counts if they are given. Raises :class:`UserError` naming what differs.
     """
     path = folder / RUN
     if not path.exists():
@@ -77,6 +82,7 @@ def claim_folder(folder: Path, run: Mapping[str, Any], defaults: Mapping[str, An
     new = json.loads(json.dumps(run, default=str))
     old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **old}
     differing = [key for key in {**old, **new} if key not in _NOT_COMPARED and old.get(key) != new.get(key)]
+    differing = [key for key in differing if key not in places or None in (old.get(key), new.get(key))]
     if differing and not trained_here(folder):
         write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")
     elif differing:

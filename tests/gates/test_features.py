@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -296,3 +297,12 @@ def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe
     with pytest.raises(UserError, match=r"run\.json: (.*choose another output|not UTF-8)"):
         Recipe(recipe)(arguments)
     assert [path.name for path in out.iterdir()] == ["run.json"]
+
+
+def test_evidence_binds_the_folder_but_its_place_does_not(folder, tmp_path):
+    fit(folder, tmp_path / "features", evidence=folder / "evidence.jsonl")
+    moved = shutil.copy(folder / "evidence.jsonl", tmp_path / "moved.jsonl")
+    fit(folder, tmp_path / "features", evidence=moved)
+    assert kbtrain.load_gate(tmp_path / "features").needs_evidence
+    with pytest.raises(UserError, match=r"another training is in this folder \(evidence was .*jsonl, is None\)"):
+        fit(folder, tmp_path / "features")
