@@ -72,7 +72,7 @@ def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> U
 
 @dataclass(frozen=True)
 class GateTokens:
-    """What a gate that asks a server reads and generates for one question: paid in place of the machine's seconds."""
+    """Tokens that a gate which asks a server reads and generates for one question, paid in place of machine time."""
 
     read: float
     generated: float
