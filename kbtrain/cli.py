@@ -11,7 +11,7 @@ Examples:
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
   kbtrain check-server http://127.0.0.1:8000/v1 --output server.yaml
   kbtrain public data --run runs/public        gates on public questions, one model
-  kbtrain public data --answers 4              the same with fewer answers to learn from: some 90 minutes
+  kbtrain public data --answers 4              the same with fewer answers to learn from
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain decide runs/demo/probe "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
