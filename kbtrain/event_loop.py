@@ -32,7 +32,7 @@ class EventLoop:
 
     def create_task(self, coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """A task that goes on whenever the loop runs."""
-        return self._runner.get_loop().create_task(coroutine)
+        return self._do(self._runner.get_loop).create_task(coroutine)  # which it sets as its thread's own
 
     def _do(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return call(*args, **kwargs) if self._thread is None else self._thread.submit(call, *args, **kwargs).result()

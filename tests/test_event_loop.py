@@ -30,8 +30,10 @@ def test_outside_of_a_loop_it_runs_in_the_callers_thread():
 
 def test_inside_a_running_loop_it_runs_in_another_thread_and_leaves_the_loop_as_it_was():
     async def notebook() -> tuple[str, bool]:
-        before = asyncio.get_running_loop()
+        before, policy = asyncio.get_running_loop(), asyncio.get_event_loop_policy()
+        assert policy.get_event_loop() is before
         found = calls()
+        assert policy.get_event_loop() is before  # what code behind the notebook's cell gets
         assert asyncio.get_running_loop() is asyncio.get_event_loop() is before
         assert run(where())[0] != threading.current_thread().name
         return found
