@@ -79,9 +79,8 @@ def _all_of(value: object) -> Iterator[object]:
 
 
 C = TypeVar("C", bound=Config)
-_MAY_HOLD_KEYS = re.compile(
-    r"(_extra|_env|_url|^web|^upstream|^store|^search|^search_mapping)$"
-)  # what a user gives there is not repeated
+# what a user gives under these keys is not repeated
+_MAY_HOLD_KEYS = re.compile(r"(_extra|_env|_url|^web|^upstream|^store|^search(_mapping)?)$")
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets
 
 

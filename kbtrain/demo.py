@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -43,9 +43,10 @@ class Step:
 
     def command(self) -> list[str]:
         script = find(self.script, "stages", "recipes", what="script")
+        arguments = (*self.arguments, *(self.later() if self.later else ()))
         if self.launch:
-            return launch_command(script, find(self.launch, "launch", what="launch file"), self.arguments)
-        return [sys.executable, str(script), *self.arguments, *(self.later() if self.later else ())]
+            return launch_command(script, find(self.launch, "launch", what="launch file"), arguments)
+        return [sys.executable, str(script), *arguments]
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,7 @@ def chain(size: Size = "demo") -> list[Step]:
         *(_figure_8(run) if size == "full" else ()),
         Step("write_report", "the report", 0.1, here),
     ]  # fmt: skip
-    return [
-        Step(step.script, step.does, step.minutes, (*step.arguments, *scale.more.get(step.script, ())), step.launch)
-        for step in steps
-    ]
+    return [replace(step, arguments=(*step.arguments, *scale.more.get(step.script, ()))) for step in steps]
 
 
 def _double_judgement(run: Path) -> list[Step]:
@@ -146,21 +144,27 @@ def own_chain(run: Path) -> list[Step]:
     """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine."""
     here = ("--run", str(run))
 
-    def keys() -> tuple[str, ...]:
-        return "--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]"
+    def keys(tau: float | None) -> tuple[str, ...]:
+        return "--keys", "[mastery]" if tau is None else "[mastery, benefit]"
 
-    def targets() -> tuple[str, ...]:
+    def targets(tau: float | None) -> tuple[str, ...]:
         # benefit says more of whether a search pays (docs/demo.md); not every model's answers differ with passages
-        tau, tail = benefit_tau(run), ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05")
-        return keys() if tau is None else (*keys(), *tail, "--tau-benefit", repr(tau))
+        of_benefit = ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
+        return (*keys(tau), *(() if tau is None else of_benefit))
 
     halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
     return [
         Step("label", "what the model masters", 0.1, (*here, *halves)),
-        Step("build", "training examples", 0.1, here, later=targets),
-        Step("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate), later=keys),
+        Step("build", "training examples", 0.1, here, later=lambda: targets(benefit_tau(run))),
+        Step(
+            "train_features",
+            "a gate from the questions' form and words",
+            0.1,
+            (*data, *gate),
+            later=lambda: keys(benefit_tau(run)),
+        ),
         Step("score", "every gate's score of every question", 0.1, here),
         Step("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
         Step("write_report", "the report", 0.1, here),

@@ -57,13 +57,18 @@ def note(path):
     write_meta(path, stage="sample", config={}, inputs=[])
 
 
+def finish(path, run, n):
+    """A sampling run of ``n`` questions that comes to its end."""
+    with SampleStore(path) as store:
+        store.begin(run, {})
+        store.put(run, [answered(i) for i in range(n)])
+
+
 def test_a_run_that_is_stopped_beside_one_that_ended_leaves_a_store_that_opens(tmp_path):
     path = tmp_path / "samples.db"
     stopped = SampleStore(path)
     stopped.begin("stopped", {})
-    with SampleStore(path) as ended:
-        ended.begin("ended", {})
-        ended.put("ended", [answered(i) for i in range(20)])
+    finish(path, "ended", 20)
     stopped.put("stopped", [answered(1)])
     note(path)  # the log that the other still holds open is not in these bytes
     stopped.close()
@@ -73,9 +78,7 @@ def test_a_run_that_is_stopped_beside_one_that_ended_leaves_a_store_that_opens(t
 
 def test_a_run_that_is_stopped_before_its_first_answer_leaves_a_store_that_opens(tmp_path):
     path = tmp_path / "samples.db"
-    with SampleStore(path) as ended:
-        ended.begin("ended", {})
-        ended.put("ended", [answered(1)])
+    finish(path, "ended", 1)
     note(path)
     with SampleStore(path) as stopped:
         stopped.begin("stopped", {})
@@ -85,9 +88,7 @@ def test_a_run_that_is_stopped_before_its_first_answer_leaves_a_store_that_opens
 
 def test_what_is_noted_of_a_store_stays_where_nothing_is_written(tmp_path):
     path = tmp_path / "samples.db"
-    with SampleStore(path) as store:
-        store.begin("main", {})
-        store.put("main", [answered(1)])
+    finish(path, "main", 1)
     note(path)
     before = read_meta(path)
     with SampleStore(path) as again, SampleStore(path, read_only=True) as reader:

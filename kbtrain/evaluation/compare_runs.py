@@ -54,7 +54,7 @@ def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int
     shared = [i for i in places[0] if i in places[1]]
     if not shared:
         return []
-    clusters = [first.entities.get(i, i) for i in shared] if draws_entities(first, second) else None
+    clusters = [first.entities[i] for i in shared] if draws_entities(first, second) else None
     at = [np.array([place[i] for i in shared]) for place in places]
     found = []
     for gate in (g.gate for g in first.gates):

@@ -264,7 +264,7 @@ def judge_double(runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gat
     first, second = gate_input(runs, gate), gate_input(referenced, gate)
     chosen = decision(runs, gate, cut)
     threshold = chosen.threshold.value if chosen.threshold else 0.5
-    on_dev = cut.kind if oc.has_expected([o for run in runs for o in run.dev.outcomes]) else "greedy"
+    on_dev = oc.dev_kind([o for run in runs for o in run.dev.outcomes], cut.kind)
     dev, test = _read([run.dev for run in runs], on_dev), _read([run.test for run in runs], cut.kind)
     other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
     tokens = JudgementTokens(_tokens_read(runs, gate), _tokens_read(referenced, gate))

@@ -102,9 +102,14 @@ def answers(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
     return Correctness(kind, table[:, 0], table[:, 1])
 
 
+def dev_kind(dev: Sequence[Outcome], kind: AccuracyKind) -> AccuracyKind:
+    """``kind``; greedy answers stand for ``expected`` where not every dev question was sampled."""
+    return kind if has_expected(dev) else "greedy"
+
+
 def dev_answers(dev: Sequence[Outcome], kind: AccuracyKind) -> Correctness:
-    """As :func:`answers`; greedy ones stand for ``expected`` where not every dev question was sampled."""
-    return answers(dev, kind if has_expected(dev) else "greedy")
+    """As :func:`answers`, of the :func:`dev_kind`."""
+    return answers(dev, dev_kind(dev, kind))
 
 
 def _sampled(outcome: Outcome, value: float | None) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import normalise
 from kbtrain.errors import UserError, at
+from kbtrain.questions.checks import asked_key
 from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule
 
@@ -67,7 +67,7 @@ def apart(
     for split, rows in splits.items():
         kept[split] = []
         for row in rows:
-            same = asked.get(asked_key(row))
+            same = asked.get(_key(row))
             near = next((entities[name] for name in row.entities if name in entities), None)
             seen, rule = (same, on_leak) if same else (near, on_shared_entity)
             if seen is not None and rule == "fail":
@@ -79,7 +79,7 @@ def apart(
                 found[f"{split} examples that {what}{' (kept)' * (rule == 'keep')}"] += 1
             if seen is None or rule == "keep":
                 kept[split].append(row)
-        asked |= {asked_key(row): (split, row.id) for row in kept[split]}
+        asked |= {_key(row): (split, row.id) for row in kept[split]}
         entities |= {name: (split, row.id) for row in kept[split] for name in row.entities}
     return kept, dict(found)
 
@@ -87,10 +87,9 @@ def apart(
 _OPTION = re.compile(r"\n[A-Z]\. ")  # as prompts show them
 
 
-def asked_key(row: GateExample) -> str:
-    """Key by which two examples ask the same, as ``leak_key`` of questions: their options in any order."""
+def _key(row: GateExample) -> str:
     text, *options = _OPTION.split(row.question)
-    return "\n".join([normalise(text), *sorted(map(normalise, options))])
+    return asked_key(text, options)
 
 
 def shares_of(rows: Sequence[GateExample], runs: Sequence[Path]) -> dict[str, float]:

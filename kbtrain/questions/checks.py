@@ -115,7 +115,12 @@ class Leak:
 
 def leak_key(question: Question) -> str:
     """Key by which two questions count as the same: normalised text and, in any order, normalised options."""
-    return "\n".join([normalise(question.text), *sorted(normalise(option) for option in question.options)])
+    return asked_key(question.text, question.options)
+
+
+def asked_key(text: str, options: Iterable[str]) -> str:
+    """As :func:`leak_key`, of a question's parts."""
+    return "\n".join([normalise(text), *sorted(map(normalise, options))])
 
 
 def find_leaks(path: Path | str) -> Iterator[Leak]:

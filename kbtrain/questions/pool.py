@@ -7,13 +7,13 @@ split; a question's subjects are its entities or, where it names none, its gold 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.questions.collect import split_of
+from kbtrain.questions.linked import linked
 from kbtrain.records import Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -48,7 +48,7 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
     _check_names(rule, {question.dataset for question in every})
     least = {name: _least_popular(every, name, share) for name, share in rule.popular.items()}
     groups: dict[str, list[Question]] = defaultdict(list)
-    for question, key in zip(every, _split_keys(every), strict=True):
+    for question, key in zip(every, linked([_subjects(question) for question in every]), strict=True):
         if rule.longest is not None and len(question.text) + sum(map(len, question.options)) > rule.longest:
             continue
         if question.dataset in least and (question.popularity or 0) < least[question.dataset]:
@@ -60,7 +60,7 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
         groups[name].append(
             replace(
                 question,
-                split=split_of(key, rule.shares),
+                split=split_of(key or question.id, rule.shares),
                 relation=name,
                 entities=_subjects(question),
                 gold_passages=(),
@@ -83,23 +83,6 @@ def _subjects(question: Question) -> tuple[str, ...]:
     of many entities, and would join them all.
     """
     return question.entities or question.gold_passages
-
-
-def _split_keys(questions: Sequence[Question]) -> list[str]:
-    """Key of each question's split: the least of the subjects that it shares, directly or through others, or its id."""
-    leader: dict[str, str] = {}  # of each subject: a lesser one that it hangs together with, or itself
-
-    def least(name: str) -> str:
-        while leader.setdefault(name, name) != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
-        return name
-
-    for question in questions:
-        for one, other in itertools.pairwise(_subjects(question)):
-            lesser, greater = sorted((least(one), least(other)))
-            leader[greater] = lesser
-    return [least((*_subjects(question), question.id)[0]) for question in questions]
 
 
 def drawn(groups: Mapping[str, Sequence[Question]], limits: Mapping[Split, int]) -> list[Question]:

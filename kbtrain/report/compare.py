@@ -12,9 +12,9 @@ from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
 from kbtrain.evaluation.run_folder import first_ids, read_outcomes, stored_scores
-from kbtrain.questions.checks import read_questions
 from kbtrain.report import curves, summary
 from kbtrain.report.page import page
+from kbtrain.report.selection import questions_of
 from kbtrain.report.words import gate_name, percent, points, points_interval
 from kbtrain.text_table import aligned, number
 
@@ -45,15 +45,11 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
                 f"{stored.path}: gate '{gate.gate}' has no score for {first_ids(missing)}; run eval/score.py again"
             )
     named = name or folder.resolve().name
-    return FinishedRun(named, results, Decided(named, outcomes, results.gates, scores, _entities(folder, results)))
-
-
-def _entities(folder: Path, results: Results) -> dict[str, str]:
-    """Of each question, its entity, where the evaluation's intervals draw those."""
-    if results.meta.get("resample") != "entities":
-        return {}
-    questions = [question for _, question in read_questions(folder / "questions.jsonl")]
-    return dict(zip((question.id for question in questions), entities_of(questions), strict=True))
+    entities: dict[str, str] = {}
+    if results.meta.get("resample") == "entities":
+        questions = questions_of(folder / "questions.jsonl", outcomes)
+        entities = dict(zip((question.id for question in questions), entities_of(questions), strict=True))
+    return FinishedRun(named, results, Decided(named, outcomes, results.gates, scores, entities))
 
 
 def row(found: Difference) -> list[str]:
@@ -81,7 +77,7 @@ def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"
     if n < max(sizes):
         text += f" (of {sizes[0]} and {sizes[1]})"
-    drawn = "entities with all their questions" if draws_entities(first.decided, second.decided) else "questions"
+    drawn = summary.drawn(first.results.meta if draws_entities(first.decided, second.decided) else {})
     text += f", in percent; intervals draw {drawn}"
     names = [[g.gate for g in run.results.gates] for run in (first, second)]
     only = [name for name in names[0] + names[1] if (name in names[0]) != (name in names[1])]

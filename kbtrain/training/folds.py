@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kbtrain.questions.linked import linked
 from kbtrain.records import Example
 from kbtrain.trained_on import entity_hashes
 
@@ -19,22 +20,10 @@ def groups_of(examples: Iterable[Example]) -> list[int]:
 
     Examples without entities are alone, as all are where everything hangs together and no two groups are left.
     """
-    rows = [entity_hashes(example) for example in examples]
-    leader = list(range(len(rows)))  # of each example: one of its group that came before, at last itself
-
-    def first(place: int) -> int:
-        while leader[place] != place:
-            leader[place] = leader[leader[place]]
-            place = leader[place]
-        return place
-
-    seen: dict[str, int] = {}
-    for place, entities in enumerate(rows):
-        for entity in entities:
-            one, other = sorted((first(seen.setdefault(entity, place)), first(place)))
-            leader[other] = one
-    found = [first(place) for place in range(len(rows))]
-    return found if len(set(found)) > 1 else list(range(len(rows)))
+    begun: dict[str, int] = {}
+    keys = linked([entity_hashes(example) for example in examples])
+    found = [place if key is None else begun.setdefault(key, place) for place, key in enumerate(keys)]
+    return found if len(set(found)) > 1 else list(range(len(found)))
 
 
 def members(groups: Sequence[int]) -> list[list[int]]:

@@ -7,7 +7,7 @@ on the training questions alone) and kept as numbers: each function by its knots
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
@@ -123,13 +123,30 @@ def held_out_log_odds(
     Where these teach nothing: the log odds of their share.
     """
     own = range(len(rows)) if groups is None else groups
-    found = [0.0] * len(rows)
-    for fit, rest in folds(own, seed):
+
+    def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
+        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [own[i] for i in fit])
+        return model.log_odds([rows[i] for i in rest])
+
+    return held_out(log_odds, need, own, seed)
+
+
+def held_out(
+    log_odds: Callable[[Sequence[int], Sequence[int]], Sequence[float]],
+    need: Sequence[float],
+    groups: Sequence[int],
+    seed: int,
+) -> list[float]:
+    """Log odds of each question: those that ``log_odds`` gives for the places of a fold when fitted to the others,
+    and where these teach nothing, the log odds of their share.
+    """
+    found = [0.0] * len(need)
+    for fit, rest in folds(groups, seed):
         try:
-            model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [own[i] for i in fit])
+            values = log_odds(fit, rest)
         except NothingToLearn:
-            model = Additive(intercept=share_log_odds([need[i] for i in fit]), curves={}, strength=0.0)
-        for i, value in zip(rest, model.log_odds([rows[i] for i in rest]), strict=True):
+            values = [share_log_odds([need[i] for i in fit])] * len(rest)
+        for i, value in zip(rest, values, strict=True):
             found[i] = value
     return found
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.cores import one_thread
-from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, least_loss, share_log_odds
-from kbtrain.training.folds import folds
+from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,15 +100,12 @@ def held_out_log_odds(
     of their share.
     """
     own = range(len(need)) if groups is None else groups
-    found = [0.0] * len(need)
-    for fit, rest in folds(own, seed):
-        try:
-            model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [own[i] for i in fit])
-        except NothingToLearn:
-            model = Linear(intercept=share_log_odds([need[i] for i in fit]), inputs={}, strength=0.0)
-        for i, value in zip(rest, model.log_odds(_rows(columns, rest)), strict=True):
-            found[i] = value
-    return found
+
+    def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
+        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [own[i] for i in fit])
+        return model.log_odds(_rows(columns, rest))
+
+    return held_out(log_odds, need, own, seed)
 
 
 def _rows(columns: Columns, places: Sequence[int]) -> Columns:
