@@ -1,7 +1,8 @@
 """Run SeaKR's three ablations: the deciding uncertainty, the number of documents, and re-ranking and reasoning.
 
 Each variant is a pipeline of its own under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
-them all. The variant "full" is in each of the three.
+them all. The variant "full" is in each of the three. What the model thought of a prompt is kept under
+RUN/methods/thoughts: no variant asks it again.
 
 Examples:
   python eval/ablate_seakr.py --run runs/hotpotqa --limit 50
@@ -19,7 +20,8 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
+from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, shared_thoughts
+from kbtrain.rag.seakr.thoughts import SharedThoughts
 from kbtrain.report.trace_page import Summary, render_traces, summarise
 from kbtrain.text_table import aligned, number
 
@@ -66,24 +68,27 @@ def main(config: AblateSeakrConfig) -> None:
     """Run each variant that is not run yet, and print a table for each ablation."""
     started = time.monotonic()
     done: dict[str, Summary] = {}
-    for ablation in config.ablations:
-        rows = []
-        for variant, changes in VARIANTS[ablation].items():
-            if variant not in done:
-                done[variant] = run_variant(config.model_copy(update=changes), f"{config.method}_{variant}", started)
-            s = done[variant]
-            costs = [f"{s.spent[cost]:,.0f}" for cost in COSTS]
-            rows.append([variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs])
-        print(f"\n{ablation}\n" + aligned(("variant", "right", "EM", "F1", "searched", *COSTS), rows))
+    with shared_thoughts(config) as thoughts:
+        for ablation in config.ablations:
+            rows = []
+            for variant, changes in VARIANTS[ablation].items():
+                if variant not in done:
+                    changed, name = config.model_copy(update=changes), f"{config.method}_{variant}"
+                    done[variant] = run_variant(changed, name, thoughts, started)
+                s = done[variant]
+                costs = [f"{s.spent[cost]:,.0f}" for cost in COSTS]
+                rows.append([variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs])
+            print(f"\n{ablation}\n" + aligned(("variant", "right", "EM", "F1", "searched", *COSTS), rows))
     n = {summary.n for summary in done.values()}
+    asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts asked anew" if thoughts.n_asked else ""
     seconds = time.monotonic() - started
-    print(f"\n{len(done)} variants on {max(n)} questions in {seconds:.0f} s -> {config.run / 'methods'}")
+    print(f"\n{len(done)} variants on {max(n)} questions in {seconds:.0f} s{asked} -> {config.run / 'methods'}")
 
 
-def run_variant(config: AblateSeakrConfig, name: str, started: float) -> Summary:
+def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, started: float) -> Summary:
     """Answer with one variant; a finished one is only read."""
     run = SeakrRun(config, name)
-    for _ in progress_bar(run.answer(), total=run.n_left, desc=name, unit="questions"):
+    for _ in progress_bar(run.answer(thoughts), total=run.n_left, desc=name, unit="questions"):
         pass
     traces = run.traces()
     write_atomically(run.out.with_suffix(".html"), render_traces(traces, f"{name}: {len(traces)} questions"))

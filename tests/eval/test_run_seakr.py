@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,8 +158,25 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
         assert (run_folder / "methods" / f"multi_hop_{variant}.jsonl").exists() and variant in text
     assert "13 variants on 1 questions" in text
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
+    assert "prompts asked anew" in text
     module.main(config)
+    assert "prompts" not in capsys.readouterr().out
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("variant", ["full", "documents_2", "no_rerank_no_reason"])
+def test_a_variant_that_shares_thoughts_answers_as_one_that_is_run_alone(script, run_folder, variant):
+    module, same = script("ablate_seakr"), {"limit": 3, "demonstrations": 1, "max_steps": 3, "chain_tokens": 12}
+    shared = {"max_new_tokens": 6, "threshold_questions": 3, "ablations": ("documents", "parts"), **same}
+    module.main(module.AblateSeakrConfig(run=run_folder, method="single_hop", **shared))
+    changes = ABLATED[variant] | {"documents": ABLATED[variant].get("documents", 3)}
+    alone, config = configured(script, run_folder, method="single_hop", name=f"alone_{variant}", **(same | changes))
+    alone.main(config)
+    found, expected = (
+        [(t.answer, t.stopped, len(t.steps), t.threshold, replace(t.spent, seconds=0)) for t in jsonl.read(Trace, path)]
+        for path in (run_folder / "methods" / f"{name}_{variant}.jsonl" for name in ("single_hop", "alone"))
+    )
+    assert found == expected and len(found) == 3
 
 
 def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(script, run_folder, tmp_path):

@@ -30,7 +30,7 @@ def thinking(engine):
 
 def read(thinking, request):
     """The prompt as text, and how many tokens of documents were cut."""
-    ids, cut = thinking._fit(request)
+    ids, cut = thinking.fit(request)
     return thinking.engine.tokenizer.decode(ids), cut
 
 

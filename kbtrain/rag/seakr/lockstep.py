@@ -133,7 +133,7 @@ def _count(one: _Open, requests: Sequence[GenerationRequest], replies: Sequence[
         samples=sum(thought.n_samples for thought in thoughts),
         tokens=sum(thought.generated_tokens for thought in thoughts),
         prompt_tokens=sum(thought.prompt_tokens for thought in thoughts),
-        seconds=seconds * len(requests),
+        seconds=sum(seconds if reply.seconds is None else reply.seconds for reply in replies),
     )
     one.empty += sum(thought.n_empty for thought in thoughts)
     one.cut += sum(reply.cut for reply in replies)

@@ -35,6 +35,7 @@ from kbtrain.retrieval.base import Searcher
 if TYPE_CHECKING:
     from kbtrain.gates.seakr.engine import Thought
     from kbtrain.rag.seakr.self_aware import AnswerEngine, PromptEngine
+    from kbtrain.rag.seakr.thoughts import SharedThoughts
 
 
 class SeakrPipelineConfig(Config):
@@ -119,6 +120,10 @@ _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
     "dtype", "questions.jsonl", "rules",
 )  # fmt: skip
+# what a prompt and its thought depend on, the gate's own signal aside
+_THOUGHT = (
+    "base_model", "demonstrations", "titles", "max_new_tokens", "chain_tokens", "dtype", "rules", MODEL_FILES,
+)  # fmt: skip
 _RULES = 4  # of the loops: traces and thresholds made by other rules are not gone on with (4: guesses are answers)
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
 
@@ -140,22 +145,21 @@ class SeakrRun:
         if not self.questions:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
         self._dev = chosen(everything, "dev", config.threshold_questions)
-        self._key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
-        self._key["rules"] = _RULES
-        self._key |= SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
-        self._key |= {file.name: file_sha256(file) for file in self.inputs}
-        if files := hashes_of(self._key["base_model"]):
-            self._key[MODEL_FILES] = files
+        self._key = _asked(config) | {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
 
-    def answer(self) -> Iterator[Trace]:
-        """Answer what is not answered yet; each trace is on disk when it is yielded."""
+    def answer(self, thoughts: SharedThoughts | None = None) -> Iterator[Trace]:
+        """Answer what is not answered yet; each trace is on disk when it is yielded.
+
+        ``thoughts``: those of :func:`shared_thoughts`, which variants of this pipeline share.
+        """
         with TraceFile(self.out, self._key) as file:
             todo = [question for question in self.questions if question.id not in file.done]
             if not todo:
                 return
-            thinking, searcher = open_thinking(self.config), open_search(self.config.run)
+            thinking = open_thinking(self.config) if thoughts is None else thoughts.deciding(self._signal())
+            searcher = open_search(self.config.run)
             threshold = self._threshold(thinking)
             begin = beginner(self.config.method, self.config.settings(threshold))
             traces = answer_all(todo, begin, thinking, searcher, method=self.config.method, threshold=threshold,
@@ -175,18 +179,43 @@ class SeakrRun:
             self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
             return self.config.threshold
         key = {name: self._key[name] for name in _FIRST_THOUGHT}
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-        return dev_threshold(
-            self.out.with_name(f"threshold_{digest}.json"), self._dev, begin, thinking, self.config.ratio, key
-        )
+        note = self.out.with_name(f"threshold_{_digest(key)}.json")
+        return dev_threshold(note, self._dev, begin, thinking, self.config.ratio, key)
+
+    def _signal(self) -> str:
+        return self.config.signal or SeakrCard.read(self.config.gate).settings.signal
 
     def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
         """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
         settings = SeakrCard.read(self.config.gate).settings
-        if thoughts and (self.config.signal or settings.signal) == "seakr":
+        if thoughts and self._signal() == "seakr":
             norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
             if norms:
                 Scale.of(norms, settings.k, settings.alpha).check(threshold)
+
+
+def _asked(config: SeakrPipelineConfig) -> dict[str, Any]:
+    """All settings that answers depend on, those of the gate and its model's files among them."""
+    key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
+    key |= {"rules": _RULES} | SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
+    if files := hashes_of(key["base_model"]):
+        key[MODEL_FILES] = files
+    return key
+
+
+def shared_thoughts(config: SeakrPipelineConfig) -> SharedThoughts:
+    """Thoughts under RUN/methods for all variants of a pipeline that differ in other settings than the prompts' own."""
+    from kbtrain.rag.seakr.thoughts import SharedThoughts
+
+    asked = _asked(config)
+    key = {name: asked[name] for name in _THOUGHT if name in asked}
+    key["settings"] = {name: value for name, value in asked["settings"].items() if name != "signal"}
+    path = config.run / FOLDER / "thoughts" / f"{config.method}_{_digest(key)}.jsonl"
+    return SharedThoughts(path, lambda: open_thinking(config))
+
+
+def _digest(key: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:

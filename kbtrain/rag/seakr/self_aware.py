@@ -48,10 +48,13 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """A generated thought; ``cut``: tokens of the documents that its prompt had no room for."""
+    """A generated thought; ``cut``: tokens of the documents that its prompt had no room for; ``seconds``: what it took,
+    where it was thought before (None: now).
+    """
 
     thought: Thought
     cut: int
+    seconds: float | None = None
 
 
 class AnswerEngine(Protocol):
@@ -89,7 +92,7 @@ class PromptEngine:
 
     def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
         """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
-        fitted = [self._fit(request) for request in requests]
+        fitted = [self.fit(request) for request in requests]
         prompts = [(request.id, ids) for request, (ids, _) in zip(requests, fitted, strict=True)]
         thoughts: dict[int, Thought] = {}
         for kind in sorted({request.kind for request in requests}):
@@ -103,8 +106,8 @@ class PromptEngine:
             return self.engine.complete(prompts, self.chain_tokens, CHAIN_STOP)
         return self.engine.think(prompts, first_sentence if kind == "sentence" else None)
 
-    def _fit(self, request: GenerationRequest) -> tuple[list[int], int]:
-        """Token ids within the room, and how many tokens of documents were cut."""
+    def fit(self, request: GenerationRequest) -> tuple[list[int], int]:
+        """Token ids within the room, and how many tokens of documents were cut. Raises as :meth:`think`."""
         ids, cut = self._encode(request), 0
         while len(ids) > self.room:
             whole = [i for i, hit in enumerate(request.documents) if hit.text]
