@@ -177,6 +177,27 @@ def test_prompts_behind_a_common_head_think_the_same(parts):
     assert headed.think(other) == plain.think(other)
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
+def test_a_common_head_longer_than_a_sliding_window_changes_nothing(kind, parts):
+    """Before, the cache that holds the window alone was taken for the head's: states of other positions."""
+    tokenizer = parts[1]
+    model = make_model(kind, len(tokenizer), sliding_window=16)
+    head = tokenizer("Given the following question, give the concise answer to it, and nothing else: ")["input_ids"]
+    asked = [(f"q{i}", [*head, *tokenizer(f"question {i} " * (i + 1))["input_ids"]]) for i in range(2)]
+    with pytest.warns(UserWarning, match="sliding window"):
+        engine = Uncertainty(model, tokenizer, SETTINGS)
+    plain = engine.think(asked)
+    engine.set_prefix(head)
+    assert len(head) > 16 and engine.think(asked) == plain
+
+
+def test_what_closes_an_answer_has_room_in_the_window_too(parts):
+    tokenizer = parts[1]
+    just = SETTINGS.max_prompt_tokens + SETTINGS.max_new_tokens
+    with pytest.warns(UserWarning, match="sliding window"):
+        Uncertainty(make_model("mistral", len(tokenizer), sliding_window=just), tokenizer, SETTINGS)
+
+
 def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
     """Before, U was measured over a whole line, of which only the first sentence is kept."""
     model, tokenizer = parts

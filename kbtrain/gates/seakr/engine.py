@@ -94,7 +94,8 @@ class Uncertainty:
         self.tokenizer = tokenizer
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
-        problem = prefix_problem(model, sampling.max_prompt_tokens + sampling.max_new_tokens)
+        longest = sampling.max_prompt_tokens + sampling.max_new_tokens + StateSampler.tail_tokens
+        problem = prefix_problem(model, longest)
         if problem:
             warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
         self._completer: BatchSampler | None = None
@@ -103,10 +104,14 @@ class Uncertainty:
         self._stopper = self._sampler.stopper
 
     def set_prefix(self, ids: Sequence[int]) -> None:
-        """Tokens with which prompts to come begin: they are read once, and not again for each prompt."""
-        from kbtrain.llm.sampler.prefill import SharedPrefixCache
+        """Tokens with which prompts to come begin: they are read once, and not again for each prompt.
 
-        self._sampler.prefix = SharedPrefixCache(self.model, ids, self._sampler.shared) if ids else None
+        Of a model whose sliding window a prompt may exceed they are read with each.
+        """
+        from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
+
+        held = ids and (self._sampler.shared or keeps_all(self.model))
+        self._sampler.prefix = SharedPrefixCache(self.model, ids, self._sampler.shared) if held else None
 
     def think(
         self, prompts: Sequence[tuple[str, Sequence[int]]], first: Callable[[str], str] | None = None

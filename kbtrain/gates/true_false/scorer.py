@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbtrain.gates.true_false.template import Encoded, Encoder, Values
 from kbtrain.models.batching import like_length
@@ -161,12 +161,9 @@ class PrefixCache:
 
     @cached_property
     def _ids(self) -> tuple[int, ...]:
-        from transformers import DynamicCache
-        from transformers.cache_utils import DynamicLayer
-
+        from kbtrain.llm.sampler.prefill import keeps_all
         from kbtrain.models.batching import common_start
 
-        layers: list[Any] = DynamicCache(config=self.model.config).layers
-        if not all(type(layer) is DynamicLayer for layer in layers):  # windows: may drop it
+        if not keeps_all(self.model):
             return ()
         return common_start([self.encoder.encode(probe).prompt for probe in _PROBES])

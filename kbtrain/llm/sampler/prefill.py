@@ -53,6 +53,11 @@ def prefill(
     return cache, output.logits[rows, which]
 
 
+def keeps_all(model: PreTrainedModel) -> bool:
+    """True if every layer's cache holds all tokens: a prefix longer than a sliding window would lose its beginning."""
+    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+
+
 def begin(cache: DynamicCache, prefix: DynamicCache, n_prompts: int) -> int:
     """Put the prefix into an empty cache, before every prompt; returns its length."""
     layers: list[Any] = prefix.layers
