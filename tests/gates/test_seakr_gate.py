@@ -198,6 +198,21 @@ def test_what_closes_an_answer_has_room_in_the_window_too(parts):
         Uncertainty(make_model("mistral", len(tokenizer), sliding_window=just), tokenizer, SETTINGS)
 
 
+def test_a_common_head_is_read_in_blocks_only_where_these_hold(parts, monkeypatch):
+    """Before, Gemma 2's soft caps were lost where blocks are the faster attention (bf16 without AMX)."""
+    monkeypatch.setattr("kbtrain.llm.sampler.prefill.pays", lambda model, length: True)
+    monkeypatch.setattr("kbtrain.llm.sampler.shared_prefix_check.pays", lambda model, length: True)
+    tokenizer = parts[1]
+    model = make_model("gemma2", len(tokenizer), sliding_window=1024, attn_logit_softcapping=0.01)
+    engine = Uncertainty(model, tokenizer, SETTINGS)
+    head = tokenizer("Given the following question, give the concise answer: ")["input_ids"]
+    asked = [("q", [*head, *tokenizer("question 1 ")["input_ids"]])]
+    plain = engine.think(asked)
+    engine.set_prefix(head)
+    assert engine._sampler.shared and not engine._sampler.blocks
+    assert engine.think(asked)[0].uncertainty == pytest.approx(plain[0].uncertainty, abs=1e-4)
+
+
 def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
     """Before, U was measured over a whole line, of which only the first sentence is kept."""
     model, tokenizer = parts

@@ -111,7 +111,7 @@ class Uncertainty:
         from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 
         held = ids and (self._sampler.shared or keeps_all(self.model))
-        self._sampler.prefix = SharedPrefixCache(self.model, ids, self._sampler.shared) if held else None
+        self._sampler.prefix = SharedPrefixCache(self.model, ids, self._sampler.blocks) if held else None
 
     def think(
         self, prompts: Sequence[tuple[str, Sequence[int]]], first: Callable[[str], str] | None = None
