@@ -184,7 +184,8 @@ class ClassifierTrainer(BaseTrainer):
         if self.rates is None or self.optimizer is not None:
             return super().create_optimizer()
         groups = parameter_groups(cast("nn.Module", self.model), self.rates, self.args.weight_decay)
-        self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate)
+        betas = (self.args.adam_beta1, self.args.adam_beta2)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=betas)
         return self.optimizer
 
     def compute_loss(

@@ -14,12 +14,15 @@ from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics
 from kbtrain.training.classifier_trainer import (
     ClassifierCollator,
     ClassifierRow,
+    ClassifierTrainer,
+    Objective,
     Rates,
     classifier_loss,
     freeze,
     need_logit,
     parameter_groups,
 )
+from kbtrain.training.config import ClassifierConfig, classifier_arguments
 from kbtrain.training.data import (
     Labelled,
     act_targets,
@@ -184,3 +187,10 @@ def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
     assert rates["classifier.weight"] == rates["bert.pooler.dense.bias"] == 7.0
     assert by_parameter[id(model.classifier.bias)]["weight_decay"] == 0
     assert len(by_parameter) == len(list(model.parameters()))
+
+
+def test_with_rates_by_layer_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
+    config = ClassifierConfig(model="m", train=tmp_path, dev=tmp_path, output=tmp_path / "out", adam_beta2=0.95)
+    arguments, parts = classifier_arguments(config, "fp32", "cpu"), (ClassifierCollator(0), Objective((0.5, 0.5)), dict)
+    trainer = ClassifierTrainer(small_bert(), arguments, [ClassifierRow((5, 6))], *parts, Rates(1.0, 0.5, 7.0))
+    assert {group["betas"] for group in trainer.create_optimizer().param_groups} == {(0.9, 0.95)}
