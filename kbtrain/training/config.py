@@ -105,6 +105,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
     if config.select != "last":
         best = {"load_best_model_at_end": True, "metric_for_best_model": config.select}
         best["greater_is_better"] = config.select == "auroc"
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if compute == "fp32" else compute  # a launcher may say another
     return TrainingArguments(
         output_dir=str(config.output / "checkpoints"),
         num_train_epochs=config.epochs,

@@ -55,6 +55,15 @@ def test_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
     assert {group["betas"] for group in trainer.optimizer.param_groups} == {(0.9, 0.95)}
 
 
+def test_fp32_is_fp32_whatever_the_launcher_s_own_configuration_says(tmp_path, monkeypatch):
+    """``accelerate config`` asks for a mixed precision, and hands it to every command that it launches."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trainer = small_trainer(tmp_path)
+    assert trainer.accelerator.mixed_precision == "no"
+    with trainer.accelerator.autocast():
+        assert not torch.is_autocast_enabled("cpu")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_told_by_their_name_before_the_first_step(value, tmp_path):
     """A loss of nan would come of them, and the advice to lower the learning rate."""
