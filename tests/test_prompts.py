@@ -202,6 +202,13 @@ def test_a_chat_template_writes_its_special_tokens_once() -> None:
     assert ids[0] == chat.bos_token_id and ids.count(1) == 1 and ids[-3:] == [3, 5, 4]
 
 
+def test_a_model_that_may_think_first_is_told_not_to() -> None:
+    """Its answer would end with its first line, which is "<think>": Qwen3's template has such a switch."""
+    switch = "{% if enable_thinking is defined and enable_thinking is false %}</s>{% endif %}"
+    chat = tokenizer(TEMPLATE + switch)
+    assert prompts.render_chat(chat, "hi").endswith("<|bot|></s>")
+
+
 @pytest.mark.parametrize("template", ["[]", "{{ messages[0]['role'] }}"])
 def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str) -> None:
     """Every question would get the same score."""

@@ -27,6 +27,7 @@ from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
+from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import text
@@ -215,9 +216,7 @@ class LocalModel:
         if not self.tokenizer.chat_template:
             return self._plain_ids("\n".join(turn["content"] for turn in turns))
         try:
-            rendered = self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True, date_string="26 Jul 2024"
-            )
+            rendered = self.tokenizer.apply_chat_template(turns, tokenize=False, **TEMPLATE_OPTIONS)
         except Exception:  # noqa: BLE001 - templates raise what they like
             raise Refused(400, "messages", "the model's chat template takes no such messages") from None
         ids: list[int] = self.tokenizer(str(rendered), add_special_tokens=False)["input_ids"]
