@@ -106,7 +106,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         best = {"load_best_model_at_end": True, "metric_for_best_model": config.select}
         best["greater_is_better"] = config.select == "auroc"
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if compute == "fp32" else compute  # a launcher may say another
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(config.output / "checkpoints"),
         num_train_epochs=config.epochs,
         per_device_train_batch_size=config.device_batch_size,
@@ -131,6 +131,9 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         **every,
         **best,
     )
+    # a process computes on one GPU: transformers would put copies on all, and take as many times the rows
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 class HeldOutConfig(TrainingConfig):

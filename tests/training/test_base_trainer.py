@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_kbm import labelled, make_folder
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from kbtrain.errors import UserError
 from kbtrain.gates.kbm.gate import KBM
@@ -62,6 +62,17 @@ def test_fp32_is_fp32_whatever_the_launcher_s_own_configuration_says(tmp_path, m
     assert trainer.accelerator.mixed_precision == "no"
     with trainer.accelerator.autocast():
         assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_process_alone_on_a_machine_of_many_gpus_takes_one_and_as_many_rows_as_configured(tmp_path, monkeypatch):
+    def of_four(arguments):
+        arguments._n_gpu = 4
+        return torch.device("cpu")
+
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(of_four))
+    config = TrainingConfig(model="tiny", train=Path(), output=tmp_path, select="last")
+    arguments = training_arguments(config, "fp32", "cpu", has_dev=False)
+    assert (arguments.n_gpu, arguments.train_batch_size) == (1, config.device_batch_size)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
