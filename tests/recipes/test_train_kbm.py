@@ -11,16 +11,17 @@ from support import scripts
 from support.ports import free_port
 from support.recipes import Recipe
 from support.snippets import run_snippet
-from tiny_kbm import labelled, make_model, make_tokenizer
+from tiny_kbm import labelled, make_folder, make_model, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.kbm.train import dev_metrics
+from kbtrain.gates.kbm.gate import KBM, KBMCard
+from kbtrain.gates.kbm.train import TOLERANCE, dev_metrics, reload_difference, write_gate
 from kbtrain.jsonl import write
-from kbtrain.prompts.kbm import encode, kbm_prompt
+from kbtrain.models.adapters import Adapter, base_fingerprint, open_trainable
+from kbtrain.prompts.kbm import encode, kbm_fingerprint, kbm_prompt
 from kbtrain.trained_on import trained_among
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +149,23 @@ def test_an_adapter_is_saved_and_opened_with_and_without_merged_weights(recipe, 
     base = KBM(AutoModelForCausalLM.from_pretrained(data / "model"), gate.scorer.encoder.tokenizer, gate.keys, 1580)
     assert gate.probabilities(dev) != base.probabilities(dev)
     assert gate.card.run["best_step"] is not None
+
+
+def test_an_adapter_trained_beside_a_base_in_16_bits_is_the_same_beside_the_one_on_disk(tmp_path, monkeypatch):
+    """Frozen weights are in bf16 on a GPU: an adapter beside a base of fp32 or fp16 was refused at a training's end."""
+    monkeypatch.setattr("kbtrain.models.adapters.under_deepspeed", lambda: True)
+    base, keys = str(make_folder(tmp_path / "base")), ("mastery",)
+    model, tokenizer = open_trainable(base, "lora", "cpu", "bf16", Adapter(4, 8, 0.0, 0), False)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(std=0.05)
+    about = {"method": "lora", "labels": "hard", "merged": False, "base_fingerprint": base_fingerprint(base)}
+    card = KBMCard(base_model=base, keys=keys, prompt_fingerprint=kbm_fingerprint(tokenizer, keys), max_length=400,
+                   dtype="bf16", **about)  # fmt: skip
+    (tmp_path / "gate").mkdir()
+    plain, dev = write_gate(tmp_path / "gate", model, tokenizer, card).eval(), [labelled(i, "dev") for i in range(9)]
+    kept = KBM(plain, tokenizer, keys, 400).probabilities(dev)
+    assert reload_difference(tmp_path / "gate", kept, dev, "cpu") <= TOLERANCE
 
 
 def test_the_best_checkpoint_on_dev_is_the_one_saved(recipe, arguments, tmp_path):

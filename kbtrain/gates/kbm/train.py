@@ -179,14 +179,14 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
     """
     if card.method != "full":
         save_adapter(model, folder / ADAPTER)
-    if card.method == "lora":
-        cast_weights(model, NAMES["fp32"])
-        model = model.merge_and_unload()
-    if card.method == "qlora" and card.merged:
-        model = open_merged(card.base_model, folder / ADAPTER, "qlora", model.device.type, NAMES[card.dtype])
-    elif card.method == "qlora":
+    if card.method == "qlora" and not card.merged:
         adapters_in_fp32(model)
+    elif card.method == "qlora" or not card.merged:  # the base as it is on disk: beside an adapter it may be rounded
+        model = open_merged(card.base_model, folder / ADAPTER, card.method, model.device.type, NAMES[card.dtype])
     else:
+        if card.method == "lora":
+            cast_weights(model, NAMES["fp32"])
+            model = model.merge_and_unload()
         cast_weights(model, NAMES[card.dtype])
     if card.merged:
         model.config.dtype = NAMES[card.dtype]
