@@ -104,7 +104,7 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
     """The list of a decoder's layers, as many as in its config. Raises :class:`UserError` if there is none."""
     count = model.config.get_text_config().num_hidden_layers
     for module in model.modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count and _is_block(module[0]):
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and any(map(_is_block, module)):
             return module
     raise UserError(f"{type(model).__name__}: its {count} layers stand in no list; its states cannot be read")
 

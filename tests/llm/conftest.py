@@ -9,10 +9,13 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
+    MambaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3NextConfig,
 )
 
 from kbtrain.records import Question
@@ -27,6 +30,14 @@ CONFIGS = {
     "gpt_oss": (GptOssConfig, {
         "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }),
+    "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention", "conv"], "block_ff_dim": 64}),
+    "mamba": (MambaConfig, {}),
+    "qwen3_next": (Qwen3NextConfig, {
+        "head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     }),
 }  # fmt: skip
 

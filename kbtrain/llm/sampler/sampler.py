@@ -10,6 +10,7 @@ An answer ends with any of the model's end tokens, or with a stop string in its 
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import re
 from abc import ABC, abstractmethod
@@ -221,6 +222,11 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         shared: bool = True,
         window: int | None = None,
     ) -> None:
+        if "past_key_values" not in inspect.signature(model.forward).parameters:  # it would forget the text so far
+            raise UserError(
+                f"model type '{model.config.model_type}': its forward() takes no past_key_values, with which answers are "
+                "drawn here; ask it behind vLLM or a server"
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.sampling = sampling

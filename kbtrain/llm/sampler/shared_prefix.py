@@ -278,7 +278,7 @@ class CopiedPrefixDecoder:
         self.cache = cache
         self.attention = model.config._attn_implementation
         self.stepping = self.attention
-        cache.batch_select_indices(torch.zeros(len(question_of_sequence), dtype=torch.long, device=model.device))
+        self.keep([0] * len(question_of_sequence))
 
     def weigh(self, layer: int) -> None:
         """As :meth:`SharedPrefixDecoder.weigh`: only the plain attention gives its weights out."""
@@ -300,15 +300,12 @@ class CopiedPrefixDecoder:
 
     def branch(self, sequences: Sequence[int]) -> None:
         """As :meth:`SharedPrefixDecoder.branch`; the prompt's keys and values are copied as well."""
-        self.keep([*range(self._count()), *sequences])
+        self.keep([*range(self._count), *sequences])
 
     def keep(self, sequences: Sequence[int]) -> None:
         """As :meth:`SharedPrefixDecoder.keep`."""
-        self.cache.batch_select_indices(torch.tensor(sequences, device=self.model.device))
-
-    def _count(self) -> int:
-        layers: list[Any] = self.cache.layers
-        return len(layers[0].keys)
+        self.cache.reorder_cache(torch.tensor(sequences, device=self.model.device))  # not every layer has keys
+        self._count = len(sequences)
 
 
 def _padding_bias(lengths: Sequence[int], keys: torch.Tensor) -> torch.Tensor | None:

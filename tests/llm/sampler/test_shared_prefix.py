@@ -6,6 +6,8 @@ import torch
 import kbtrain.llm.sampler.sampler as sampler
 import kbtrain.llm.sampler.shared_prefix as shared_prefix
 import kbtrain.llm.sampler.shared_prefix_check as check
+from kbtrain.errors import UserError
+from kbtrain.gates.probe.states import prompt_states
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.prefill import prefill
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
@@ -108,6 +110,23 @@ def test_prompts_that_fit_into_the_window_share_their_prefix_and_longer_ones_are
     assert sorted(tokens_of(llm, asks)[1]) == expected
     assert sorted(used["SharedPrefixDecoder"]) == sorted(lengths)[:2]
     assert sorted(used["CopiedPrefixDecoder"]) == sorted(lengths)[2:]
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_next"])
+def test_a_model_whose_layers_are_not_all_attention_answers_as_generate_does(kind, make_model, tokenizer, question):
+    """Before, its first answer that left the batch, or branched, was a traceback."""
+    model = make_model(kind)
+    with pytest.warns(UserWarning, match="its layers keep more than keys and values"):
+        llm = TransformersLLM("m", model, tokenizer, Sampling(max_new_tokens=6, stop=(), max_prompt_tokens=130))
+    asks = [AnswerRequest(question(f"q{i}", "Where? " * (i + 1)), "llm", None, n=4) for i in range(2)]
+    ids = [list(llm._prompt(ask)[0].ids) for ask in asks]
+    assert sorted(tokens_of(llm, asks)[1]) == sorted(greedy_by_generate(model, one, 6) for one in ids)
+    assert prompt_states(model, ids).shape == (2, 3, 32)
+
+
+def test_a_model_that_would_forget_the_text_so_far_is_refused_in_one_line(make_model, tokenizer):
+    with pytest.raises(UserError, match="^model type 'mamba': its forward"), pytest.warns(UserWarning, match="copied"):
+        TransformersLLM("m", make_model("mamba"), tokenizer, Sampling())
 
 
 def test_attention_sinks_are_refused_and_fall_back_visibly(make_model, tokenizer, question):
