@@ -20,6 +20,7 @@ from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.models.load import load_model, name_of
+from kbtrain.models.shapes import mlp_width
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
 
@@ -174,8 +175,7 @@ def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling)
 def pass_bytes(model: PreTrainedModel, tokens: int) -> float:
     """Bytes of a forward pass over so many tokens beside the weights: keys, values, and a layer's results in fp32."""
     config = model.config.get_text_config()
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    return float(tokens * (_token_bytes(model) + 4.0 * (6 * config.hidden_size + 3 * inner)))
+    return float(tokens * (_token_bytes(model) + 4.0 * (6 * config.hidden_size + 3 * mlp_width(config))))
 
 
 def _token_bytes(model: PreTrainedModel) -> int:

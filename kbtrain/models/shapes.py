@@ -58,6 +58,12 @@ def config_of(model: str) -> Any:
         return AutoConfig.from_pretrained(where)
 
 
+def mlp_width(text: Any) -> int:
+    """Numbers between the two products of a layer's MLP, of the widest one (Gemma 3n names one for each layer)."""
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    return int(max(inner) if isinstance(inner, list | tuple) else inner)
+
+
 def parameters_of(config: Any) -> int:
     """Weights of the causal language model with this configuration, tied ones once."""
     import torch

@@ -109,10 +109,10 @@ def check_fits(config: PlannedTraining, device: str, longest: int, processes: in
 
 def _at_most(config: PlannedTraining, longest: int) -> float:
     """More bytes than any training of this model takes: fp32 everywhere, nothing split, attention kept in full."""
-    from kbtrain.models.shapes import config_of
+    from kbtrain.models.shapes import config_of, mlp_width
 
     text = config_of(config.model).get_text_config()
-    wide, inner = text.hidden_size, getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    wide, inner = text.hidden_size, mlp_width(text)
     layer = 4 * wide * wide + 3 * wide * inner
     weights = text.num_hidden_layers * layer + 2 * text.vocab_size * wide
     tokens = config.device_batch_size * longest

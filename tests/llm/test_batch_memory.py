@@ -5,12 +5,13 @@ import warnings
 
 import pytest
 from tiny_kbm import labelled, make_folder
+from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import StateStore
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes
+from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes, pass_bytes
 from kbtrain.models.batching import BatchLimits
 from kbtrain.models.load import load_model
 
@@ -34,6 +35,19 @@ def test_it_is_silent_where_there_is_room(llm, question):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(llm.answer([AnswerRequest(question("q", text="a"), "llm", None, n=1)]))
+
+
+def test_a_model_whose_layers_are_not_equally_wide_is_taken_by_its_widest(tokenizer):
+    """Gemma 3n's configuration names a width for each layer: sampling it on a CPU was a traceback."""
+    narrow, wide = (
+        AutoModelForCausalLM.from_config(Gemma3nTextConfig(
+            vocab_size=len(tokenizer), vocab_size_per_layer_input=len(tokenizer), hidden_size=32, head_dim=8,
+            intermediate_size=widths, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            num_kv_shared_layers=0, hidden_size_per_layer_input=8, pad_token_id=0,
+        ))
+        for widths in ([64, 64], [64, 96])
+    )  # fmt: skip
+    assert pass_bytes(wide, 100) - pass_bytes(narrow, 100) == 100 * 4 * 3 * 32
 
 
 def test_the_estimate_is_the_sum_by_hand(llm):
