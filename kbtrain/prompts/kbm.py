@@ -191,14 +191,15 @@ def need_answer(value: bool) -> str:
 
 
 # A date would change a prompt by tomorrow. A model that may think first would be cut at its first line, "<think>".
-TEMPLATE_OPTIONS: dict[str, Any] = {"add_generation_prompt": True, "date_string": "26 Jul 2024", "enable_thinking": False}
+TEMPLATE_OPTIONS: dict[str, Any] = dict(add_generation_prompt=True, enable_thinking=False, date_string="26 Jul 2024")
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: str | None = None) -> str:
     """The text a model reads: its chat template with ``prompt`` as the user's turn, or the prompt itself.
 
     The date that some templates insert is fixed, so that a prompt is the same tomorrow, and a model that may think
-    before it answers (Qwen3, SmolLM3) is told not to. No tokenizer: a server has the template. Raises :class:`UserError` if it fails or leaves ``prompt`` out: all scores would be the same.
+    before it answers (Qwen3, SmolLM3) is told not to. No tokenizer: a server has the template. Raises
+    :class:`UserError` if it fails or leaves ``prompt`` out: all scores would be the same.
     """
     if tokenizer is None or not tokenizer.chat_template:
         return prompt if system is None else f"{system}\n{prompt}"

@@ -92,7 +92,9 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
     if compute == "fp16" and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
     if device.startswith("cuda:") and device != "cuda:0":  # transformers would take the model to the first
-        raise UserError(f"key 'device': a training takes the first GPU; CUDA_VISIBLE_DEVICES={device[5:]} makes it that")
+        raise UserError(
+            f"key 'device': a training takes the first GPU; CUDA_VISIBLE_DEVICES={device[5:]} makes it that"
+        )
     require("wandb", "wandb", config.report_to == "wandb")
     require("tensorboard", "tensorboard", config.report_to == "tensorboard")
     if config.report_to != "none":  # both trackers write where these say

@@ -78,7 +78,7 @@ def test_a_process_alone_on_a_machine_of_many_gpus_takes_one_and_as_many_rows_as
 def test_another_gpu_than_the_first_is_refused_and_it_is_said_how_to_take_it(tmp_path):
     """transformers takes the model to the first, which may be somebody else's."""
     config = TrainingConfig(model="tiny", train=Path(), output=tmp_path, select="last")
-    with pytest.raises(UserError, match="key 'device': .* CUDA_VISIBLE_DEVICES=1 makes it that"):
+    with pytest.raises(UserError, match=r"key 'device': .* CUDA_VISIBLE_DEVICES=1 makes it that"):
         training_arguments(config, "fp32", "cuda:1", has_dev=False)
 
 

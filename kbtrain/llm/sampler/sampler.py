@@ -224,8 +224,8 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     ) -> None:
         if "past_key_values" not in inspect.signature(model.forward).parameters:  # it would forget the text so far
             raise UserError(
-                f"model type '{model.config.model_type}': its forward() takes no past_key_values, with which answers are "
-                "drawn here; ask it behind vLLM or a server"
+                f"model type '{model.config.model_type}': its forward() takes no past_key_values, with which answers "
+                "are drawn here; ask it behind vLLM or a server"
             )
         self.model = model
         self.tokenizer = tokenizer

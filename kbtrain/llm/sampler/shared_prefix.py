@@ -304,7 +304,8 @@ class CopiedPrefixDecoder:
 
     def keep(self, sequences: Sequence[int]) -> None:
         """As :meth:`SharedPrefixDecoder.keep`."""
-        self.cache.reorder_cache(torch.tensor(sequences, device=self.model.device))  # not every layer has keys
+        which: Any = torch.tensor(sequences, device=self.model.device)
+        self.cache.reorder_cache(which)  # every kind of layer has it; not every one has keys
         self._count = len(sequences)
 
 
