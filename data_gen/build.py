@@ -62,7 +62,7 @@ class BuildConfig(Config):
         return None if OF_QUESTION.issuperset(self.keys) else self.run / "labels.jsonl"
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "examples",)
+        return (self.run / self.folder,)
 
 
 def examples(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scripts
 from support.edits import keep_change
 
 from kbtrain import jsonl
@@ -137,6 +138,15 @@ def test_reordered_options_are_a_leak_and_other_options_are_none(labelled: Path,
         UserError, match=r":31: training question 'train-50' also stands in dev or test as 't-2' \(line 33\)"
     ):
         build(labelled)
+
+
+def test_the_folder_that_is_written_is_the_one_that_is_claimed(labelled: Path) -> None:
+    """Before, a build of another folder kept one of `examples` from beginning, and two of it wrote at once."""
+    module = scripts.load("data_gen/build.py")
+    config = module.BuildConfig(run=labelled, folder="examples_double")
+    module.main(config)
+    assert config.writes() == (labelled / "examples_double",) and all(path.is_dir() for path in config.writes())
+    assert not (labelled / "examples").exists()
 
 
 def test_training_examples_without_all_targets_are_left_out_and_counted(labelled: Path, build: Run) -> None:

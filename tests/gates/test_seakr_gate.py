@@ -1,11 +1,15 @@
 """SeaKR as a gate: one folder, one score a question, whatever batch it is in; refusals in one line."""
 
 import json
+import logging
 import math
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from tiny_kbm import example, make_folder, make_model, make_tokenizer
+from transformers import FalconConfig, FalconForCausalLM
 
 import kbtrain
 from kbtrain.errors import UserError
@@ -211,6 +215,30 @@ def test_a_common_head_is_read_in_blocks_only_where_these_hold(parts, monkeypatc
     engine.set_prefix(head)
     assert engine._sampler.shared and not engine._sampler.blocks
     assert engine.think(asked)[0].uncertainty == pytest.approx(plain[0].uncertainty, abs=1e-4)
+
+
+def test_a_model_that_cannot_change_its_attention_is_not_asked_to_at_every_step(parts, caplog):
+    tokenizer = parts[1]
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "new_decoder_architecture": False}
+    config = FalconConfig(vocab_size=len(tokenizer) + 8, eos_token_id=1, bos_token_id=2, **shape)
+    model = FalconForCausalLM(config).eval()
+    with pytest.warns(UserWarning, match="prompts are copied"):
+        engine = Uncertainty(model, tokenizer, SETTINGS)
+    caplog.clear()  # whether it can was tried once
+    with caplog.at_level("WARNING", "transformers.modeling_utils"), logged("transformers", caplog.handler):
+        (thought,) = engine.think([("q", tokenizer("question 1 ")["input_ids"])])
+    assert not [record for record in caplog.records if "attention" in record.message]
+    assert 0 < thought.signals["attention_entropy"] <= 2
+
+
+@contextmanager
+def logged(name, handler):
+    """This logger's messages, which go nowhere else, to a handler."""
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
 
 
 def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):

@@ -282,7 +282,8 @@ class CopiedPrefixDecoder:
 
     def weigh(self, layer: int) -> None:
         """As :meth:`SharedPrefixDecoder.weigh`: only the plain attention gives its weights out."""
-        self.stepping = "eager"
+        if self.model._can_set_attn_implementation():  # else (Falcon, BLOOM) each request for it would be a warning
+            self.stepping = "eager"
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """As :meth:`SharedPrefixDecoder.step`."""
