@@ -171,7 +171,8 @@ def _retrieve(run: RunFolder, gate: GateResult) -> Floats:
     """The gate's decisions; as probabilities where they are not stored."""
     n = len(run.test.outcomes)
     if gate.gate == "oracle":
-        return oc.needed(run.test.outcomes).astype(np.float64)
+        known = oc.answers(run.test.outcomes, gate.accuracy_kind)
+        return (known.rag > known.llm).astype(np.float64)
     if gate.gate in run.scores and gate.threshold is not None:
         return (gate_input([run], gate.gate).test > gate.threshold).astype(np.float64)
     return np.full(n, _FIXED.get(gate.gate, gate.retrieval_ratio))

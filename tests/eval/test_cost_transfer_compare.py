@@ -74,6 +74,18 @@ def test_the_bill_has_every_gate_and_its_own_seconds(
     assert "break-even" in capsys.readouterr().out
 
 
+def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Path) -> None:
+    """By expected accuracy it searches wherever sampled answers are right more often with retrieval."""
+    evaluate(script, sampled_run, accuracy="expected")
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": sampled_run, "prices": PRICES}))
+    billed, measured = (
+        {gate["gate"]: gate for gate in json.loads((sampled_run / name).read_text())["gates"]}
+        for name in ("cost.json", "results.json")
+    )
+    assert billed["oracle"]["ratio"] == pytest.approx(measured["oracle"]["retrieval_ratio"])
+
+
 def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run_folder: Path) -> None:
     meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
     meta["seconds_per_question"] = {name: {"test": 0.5, "dev": 0.5} for name in ("prompt", "kbm_mastery")}
