@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -78,7 +79,7 @@ def with_evidence(data: KeyedData, evidence: Path) -> KeyedData:
     found = {e.id: e for split in ("train", "dev") for e in attach_hits(data.questions(split), evidence)}
 
     def attached(rows: Mapping[Key, Sequence[Labelled]]) -> dict[Key, list[Labelled]]:
-        return {key: [Labelled(found[row.example.id], row.need) for row in part] for key, part in rows.items()}
+        return {key: [replace(row, example=found[row.example.id]) for row in part] for key, part in rows.items()}
 
     return KeyedData(attached(data.train), attached(data.dev))
 

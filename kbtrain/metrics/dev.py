@@ -20,8 +20,12 @@ def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> Thresho
     return choose("best_f1", Dev(np.asarray(scores, dtype=float), nothing, nothing, truth.astype(float)))
 
 
-def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[str, float]:
+def classifier_metrics(
+    need: Sequence[float], scores: Sequence[float], taught: Sequence[float] | None = None
+) -> dict[str, float]:
     """``loss`` (nats; only of scores in [0, 1]), ``auroc``, ``average_precision``, ``f1`` at the best threshold.
+
+    ``taught``: soft labels that the loss is of; None: ``need``.
 
     ``f1`` is for choosing between checkpoints on dev; it is no estimate of F1 elsewhere.
     """
@@ -29,7 +33,7 @@ def classifier_metrics(need: Sequence[float], scores: Sequence[float]) -> dict[s
     found = classify("needed", np.asarray(need) > 0.5, values, values > best_f1_threshold(need, scores).value)
     figures = {"auroc": found.auroc, "average_precision": found.average_precision, "f1": found.f1}
     if ((values >= 0) & (values <= 1)).all():  # a score that is no probability has no log loss
-        figures = {"loss": log_loss(need, scores), **figures}
+        figures = {"loss": log_loss(need if taught is None else taught, scores), **figures}
     return {name: value for name, value in figures.items() if value is not None}
 
 

@@ -144,10 +144,18 @@ def _check_classes(values: Sequence[float | None], key: Target, labels: Labels, 
 
 @dataclass(frozen=True)
 class Labelled:
-    """An example with the probability that it needs retrieval (0 or 1: a hard label)."""
+    """An example with the probability that it needs retrieval, to be taught (0 or 1: a hard label); ``hard``: its hard
+    label, where it has one, too."""
 
     example: Example
     need: float
+    hard: bool | None = None
+
+    @property
+    def needed(self) -> bool:
+        """True if retrieval is needed by the hard label, of which dev's figures and thresholds are: a weak model's soft
+        ones may all lie on one side of 1/2. Without one, by the more probable side."""
+        return self.need > 0.5 if self.hard is None else self.hard
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,11 @@ def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[l
         if example.id in seen:
             raise UserError(f"{at(path)}: id '{example.id}' stands there twice")
         seen.add(example.id)
-    found = [Labelled(example, value) for example in examples if (value := need(example, key, labels)) is not None]
+    found = [
+        Labelled(example, value, None if (hard := need(example, key)) is None else hard > 0.5)
+        for example in examples
+        if (value := need(example, key, labels)) is not None
+    ]
     if not found:
         raise UserError(f"{at(path)}: no {split} example has a {labels} label for '{key}'")
     return found, len(examples) - len(found)
@@ -213,8 +225,11 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     given, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
     _apart([row.example for row in given], [row.example for row in held_out], train, dev)
-    for rows, path, split in ((given, train, "train"), (held_out, dev, "dev")):
-        if len({row.need > 0.5 for row in rows}) < 2:
+    for labels_there, rows, path, split in (
+        ({row.need for row in given}, given, train, "train"),  # what is taught
+        ({row.needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
+    ):
+        if len(labels_there) < 2:
             raise UserError(
                 f"{at(path)}: all {len(rows)} {split} examples are of one class; nothing to learn or choose"
             )

@@ -175,18 +175,18 @@ class DevScores:
     @classmethod
     def of(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
         """``path``: the dev file, whose hash goes into the threshold."""
-        examples, need = tuple(row.example for row in rows), tuple(row.need for row in rows)
+        examples, need = tuple(row.example for row in rows), tuple(float(row.needed) for row in rows)
         scores = gate.score(examples)
         best = best_f1_threshold(need, scores).value
         threshold = Threshold(threshold=best, rule="best_f1", dev_file_sha256=file_sha256(path), n_dev=len(rows))
-        metrics = classifier_metrics(need, scores)
+        metrics = classifier_metrics(need, scores, [row.need for row in rows])
         return cls(
             examples, need, scores, metrics, threshold, gate.name, intervals_of_examples(examples, need, scores, best)
         )
 
     def counts(self, unit: str = "examples") -> str:
         """Number of examples, and of positive ones, for a heading."""
-        return f"{len(self.need)} {unit}, {sum(value > 0.5 for value in self.need)} positive; 95 % intervals"
+        return f"{len(self.need)} {unit}, {sum(self.need):.0f} positive; 95 % intervals"
 
     def page(
         self,
@@ -241,8 +241,9 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequ
 
 def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:
     """A function that scores dev with the gate as it then is, for a trainer to choose its checkpoint by."""
-    examples, need = [row.example for row in data.dev], [row.need for row in data.dev]
-    return lambda: classifier_metrics(need, gate.score(examples))
+    examples, taught = [row.example for row in data.dev], [row.need for row in data.dev]
+    need = [float(row.needed) for row in data.dev]
+    return lambda: classifier_metrics(need, gate.score(examples), taught)
 
 
 def held_out_examples(path: Path | None) -> list[Example]:

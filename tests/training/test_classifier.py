@@ -31,6 +31,7 @@ from kbtrain.training.data import (
     need,
     read_classifier_data,
 )
+from kbtrain.training.finish import DevScores, dev_metrics
 
 
 def turns_file(path, turns):
@@ -154,6 +155,31 @@ def test_scores_that_are_no_probabilities_keep_their_order_and_have_no_loss():
     # needed ones is 1 and 2/3; retrieving the three above 2.5 has F1 2 * 2 / (3 + 2).
     metrics = classifier_metrics([1, 1, 0, 0, 0], [9.0, 3.0, 4.0, 2.0, -5.0])
     assert metrics == pytest.approx({"auroc": 5 / 6, "average_precision": (1 + 2 / 3) / 2, "f1": 0.8})
+
+
+def test_soft_labels_are_taught_and_dev_is_measured_by_the_hard_ones(tmp_path):
+    """A weak model: no mastery above .4, known above .2."""
+    masteries = [0.0, 0.1, 0.2, 0.3, 0.4, 0.4]
+    for split in ("train", "dev"):
+        rows = [question(i, split, mastery=mastery > 0.2, soft_mastery=mastery) for i, mastery in enumerate(masteries)]
+        write(tmp_path / f"{split}.jsonl", rows)
+    data = read_classifier_data(tmp_path / "train.jsonl", tmp_path / "dev.jsonl", "mastery", "soft")
+    assert [row.need for row in data.train] == pytest.approx([1 - m for m in masteries])
+    assert [row.needed for row in data.dev] == [True, True, True, False, False, False]
+
+    class Gate:
+        name = "gate"
+
+        def score(self, examples):
+            return [0.9, 0.8, 0.7, 0.3, 0.2, 0.1]
+
+    found = DevScores.of(Gate(), data.dev, tmp_path / "dev.jsonl")
+    assert found.threshold.threshold == pytest.approx(0.5)
+    assert found.counts() == "6 examples, 3 positive; 95 % intervals"
+    assert found.metrics["auroc"] == 1.0
+    losses = [-(1 - m) * math.log(s) - m * math.log(1 - s) for m, s in zip(masteries, found.scores, strict=True)]
+    assert found.metrics["loss"] == pytest.approx(sum(losses) / 6)
+    assert dev_metrics(Gate(), data)() == found.metrics
 
 
 def small_bert():

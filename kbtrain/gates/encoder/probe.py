@@ -109,7 +109,7 @@ class EncoderProbe(Gate):
 
         Raises :class:`UserError` for a single class.
         """
-        if len({value > 0.5 for value in need}) < 2:
+        if len(set(need)) < 2:
             raise UserError(f"gate 'encoder_probe': all {len(need)} examples have one label; nothing to learn")
         model, tokenizer = open_body(ENCODER, "auto", "auto")
         reader = ProbeInput(tokenizer, MAX_LENGTH)
