@@ -72,7 +72,7 @@ def main(config: ReportConfig) -> None:
     main = gate.gate if gate else None
     kinds = collect(config.run, config.sampling_run, outcomes, main, cuts.get(main or ""), scores[main] if main else {})
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
-    chosen = select(questions, outcomes, cuts, scores)
+    chosen = select(questions, outcomes, cuts, scores, clusters or ())
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
         if there(config.run / name):
             check_fresh(config.run / name, *inputs)

@@ -77,15 +77,17 @@ def rows(
     mean: bool = False,
     draws: int = 2_000,
     seed: int = 0,
+    clusters: Sequence[str] | None = None,
 ) -> list[GroupRow]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names.
 
-    ``mean``: with two groups and more, a last row ``mean`` in which each group counts the same (KBM, figure 5: mean
-    over all test sets); its intervals draw the questions of each group anew.
+    Intervals draw a group's questions, or whole ``clusters`` of them. ``mean``: with two groups and more, a last row
+    ``mean`` in which each group counts the same (KBM, figure 5: mean over all test sets); its intervals draw the
+    questions of each group anew.
     """
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    made = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i) for i, name in enumerate(names)]
+    made = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i, clusters) for i, name in enumerate(names)]
     found = [row for row, _ in made]
     return [*found, _mean_row(made)] if mean and len(made) > 1 else found
 
@@ -111,7 +113,9 @@ def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
     return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))
 
 
-def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int) -> tuple[GroupRow, dict[str, Floats]]:
+def _row(
+    judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int, clusters: Sequence[str] | None
+) -> tuple[GroupRow, dict[str, Floats]]:
     """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
     decisions = {gate: retrieve[at] for gate, retrieve in judged.retrieve.items()}
@@ -119,7 +123,8 @@ def _row(judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int)
     for p in decisions.values():
         columns += [p, (1 - p) * llm + p * rag]
     table = np.stack(columns, axis=1)
-    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed)])
+    drawn = None if clusters is None else [clusters[i] for i in at]
+    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed, drawn)])
     cells: dict[str, Cell] = {}
     gains: dict[str, Floats] = {}
     for i, (gate, p) in enumerate(decisions.items()):

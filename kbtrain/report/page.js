@@ -47,12 +47,13 @@
       searched += retrieve(i);
     }
     const ratio = searched / n, random = ((1 - ratio) * llm + ratio * rag) / n, gain = right / n - random;
-    let squares = 0;
-    const slope = (rag - llm) / n;
+    const slope = (rag - llm) / n, sums = new Map(); // of what goes together: an entity's questions, or each alone
     for (const i of chosen) {
       const own = (retrieve(i) - ratio) * (data.rag[i] - data.llm[i]) - (retrieve(i) - ratio) * slope;
-      squares += (own - gain) ** 2;
+      const cluster = data.clusters.length ? data.clusters[i] : i;
+      sums.set(cluster, (sums.get(cluster) ?? 0) + own - gain);
     }
+    const squares = [...sums.values()].reduce((total, sum) => total + sum ** 2, 0);
     return [percent(right / n), percent(ratio), percent(random), signed(gain), percent((1.96 * Math.sqrt(squares)) / n)];
   };
 
@@ -75,7 +76,7 @@
   const selection = (source) => {
     const read = JSON.parse(source.textContent);
     const bits = (text) => Uint8Array.from(text, Number);
-    const data = { llm: bits(read.llm), rag: bits(read.rag), dimensions: read.dimensions, words: read.words };
+    const data = { ...read, llm: bits(read.llm), rag: bits(read.rag) };
     data.gates = [
       ["llm_only", () => 0],
       ["all_rag", () => 1],

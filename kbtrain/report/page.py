@@ -70,10 +70,12 @@ def parts(selection: Selection, gate: str | None) -> list[Partition]:
     if gate is None or gate not in selection.decisions:
         return []
     judged = Judged(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
-    return [
-        Partition(d.name, rows(judged, [None if place < 0 else d.labels[place] for place in d.places], d.labels.index))
-        for d in selection.dimensions
-    ]
+    clusters = list(map(str, selection.clusters)) or None
+    found = []
+    for d in selection.dimensions:
+        labels = [None if place < 0 else d.labels[place] for place in d.places]
+        found.append(Partition(d.name, rows(judged, labels, d.labels.index, clusters=clusters)))
+    return found
 
 
 def _bits(text: str) -> NDArray[np.float64]:

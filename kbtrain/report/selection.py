@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,16 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Selection:
-    """The evaluated questions in one order: grades as bits, and each scored gate's decision."""
+    """The evaluated questions in one order: grades as bits, and each scored gate's decision.
+
+    ``clusters``: number of each question's, which intervals draw as a whole; empty: they draw questions.
+    """
 
     dimensions: list[Dimension]
     llm: str
     rag: str
     decisions: dict[str, str]
+    clusters: list[int] = field(default_factory=list)
 
     def to_json(self) -> str:
         """For a script element: no ``<`` in it, so no text can close the element."""
@@ -43,6 +47,7 @@ class Selection:
             "llm": self.llm,
             "rag": self.rag,
             "decisions": self.decisions,
+            "clusters": self.clusters,
             "words": {name: gate_name(name) for name in ("llm_only", "all_rag", "oracle", *self.decisions)},
         }
         return json.dumps(document, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
@@ -63,13 +68,16 @@ def select(
     outcomes: Sequence[Outcome],
     thresholds: Mapping[str, float],
     scores: Mapping[str, Mapping[str, float]],
+    clusters: Sequence[str] = (),
 ) -> Selection:
-    """``questions`` and ``outcomes`` in the same order; decisions of the gates in ``thresholds``."""
+    """``questions``, ``outcomes`` and their ``clusters``, if any, in the same order; decisions of the gates in
+    ``thresholds``."""
     decisions = {
         gate: _bits(scores[gate][o.question_id] > threshold for o in outcomes) for gate, threshold in thresholds.items()
     }
     llm, rag = (_bits(getattr(o, name) for o in outcomes) for name in ("llm_correct", "rag_correct"))
-    return Selection(dimensions(questions), llm, rag, decisions)
+    number = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    return Selection(dimensions(questions), llm, rag, decisions, [number[name] for name in clusters])
 
 
 def dimensions(questions: Sequence[Question]) -> list[Dimension]:

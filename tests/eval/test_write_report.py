@@ -145,6 +145,14 @@ def test_the_page_draws_what_the_evaluation_drew_and_says_so(
         assert "intervals draw entities with all their questions" in text and "over questions" not in text
         plain = re.sub(r"\s+", " ", (written / name).read_text())
         assert plain.count("bootstrap over questions") == 2 and "intervals draw questions" in plain
+        assert "within each group, over entities" in text and "within each group, over questions" in plain
+    parts = [(folder / "report.md").read_text().partition("by relation\n")[2] for folder in (written, run_folder)]
+    alone, together = (
+        [line.split("|") for line in part.splitlines() if line.startswith("| relation")] for part in parts
+    )
+    assert len(alone) == 5 and [row[:-2] for row in alone] == [row[:-2] for row in together] and alone != together
+    assert '"clusters":[]' in (written / "report.html").read_text()
+    assert '"clusters":[0,' in (run_folder / "report.html").read_text()
 
 
 def test_questions_and_answers_are_escaped(written: Path) -> None:

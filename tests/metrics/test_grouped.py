@@ -51,6 +51,18 @@ def test_the_means_interval_is_that_of_independent_data_sets() -> None:
     assert widths[-1] == pytest.approx(np.sqrt(np.sum(np.square(widths[:-1]))) / 4, rel=0.1)
 
 
+def test_intervals_draw_whole_clusters() -> None:
+    rng = np.random.default_rng(0)
+    llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
+    alone, together = (
+        rows(Judged(llm, rag, {"gate": gate}), ["a"] * 400, clusters=clusters)[0].gates["gate"].gain
+        for clusters in (None, [str(i // 8) for i in range(400)])
+    )
+    assert alone.mean == together.mean
+    # eight questions of an entity say no more than one
+    assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(8**0.5, rel=0.1)
+
+
 def test_quantiles_keep_equal_values_together_and_name_their_ends() -> None:
     assert quantile_groups([1, 2, 3, 4], 2) == ["1 (low)", "1 (low)", "2 (high)", "2 (high)"]
     assert quantile_groups([0, 0, 0, 0, 5, None], 3) == ["1 (low)"] * 4 + ["2 (high)", None]
