@@ -2,7 +2,7 @@
 
 Reads results.json, outcomes.jsonl and scores/ of each run folder (the same test questions in all); writes OUT: each
 gate's accuracy and its gain over random by seed, their spread, and 95 % intervals that draw anew the questions alone,
-and the questions and the seeds.
+and the questions and the seeds (entities with all their questions where all runs' evaluations draw those).
 
 Examples:
   python eval/seeds.py --runs "[runs/seed0, runs/seed1, runs/seed2]" --out runs/seeds.json
@@ -24,6 +24,7 @@ from kbtrain.evaluation.compare_runs import decisions_of
 from kbtrain.evaluation.seen import Seen
 from kbtrain.metrics.turns import SeedSummary, gain_over_random, summarise_seeds
 from kbtrain.provenance import write_result
+from kbtrain.report import summary
 from kbtrain.report.compare import FinishedRun, read_finished
 from kbtrain.report.summary import interval
 from kbtrain.text_table import aligned, number
@@ -46,6 +47,8 @@ def main(config: SeedsConfig) -> None:
     runs = [read_finished(path) for path in config.runs]
     check(runs)
     names = [gate.gate for gate in runs[0].results.gates if gate.threshold_rule is not None]
+    entities = all(run.decided.entities for run in runs)
+    clusters = [runs[0].decided.entities[o.question_id] for o in runs[0].decided.outcomes] if entities else None
     found: dict[str, dict[str, SeedSummary]] = {}
     for name in names:
         columns = [decisions_of(run.decided, name) for run in runs]
@@ -55,8 +58,8 @@ def main(config: SeedsConfig) -> None:
             beside = [np.column_stack([column[:, 0], answers(run), column[:, 1]])
                       for run, column in zip(runs, known, strict=True)]  # fmt: skip
             found[name] = {
-                "accuracy": summarise_seeds(correct, config.bootstrap_draws),
-                "gain": summarise_seeds(beside, config.bootstrap_draws, figure=gain_over_random),
+                "accuracy": summarise_seeds(correct, config.bootstrap_draws, clusters=clusters),
+                "gain": summarise_seeds(beside, config.bootstrap_draws, figure=gain_over_random, clusters=clusters),
             }
     document = {"runs": [str(path) for path in config.runs], "gates": {
         gate: {key: dataclasses.asdict(value) for key, value in of.items()} for gate, of in found.items()}}  # fmt: skip
@@ -64,7 +67,8 @@ def main(config: SeedsConfig) -> None:
     write_result(config.out, document, stage="seeds", config=config, inputs=inputs, started=started)
     print(table(found, {name: sum((g.seen for run in runs for g in run.results.gates if g.gate == name), Seen()).mark
                         for name in found}))  # fmt: skip
-    print(f"summarised {len(found)} gates over {len(runs)} seeds -> {config.out}")
+    drawn = summary.drawn(runs[0].results.meta if entities else {})
+    print(f"summarised {len(found)} gates over {len(runs)} seeds, intervals draw {drawn} -> {config.out}")
 
 
 def check(runs: list[FinishedRun]) -> None:

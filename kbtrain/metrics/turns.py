@@ -135,12 +135,17 @@ def gain_over_random(means: Floats) -> Floats:
 
 
 def summarise_seeds(
-    values: Sequence[Floats], draws: int = 10_000, seed: int = 0, figure: Figure | None = None
+    values: Sequence[Floats],
+    draws: int = 10_000,
+    seed: int = 0,
+    figure: Figure | None = None,
+    clusters: Sequence[str] | None = None,
 ) -> SeedSummary:
     """``values[s][i]``: the figure of question i under seed s, e.g. correctness, or a difference to another gate.
 
     ``figure``: for one that is no mean over questions; ``values[s]`` are then columns (n, k), and it is made from their
-    means in each draw anew, since what stands still in it (a ratio, chance) would count as known.
+    means in each draw anew, since what stands still in it (a ratio, chance) would count as known. ``clusters``: of each
+    question; whole clusters are drawn then.
 
     The second bootstrap draws seeds with replacement, and questions for all of them alike: seeds share their test
     questions, so the two are crossed, not nested. With few seeds it is too narrow by about sqrt((s - 1) / s).
@@ -152,7 +157,7 @@ def summarise_seeds(
         by_seed = found.reshape(*found.shape[:-1], len(values), -1)
         return by_seed[..., 0] if figure is None else figure(by_seed)
 
-    drawn = of_seeds(resampled_means(table, draws, seed))
+    drawn = of_seeds(resampled_means(table, draws, seed, clusters))
     picked = np.random.default_rng([seed, 1]).integers(len(values), size=(draws, len(values)))
     both = np.take_along_axis(drawn, picked, axis=1).mean(axis=1)
     means = of_seeds(table.mean(axis=0))

@@ -273,3 +273,28 @@ def test_seeds_are_a_second_source_of_variance(
     evaluate(script, runs[2])
     with pytest.raises(UserError, match="'seed2' has other test questions than 'seed0'"):
         module.main(build(module.SeedsConfig, None, values))
+
+
+def test_seeds_draw_entities_where_all_evaluations_do(
+    script: Script, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(script, run_folder)
+    fate = {o.question_id: (o.llm_correct, o.rag_correct) for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl")}
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    order = sorted((q for q in questions if q.split == "test"), key=lambda q: fate[q.id])
+    entity = {q.id: f"entity {i // 10}" for i, q in enumerate(order)}  # ten questions that are right and wrong together
+    named = [dataclasses.replace(q, entities=(entity.get(q.id, q.id),)) for q in questions]
+    jsonl.write(run_folder / "questions.jsonl", named)
+    keep_change(run_folder / "questions.jsonl")
+    module = script("seeds")
+    widths = {}
+    for unit in ("questions", "entities"):
+        runs = [Path(shutil.copytree(run_folder, tmp_path / f"{unit}{i}")) for i in range(2)]
+        for run in runs:
+            evaluate(script, run, resample=unit)
+        values = {"runs": list(map(str, runs)), "out": str(tmp_path / f"{unit}.json"), "bootstrap_draws": 500}
+        module.main(build(module.SeedsConfig, None, values))
+        assert f"intervals draw {unit}" in capsys.readouterr().out
+        found = json.loads((tmp_path / f"{unit}.json").read_text())["gates"]["kbm_benefit"]["accuracy"]["questions"]
+        widths[unit] = found["high"] - found["low"]
+    assert widths["entities"] > 1.5 * widths["questions"]
