@@ -89,7 +89,7 @@ def main(config: EndToEndConfig) -> None:
         delta=config.delta,
     )
     clusters = entities_of(test.questions) if config.resample == "entities" else None
-    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta)
+    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta, clusters)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, started) | {"resample": config.resample}
     meta["dev_entities_in_test"] = folder.dev_entities_in_test

@@ -1,7 +1,7 @@
 """Compare pipelines run on a run folder (RUN/methods, see run_seakr.py) with LLM only, one-step RAG and gates.
 
-Every scored gate is cut to the pipeline's number of searches; accuracy, exact match, F1 and each cost have paired
-intervals. Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and the gates'
+Every scored gate is cut to the pipeline's number of searches; differences of accuracy and F1 have paired intervals,
+over questions. Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and the gates'
 scores if there are any; writes pipelines.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
 
 Examples:

@@ -73,12 +73,13 @@ class _Way:
 
 def measure_pipeline(
     name: str, traces: Sequence[Trace], questions: Mapping[str, Question], store: SampleStore, run: str, scores: Scores,
-    spent: Mapping[str, Mapping[str, float]], hits: Mapping[str, int],
+    spent: Mapping[str, Mapping[str, float]], hits: Mapping[str, int], entities: Mapping[str, str] | None = None,
 ) -> PipelineResult:  # fmt: skip
     """Rows for the pipeline, LLM only, one-step RAG, and every gate with a score for all of its questions.
 
     ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
-    stand in a question's ``rag`` prompt.
+    stand in a question's ``rag`` prompt; ``entities`` the one of each question, which intervals draw with all its
+    questions (None: they draw questions).
     """
     pairs = [(t, _greedy(store, run, t.question_id, "llm"), _greedy(store, run, t.question_id, "rag")) for t in traces]
     both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
@@ -96,7 +97,8 @@ def measure_pipeline(
         for gate, found in scores.items()
         if all(q.id in found for q in asked)
     ]
-    return PipelineResult(name, len(traces) - len(kept), _rows(own, [llm, rag, *gated]))
+    clusters = None if entities is None else [entities[q.id] for q in asked]
+    return PipelineResult(name, len(traces) - len(kept), _rows(own, [llm, rag, *gated], clusters))
 
 
 def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> Sample | None:
@@ -136,9 +138,9 @@ def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _W
     return _Way(name, np.where(retrieve[:, None], rag.table, llm.table), spent)
 
 
-def _rows(own: _Way, others: Sequence[_Way]) -> list[PipelineRow]:
+def _rows(own: _Way, others: Sequence[_Way], clusters: Sequence[str] | None) -> list[PipelineRow]:
     tables = np.concatenate([way.table[:, [0, 2]] for way in (own, *others)], axis=1)
-    means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED)
+    means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED, clusters)
 
     def minus(i: int, column: int) -> Delta:
         at = 2 * i + column
@@ -153,19 +155,26 @@ def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> P
 
 
 def pipelines_of_run(
-    run: Path, sampling_run: str, questions: Sequence[Question], scores: Scores, meta: Mapping[str, Any]
+    run: Path,
+    sampling_run: str,
+    questions: Sequence[Question],
+    scores: Scores,
+    meta: Mapping[str, Any],
+    clusters: Sequence[str] | None = None,
 ) -> list[PipelineResult]:
-    """Results of every pipeline with traces in a run folder; ``meta`` is that of its scores."""
+    """Results of every pipeline with traces in a run folder; ``meta`` is that of its scores; ``clusters`` of the
+    questions, which intervals draw as a whole (None: they draw questions)."""
     found = stored_pipelines(run)
     if not found:
         return []
     asked = {question.id: question for question in questions}
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
     spent = {gate: _own_cost(gate, meta) for gate in scores}
+    entities = None if clusters is None else dict(zip(asked, clusters, strict=True))
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)  # a run that is not there has no answers: that is no result
         measured = [
-            measure_pipeline(one.name, one.traces, asked, store, sampling_run, scores, spent, hits)
+            measure_pipeline(one.name, one.traces, asked, store, sampling_run, scores, spent, hits, entities)
             for one in found
             if one.traces
         ]

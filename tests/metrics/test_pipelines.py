@@ -89,6 +89,18 @@ def test_a_method_that_searches_more_than_once_a_question_is_beside_retrieving_a
     assert rows["g"].accuracy == rows["one_step_rag"].accuracy
 
 
+def test_intervals_draw_entities_with_all_their_questions(stored):
+    """q0 to q2 (known without retrieval) are one entity, the others each their own."""
+    questions, store = stored
+    traces, entities = [trace(i) for i in range(N)], {f"q{i}": f"e{max(i, 2)}" for i in range(N)}
+    alone, together = (
+        measure_pipeline("m", traces, questions, store, "main", {}, {}, {}, of).rows[1].accuracy_minus
+        for of in (None, entities)
+    )
+    assert alone.mean == together.mean == 5 / 8
+    assert together.high - together.low > alone.high - alone.low
+
+
 def test_questions_without_stored_answers_are_counted(stored):
     questions, store = stored
     found = measure_pipeline("m", [*(trace(i) for i in range(N)), trace(99)], questions, store, "main", {}, {}, {})
