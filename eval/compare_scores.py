@@ -20,20 +20,22 @@ from typing import Literal
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
-from kbtrain.evaluation.run_folder import read_outcomes, read_score_files, stored_scores
+from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes, read_score_files, stored_scores
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.files import there
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import check_unchanged, write_result
 from kbtrain.records import Question, Split
+from kbtrain.report.selection import questions_of
+from kbtrain.report.summary import drawn
 from kbtrain.report.tables import score_document, score_table
 
 
-class CompareScoresConfig(Config):
+class CompareScoresConfig(ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
     split: Split = Field("test", description="questions to look at")
     positive: Literal["llm_wrong", "needed"] = Field(
@@ -72,7 +74,12 @@ def main(config: CompareScoresConfig) -> None:
     scores, short = complete(outcomes, given)
     if not scores:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
-    found, areas = separations(truth, scores, config.reference), score_areas(outcomes, scores, config.reference)
+    clusters = None
+    if config.resample == "entities":
+        check_unchanged(config.run / "questions.jsonl")
+        clusters = oc.entities_of(questions_of(config.run / "questions.jsonl", outcomes))
+    found = separations(truth, scores, config.reference, clusters)
+    areas = score_areas(outcomes, scores, config.reference, clusters=clusters)
     out = config.out or config.run / "compare_scores.json"
     seen = [f"{gate}{mark}" for gate in scores if (mark := seen_of(own.meta, gate).mark)]
     document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
@@ -83,7 +90,8 @@ def main(config: CompareScoresConfig) -> None:
     print("\n".join([score_table(found, areas, config.reference), *seen]))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
-    print(f"{len(found)} scores, {share} in {time.monotonic() - started:.0f} s -> {out}")
+    units = drawn({"resample": config.resample})
+    print(f"{len(found)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {out}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -27,11 +26,11 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.note import note_thresholds, sources, with_noted
-from kbtrain.evaluation.outcomes import AccuracyKind, answers, entities_of, has_expected, summarise
+from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, has_expected, summarise
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_sampled, read_labels, read_run
+from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, ThresholdConfig
 from kbtrain.provenance import write_meta
@@ -39,7 +38,7 @@ from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
 
-class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
+class EndToEndConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
@@ -54,9 +53,6 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig):
     accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
-    resample: Literal["questions", "entities"] = Field(
-        "questions", description="intervals draw questions, or entities with all questions that ask about them"
-    )
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
     seed: int = Field(0, ge=0, lt=2**31, description="of the resamples and the random gates")
 
@@ -88,7 +84,7 @@ def main(config: EndToEndConfig) -> None:
         max_loss=config.max_loss,
         delta=config.delta,
     )
-    clusters = entities_of(test.questions) if config.resample == "entities" else None
+    clusters = clusters_of(config.resample, test.questions)
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta, clusters)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, started) | {"resample": config.resample}

@@ -22,14 +22,14 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_sampled, read_run
+from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run
 from kbtrain.metrics.thresholds import Rule, ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.kbm_tables import Layout, Options, lay_out
 from kbtrain.report.tables import as_markdown, as_text
 
 
-class TablesConfig(ThresholdConfig, StoredAnswersConfig):
+class TablesConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     """Settings of this script."""
 
     layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
@@ -55,7 +55,8 @@ def main(config: TablesConfig) -> None:
     plug_in = [read_run(path, config.sampling_run, config.allow_missing) for path in config.gate_runs]
     check_sampled(runs, config.accuracy)
     cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)
-    table = lay_out(Options(config.layout, config.gates, cut, config.corpus, config.bins), runs, plug_in or None)
+    options = Options(config.layout, config.gates, cut, config.corpus, config.bins, config.resample)
+    table = lay_out(options, runs, plug_in or None)
     out = config.out / f"{config.layout}.json"
     write_atomically(out.with_suffix(".md"), as_markdown(table))
     inputs = [file for run in (*runs, *plug_in) for file in run.files]

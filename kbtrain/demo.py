@@ -136,7 +136,7 @@ def _figure_8(run: Path) -> list[Step]:
     here, made = ("--run", str(run)), ("--runs", _listed(run), "--out", f"{run}/tables")
     return [
         Step("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
-        Step("tables", "double judgement", 0.1, ("--config", "figure8", *made)),
+        Step("tables", "double judgement", 0.1, ("--config", "figure8", *made, *_BY_ENTITY)),
     ]
 
 
@@ -248,6 +248,7 @@ _CHINESE = {
     "ceval": ("ceval", "ceval.zip"),
     "xiezhi": ("xiezhi", "xiezhi_train_chn.v1.1.json"),
 }
+_BY_ENTITY = ("--resample", "entities")  # as the evaluation's intervals
 _TABLED = (
     "[kbm_mastery, kbm_certainty, kbm_benefit, probe_benefit, draft_probe_benefit, stack_benefit, p_yes, draft_margin, "
     "seakr, prompt]"
@@ -308,11 +309,12 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int 
              ("--config", "seakr_smollm2", *asked, "--questions", f"{run}/questions.jsonl",
               "--output", f"{run}/seakr")),
         *measured,
-        Step("compare_scores", "which answers will be wrong", 0.1, (*here, "--reference", "stack_mastery")),
+        Step("compare_scores", "which answers will be wrong", 0.1,
+             (*here, "--reference", "stack_mastery", *_BY_ENTITY)),
         Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _listed(run))),
         Step("tables", "table 1 by data set", 0.1,
              ("--layout", "table1", "--runs", _listed(run), "--gates", _TABLED, "--threshold-rule", "ratio",
-              "--out", f"{run}/tables")),
+              "--out", f"{run}/tables", *_BY_ENTITY)),
         Step("cost", "money and seconds", 0.1, here),
         Step("write_report", "the report", 0.1, here),
     ]  # fmt: skip

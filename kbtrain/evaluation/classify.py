@@ -14,12 +14,12 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import GateInput, decide, interval
+from kbtrain.evaluation.decisions import GateInput, decide
 from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.calibration import Calibrated, calibrated
 from kbtrain.metrics.classification import Classification, classify
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, resampled_areas
+from kbtrain.metrics.significance import Delta, interval, resampled_areas
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.records import Outcome, Question
 
@@ -106,9 +106,15 @@ def complete(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Flo
 
 
 def score_areas(
-    outcomes: Sequence[Outcome], scores: Mapping[str, Floats], reference: str, draws: int = 2_000, seed: int = 0
+    outcomes: Sequence[Outcome],
+    scores: Mapping[str, Floats],
+    reference: str,
+    draws: int = 2_000,
+    seed: int = 0,
+    clusters: Sequence[str] | None = None,
 ) -> dict[str, tuple[Delta | None, Delta | None]]:
-    """Each score's oracle-normalised area, and the reference's minus it, on the same resamples (greedy answers).
+    """Each score's oracle-normalised area, and the reference's minus it, on the same resamples (greedy answers) of the
+    questions, or of whole ``clusters`` of them.
 
     None where the oracle gains nothing over random, and for the reference itself.
     """
@@ -117,7 +123,7 @@ def score_areas(
     observed = {gate: area for gate, area in areas.items() if area is not None}
     if len(observed) < len(areas):
         return {gate: (None, None) for gate in scores}
-    drawn = resampled_areas(list(scores.values()), known.llm, known.rag, draws, seed)
+    drawn = resampled_areas(list(scores.values()), known.llm, known.rag, draws, seed, clusters)
     values = {gate: np.array([observed[gate], *drawn[:, i]]) for i, gate in enumerate(scores)}
     base = values.get(reference)
     return {

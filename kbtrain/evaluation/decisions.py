@@ -17,9 +17,9 @@ from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
 from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
-    Delta,
     delta,
     holm,
+    interval,
     mcnemar,
     permutation_p,
     random_gates,
@@ -271,9 +271,3 @@ def correct_families(comparisons: Sequence[Comparison]) -> list[Comparison]:
         replace(c, mcnemar=replace(c.mcnemar, p_holm=adjusted[i])) if c.mcnemar is not None else c
         for i, c in enumerate(comparisons)
     ]
-
-
-def interval(values: Floats) -> Delta:
-    """From a value as observed, followed by its resamples (those where it is undefined are left out)."""
-    drawn = values[1:]
-    return delta(float(values[0]), drawn[~np.isnan(drawn)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,8 +96,10 @@ def judge_twice(
     threshold: float,
     second: float,
     judging: JudgementTokens = JudgementTokens(),
+    clusters: Sequence[str] | None = None,
 ) -> DoubleJudgement:
-    """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks."""
+    """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks; intervals
+    draw questions, or whole ``clusters`` of them."""
     searched = first > threshold
     passed_on = searched & (with_reference <= second)
     none, everything, n = np.zeros_like(searched), np.ones_like(searched), len(first)
@@ -108,7 +111,7 @@ def judge_twice(
     }
     right = {name: np.where(passed, read.rag, read.llm) for name, (_, passed, _) in chosen.items()}
     columns = np.stack([read.llm, read.rag, *(c for name in chosen for c in (right[name], chosen[name][1]))], axis=1)
-    means, drawn = columns.mean(axis=0), resampled_means(columns.astype(np.float64), DRAWS, SEED)
+    means, drawn = columns.mean(axis=0), resampled_means(columns.astype(np.float64), DRAWS, SEED, clusters)
     ways = [
         _way(name, which[0], which[1], read, _over_random(means, drawn, 2 + 2 * i), which[2])
         for i, (name, which) in enumerate(chosen.items())

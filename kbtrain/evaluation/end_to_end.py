@@ -20,7 +20,6 @@ from kbtrain.evaluation.decisions import (
     compare,
     correct_families,
     decide,
-    interval,
     loss_rows,
     measure,
 )
@@ -28,7 +27,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import retrieval_curve
-from kbtrain.metrics.significance import holm
+from kbtrain.metrics.significance import holm, interval
 from kbtrain.metrics.thresholds import AnyRule, ThresholdChoice
 from kbtrain.records import Outcome
 

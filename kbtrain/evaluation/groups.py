@@ -264,8 +264,15 @@ def decision(
     return decide(gate_input(runs, gate, answers_of), dev, cut.rule, cut.target_ratio, cut.kind)
 
 
-def judge_double(runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gate: str, cut: Cut) -> DoubleJudgement:
-    """``referenced``: the same runs with the scores that the gate gives when it sees the chunks."""
+def judge_double(
+    runs: Sequence[RunFolder],
+    referenced: Sequence[RunFolder],
+    gate: str,
+    cut: Cut,
+    clusters: Sequence[str] | None = None,
+) -> DoubleJudgement:
+    """``referenced``: the same runs with the scores that the gate gives when it sees the chunks; ``clusters`` of the
+    test questions, which intervals draw as a whole."""
     first, second = gate_input(runs, gate), gate_input(referenced, gate)
     chosen = decision(runs, gate, cut)
     threshold = chosen.threshold.value if chosen.threshold else 0.5
@@ -273,7 +280,7 @@ def judge_double(runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gat
     dev, test = _read([run.dev for run in runs], on_dev), _read([run.test for run in runs], cut.kind)
     other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
     tokens = JudgementTokens(_tokens_read(runs, gate), _tokens_read(referenced, gate))
-    return judge_twice(gate, first.test, second.test, test, threshold, other, tokens)
+    return judge_twice(gate, first.test, second.test, test, threshold, other, tokens, clusters)
 
 
 def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:

@@ -15,6 +15,7 @@ from kbtrain.labeling import mastery
 from kbtrain.records import Outcome, Question, SampleSet
 
 AccuracyKind = Literal["greedy", "expected"]
+Resample = Literal["questions", "entities"]  # what intervals draw
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ def entities_of(questions: Sequence[Question]) -> tuple[str, ...]:
     that groups by any common entity would be one.
     """
     return tuple(question.entities[0] if question.entities else question.id for question in questions)
+
+
+def clusters_of(resample: Resample, questions: Sequence[Question]) -> tuple[str, ...] | None:
+    """:func:`entities_of` the questions where entities are drawn, None where questions are."""
+    return entities_of(questions) if resample == "entities" else None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kbtrain.answers.grading import Verdicts
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, grade, has_expected, outcome
+from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import QuestionVerdicts
@@ -269,6 +269,14 @@ def check_sampled(runs: Sequence[RunFolder], kind: AccuracyKind) -> None:
     for run in runs:
         if kind == "expected" and not has_expected(run.test.outcomes):
             raise UserError(f"{run.path}: accuracy 'expected': not every test question was sampled; use 'greedy'")
+
+
+class ResampleConfig(Config):
+    """Key of every script whose intervals draw questions or entities."""
+
+    resample: Resample = Field(
+        "questions", description="intervals draw questions, or entities with all questions that ask about them"
+    )
 
 
 class StoredAnswersConfig(Config):

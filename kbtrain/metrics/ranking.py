@@ -6,13 +6,14 @@ not; equal scores are one block, so a tie counts one half.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.significance import Delta, delta, stratified_counts
+from kbtrain.metrics.significance import Delta, interval, question_counts, stratified_counts
 
 DRAWS = 2000
 SEED = 20_244
@@ -82,19 +83,24 @@ class Separation:
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def separations(truth: Bools, scores: Mapping[str, Floats], reference: str) -> list[Separation]:
-    """Of all ``scores`` (higher = positive), in their order. Raises ``ValueError`` if only one class is there."""
+def separations(
+    truth: Bools, scores: Mapping[str, Floats], reference: str, clusters: Sequence[str] | None = None
+) -> list[Separation]:
+    """Of all ``scores`` (higher = positive), in their order. Raises ``ValueError`` if only one class is there.
+
+    Intervals draw the items of each class, so that their numbers stay; or whole ``clusters``, whatever they hold.
+    """
     if not truth.any() or truth.all():
         raise ValueError("AUROC needs questions of both classes")
-    draws = {name: _resampled(truth, values) for name, values in scores.items()}
+    draws = {name: _resampled(truth, values, clusters) for name, values in scores.items()}
     base = draws.get(reference)
     return [
         Separation(
             name=name,
             n=len(truth),
             n_positive=int(truth.sum()),
-            auroc=delta(float(found[0]), found[1:]),
-            minus=None if base is None or name == reference else delta(float(base[0] - found[0]), (base - found)[1:]),
+            auroc=interval(found),
+            minus=None if base is None or name == reference else interval(base - found),
             positive=_quantiles(scores[name][truth]),
             negative=_quantiles(scores[name][~truth]),
         )
@@ -106,9 +112,13 @@ def _quantiles(values: Floats) -> tuple[float, ...]:
     return tuple(float(value) for value in np.quantile(values, QUANTILES))
 
 
-def _resampled(truth: Bools, scores: Floats) -> Floats:
-    """AUROC as observed first, then in each resample; the numbers of positives and of negatives stay."""
-    return np.concatenate([auroc(truth, scores, counts) for counts in stratified_counts(truth, DRAWS, SEED)])
+def _resampled(truth: Bools, scores: Floats, clusters: Sequence[str] | None) -> Floats:
+    """AUROC as observed first, then in each resample; NaN where a resample of clusters has one class."""
+    if clusters is None:
+        parts: Iterator[Floats] = stratified_counts(truth, DRAWS, SEED)
+    else:
+        parts = itertools.chain([np.ones((1, len(truth)))], question_counts(len(truth), DRAWS, SEED, clusters))
+    return np.concatenate([auroc(truth, scores, counts) for counts in parts])
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,12 @@ def delta(observed: float, draws: Floats) -> Delta:
     return Delta(float(observed), float(low), float(high))
 
 
+def interval(values: Floats) -> Delta:
+    """From a value as observed, followed by its resamples (those where it is undefined are left out)."""
+    drawn = values[1:]
+    return delta(float(values[0]), drawn[~np.isnan(drawn)])
+
+
 def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Floats:
     """Means of each column over questions drawn with replacement: (n, k) -> (draws, k).
 

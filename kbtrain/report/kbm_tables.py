@@ -25,10 +25,12 @@ from kbtrain.evaluation.groups import (
     ranked_within,
     rows,
 )
+from kbtrain.evaluation.outcomes import Resample, clusters_of
 from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
 from kbtrain.metrics.significance import Delta
 from kbtrain.provenance import meta_of
 from kbtrain.records import Passage, Question
+from kbtrain.report.summary import drawn
 from kbtrain.report.tables import Column, Table, Value, beside
 
 Layout = Literal["table1", "figure5", "table2", "table3", "figure6", "table4", "figure8"]
@@ -147,6 +149,7 @@ def with_paper(table: Table, model: str) -> Table:
 
 
 HEADS: dict[Layout, str] = {"table2": "change", "figure6": "frequency", "table4": "answers of"}
+_NO_INTERVALS = ("figure5", "figure6")
 _CHANGES = ("fast-changing", "slow-changing", "never-changing")
 _BY = {
     "table2": "a kind of change (field fact_type, as FreshQA has)",
@@ -157,13 +160,14 @@ _BY = {
 
 @dataclass(frozen=True)
 class Options:
-    """Of a table: ``corpus`` (passages.jsonl) and ``bins`` are figure 6's."""
+    """Of a table: ``corpus`` (passages.jsonl) and ``bins`` are figure 6's; ``resample``: what intervals draw."""
 
     layout: Layout
     gates: tuple[str, ...]
     cut: Cut
     corpus: Path | None = None
     bins: int = 5
+    resample: Resample = "questions"
     references: str = "scores_reference.jsonl"
 
 
@@ -171,6 +175,7 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     """The table. Raises :class:`UserError` where the questions lack what it groups by."""
     rule = options.cut.rule
     note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds by rule '{rule}' on dev."
+    note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {drawn({'resample': options.resample})}."
     note += seen_note([*runs, *(plug_in or ())], options.gates)
     if options.layout == "figure8":
         return double_judgement_table(_double(options, runs), note)
@@ -180,7 +185,8 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     if not any(names):
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
     judged = judge(runs, options.gates, options.cut, plug_in)
-    found = rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"))
+    clusters = clusters_of(options.resample, questions_of(runs))
+    found = rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"), clusters=clusters)
     left_out = sum(name is None for name in names)
     note += f" {left_out} of {len(names)} questions are in no row." if left_out else ""
     if options.layout == "figure5":
@@ -225,5 +231,6 @@ def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, Doub
         gates = [gate for gate in options.gates if gate in again.scores]
         if not gates:
             raise UserError(f"{run.path / options.references}: no scores of {', '.join(options.gates)}")
-        found += [(name, judge_double([run], [again], gate, options.cut)) for gate in gates]
+        clusters = clusters_of(options.resample, run.test.questions)
+        found += [(name, judge_double([run], [again], gate, options.cut, clusters)) for gate in gates]
     return found

@@ -107,3 +107,22 @@ def _outcomes(run):
     rows = [Outcome(q.id, q.split, None, i % 2 == 0, i % 3 == 0, None, None, 1, 1) for i, q in enumerate(asked)]
     jsonl.write(path, rows)
     return path
+
+
+def test_intervals_draw_entities_where_asked_to(script, made, capsys):
+    """Five entities of eight questions each: the same eight outcomes, another order in each."""
+    rows = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
+    jsonl.write(made / "questions.jsonl", [Question(o.question_id, "q", ("a",), "test", "nq", entities=(f"e{i // 8}",))
+                                           for i, o in enumerate(rows)])  # fmt: skip
+    better = [GateScore(o.question_id, "early", float(i < 16) * (1 - 2 * o.llm_correct)) for i, o in enumerate(rows)]
+    jsonl.write(made / "scores.jsonl", better)
+    module, found = script("compare_scores"), {}
+    for unit in ("questions", "entities"):
+        module.main(module.CompareScoresConfig(run=made, resample=unit, out=made / f"{unit}.json"))
+        units = "entities with all their questions" if unit == "entities" else "questions"
+        assert f"intervals draw {units};" in capsys.readouterr().out
+        found[unit] = json.loads((made / f"{unit}.json").read_text())["scores"][0]
+    for key in ("auroc", "area"):
+        assert found["entities"][key]["mean"] == found["questions"][key]["mean"]
+        narrow, wide = (found[unit][key]["high"] - found[unit][key]["low"] for unit in ("questions", "entities"))
+        assert wide > 1.3 * narrow

@@ -295,3 +295,25 @@ def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> 
         UserError, match=r"is stored for 1 question \(new\); run data_gen/sample.py again, or set allow"
     ):
         make(script, "table1", [varied], tmp_path)
+
+
+def test_intervals_draw_entities_where_asked_to_and_say_so(script: Script, varied: Path, tmp_path: Path) -> None:
+    run = read_run(varied)
+    fate = {o.question_id: (o.llm_correct, o.rag_correct) for o in run.test.outcomes}
+    searched = {o.question_id: run.scores["kbm_mastery"][o.question_id] > 0.5 for o in run.test.outcomes}
+    of = sorted(run.test.questions, key=lambda q: (q.dataset, fate[q.id], searched[q.id]))
+    entity = {q.id: f"entity {i // 10}" for i, q in enumerate(of)}  # ten questions that are right and wrong together
+    questions = list(jsonl.read(Question, varied / "questions.jsonl"))
+    named = [dataclasses.replace(q, entities=(entity.get(q.id, q.id),)) for q in questions]
+    jsonl.write(varied / "questions.jsonl", named)
+    (varied / "questions.jsonl.meta.json").unlink(missing_ok=True)
+    plain, drawn = (
+        make(script, "table1", [varied], tmp_path / unit, resample=unit) for unit in ("questions", "entities")
+    )
+    assert "Intervals draw questions." in plain["note"]
+    assert "Intervals draw entities with all their questions." in drawn["note"]
+    place = plain["names"].index("95 %")
+    widths = [[high - low for row in made["rows"] for low, high in [json.loads(row[place].replace("+", ""))]]
+              for made in (plain, drawn)]  # fmt: skip
+    assert len(widths[0]) == 4 and all(wide > 1.3 * narrow for narrow, wide in zip(*widths, strict=True))
+    assert "Intervals" not in make(script, "figure5", [varied], tmp_path)["note"]  # it has none

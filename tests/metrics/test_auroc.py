@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from kbtrain.metrics.ranking import auroc, average_precision, separations
-from kbtrain.metrics.significance import stratified_counts
+from kbtrain.metrics.significance import Delta, stratified_counts
 
 
 def test_the_value_is_scikit_learn_s_with_ties_too():
@@ -82,3 +82,21 @@ def test_resamples_keep_the_classes_and_begin_with_the_data():
     counts = np.concatenate(list(stratified_counts(truth, 20, 1)))
     assert counts.shape == (21, 30) and (counts[0] == 1).all()
     assert (counts[:, truth].sum(1) == truth.sum()).all() and (counts.sum(1) == 30).all()
+
+
+def test_intervals_draw_whole_clusters():
+    """Eight questions of an entity say no more than one of them."""
+    rng = np.random.default_rng(0)
+    few = rng.random(60) < 0.5
+    truth, score = np.repeat(few, 8), np.repeat(rng.normal(size=60) + few, 8)
+    (alone,) = separations(truth, {"s": score}, "s")
+    (together,) = separations(truth, {"s": score}, "s", [str(i // 8) for i in range(480)])
+    assert alone.auroc.mean == pytest.approx(together.auroc.mean)
+    widths = [one.auroc.high - one.auroc.low for one in (alone, together)]
+    assert widths[1] / widths[0] == pytest.approx(8**0.5, rel=0.15)
+
+
+def test_draws_of_clusters_with_one_class_are_left_out():
+    truth, clusters = np.array([True, False, False]), ["a", "b", "b"]  # half of the draws have one class
+    (found,) = separations(truth, {"s": np.array([2.0, 1.0, 3.0])}, "s", clusters)
+    assert found.auroc == Delta(0.5, 0.5, 0.5)

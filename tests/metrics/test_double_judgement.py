@@ -86,3 +86,17 @@ def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken
     assert second_threshold("ratio", searched, second, nothing) < 0.2
     needed = StoredAnswers(np.zeros(4), np.ones(4), READ.llm_tokens, READ.rag_tokens)
     assert second_threshold("ratio", searched, second, needed) >= 0.8
+
+
+def test_intervals_draw_whole_clusters() -> None:
+    """Eight questions of an entity say no more than one of them."""
+    rng = np.random.default_rng(0)
+    columns = [np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(4)]
+    read = StoredAnswers(columns[0], columns[1], np.full(400, 10.0), np.full(400, 100.0))
+    alone, together = (
+        judge_twice("g", columns[2], columns[3], read, 0.5, 0.5, clusters=clusters)
+        for clusters in (None, [str(i // 8) for i in range(400)])
+    )
+    for one, other in ((alone.ways[3].gain, together.ways[3].gain), (alone.second_gain, together.second_gain)):
+        assert one.mean == other.mean
+        assert (other.high - other.low) / (one.high - one.low) == pytest.approx(8**0.5, rel=0.15)
