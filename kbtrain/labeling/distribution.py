@@ -185,6 +185,10 @@ class LabelStatistics:
         """Number of questions that were sampled under a condition."""
         return sum(self.histograms[indicator, condition, i] for i in range(BINS))
 
+    def compared(self, indicator: Indicator, condition: Condition) -> int:
+        """Number of questions in a panel: with the indicator under the condition, and with retrieval's effect on it."""
+        return sum(n for (*which, _, _), n in self.panels.items() if which == [indicator, condition])
+
     def pearson(self) -> float | None:
         """Correlation of mastery and certainty without retrieval (KBM, section 3.2: 0.64); None if one is constant."""
         m, c, mm, cc, mc = (total / self.n_certainty for total in self._moments) if self.n_certainty else [0.0] * 5

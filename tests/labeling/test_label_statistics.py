@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from kbtrain.labeling.distribution import interval, statistics
 from kbtrain.labeling.label import effect
 from kbtrain.records import Condition, Indicators, Label, Split
+from kbtrain.report.analysis.page import _correlation
 
 
 def _found(condition: Condition, mastery: float, certainty: float | None) -> Indicators:
@@ -48,6 +52,7 @@ def test_panels_histograms_and_sweep() -> None:
     assert sum(found.panels.values()) == 3 * 2 * 2
     assert found.histograms["mastery", "llm", 5] == 2
     assert (found.count("mastery", "llm"), found.count("certainty", "rag"), found.split) == (4, 3, "train")
+    assert (found.compared("mastery", "llm"), found.compared("certainty", "rag")) == (3, 3)  # without the one of no rag
     sweep = {round(tau, 1): (saved, change) for tau, saved, change in found.sweep()}
     # masteries with retrieval: 1, .4, .5; at tau 0.7 only the second question is kept from retrieval: .9
     assert sweep[0.7] == pytest.approx((1 / 3, (0.9 - 0.4) / 3))
@@ -68,3 +73,9 @@ def test_labels_from_one_greedy_answer_have_mastery_alone() -> None:
     assert (found.n, found.n_certainty, found.pearson()) == (2, 0, None)
     assert found.count("mastery", "llm") == 2 and found.count("certainty", "llm") == 0
     assert found.sweep()[0][2] == 0.5  # the one right without retrieval is spared it: both right, All RAG one of two
+
+
+def test_the_table_of_the_correlation_counts_the_questions_with_both() -> None:
+    labels = [_label((m, c), None) for m, c in ((0.1, 0.2), (0.4, 0.5), (0.5, 0.4), (0.6, None))]
+    run: Any = SimpleNamespace(statistics=statistics(labels))
+    assert _correlation([run], ["model"]).tables[0].rows[0][:2] == ("model", "3")

@@ -118,7 +118,7 @@ def _effects(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]
             for condition in CONDITIONS:
                 svg = report_figures.panel(run.statistics, indicator, condition)
                 if svg is not None:
-                    n = run.statistics.count(indicator, condition)
+                    n = run.statistics.compared(indicator, condition)
                     svg = svg.replace(f"panel-{indicator}-{condition}-", f"run{i}-{indicator}-{condition}-")
                     drawn.append((svg, f"{indicator.capitalize()}, {report_figures.NAMES[condition]}, n = {n}."))
         text = (
@@ -144,7 +144,7 @@ def _effect_rows(run: RunAnalysis) -> list[tuple[str, ...]]:
 
 def _correlation(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     found = zip(names, (run.statistics for run in runs), strict=True)
-    rows = [(name, str(labels.n), number(labels.pearson())) for name, labels in found]
+    rows = [(name, str(labels.n_certainty), number(labels.pearson())) for name, labels in found]
     text = "Pearson's correlation of mastery and certainty without retrieval, over questions (the paper: 0.64)."
     return Section("Mastery and certainty", text, [], [TextTable(("model", "n", "Pearson"), rows)])
 
