@@ -35,19 +35,19 @@ def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[st
 
 
 def main_table(sheet: Sheet, model: str) -> dict[str, Any]:
-    """All gates for one answering model, pooled and by data set, and its chosen one beside the rivals."""
+    """All gates for one answering model, pooled and by data set, and its chosen one beside the rivals that published a
+    number for every question."""
     none, one = (sheet.right(model, "published", name) for name in ("none", "one"))
     left_out, scored = gates_of(sheet, one - none, list(sheet.fits))
     cv = ev.areas(left_out, none[sheet.train], one[sheet.train])
     trained = [name for name in left_out if name != "data_set"]
     chosen = max(trained, key=lambda name: cv[name].area.mean)
     test = np.array(sheet.test)
-    scored[RIVAL] = -sheet.score(f"{RIVAL}.pA")[test]
     thresholds = {name: ev.best_threshold(left_out[name], none[sheet.train], one[sheet.train]) for name in left_out}
     decisions = {name: (scored[name] > thresholds[name]).astype(float) for name in left_out}
-    published = np.array([row.scores.get(f"{RIVAL}.pA", 0) for row in sheet.rows])[test]
-    others = np.array([max(row.scores.get(f"{RIVAL}.{p}", 0) for p in ("pB", "pC")) for row in sheet.rows])[test]
-    decisions[RIVAL] = (others > published).astype(float)
+    published, *others = (sheet.score(f"{RIVAL}.{choice}")[test] for choice in ("pA", "pB", "pC"))
+    if np.isfinite([published, *others]).all():
+        scored[RIVAL], decisions[RIVAL] = -published, (np.max(others, axis=0) > published).astype(float)
     pooled = part_figures(scored, none[test], one[test])
     parts = {"all": pooled}
     sets = np.array(sheet.data_sets)[test]
@@ -56,12 +56,14 @@ def main_table(sheet: Sheet, model: str) -> dict[str, Any]:
         column = "last_step_eigen_score" if name == "hotpotqa" else "eigen_score"
         own = {gate: values[here] for gate, values in scored.items()}
         seakr = sheet.score(f"seakr.{column}")[test][here]
-        parts[name] = part_figures({**own, "seakr": seakr}, none[test][here], one[test][here])
+        beside = {"seakr": seakr} if np.isfinite(seakr).all() else {}
+        parts[name] = part_figures({**own, **beside}, none[test][here], one[test][here])
     seakr = sheet.score("seakr.eigen_score")[test]
     direct = np.isfinite(seakr)
-    parts["with_direct_seakr"] = part_figures(
-        {**{g: v[direct] for g, v in scored.items()}, "seakr": seakr[direct]}, none[test][direct], one[test][direct]
-    )
+    if direct.any():
+        own = {gate: values[direct] for gate, values in scored.items()}
+        right = none[test][direct], one[test][direct]
+        parts["with_direct_seakr"] = part_figures({**own, "seakr": seakr[direct]}, *right)
     return {
         "model": model,
         "chosen": chosen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tiny_turns import bert_folder
 from kbtrain.errors import UserError
 from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.decisions import GateDecisions, GateInput, measure
+from kbtrain.evaluation.evidence_sheet import Sheet
+from kbtrain.evaluation.evidence_tables import main_table
 from kbtrain.evaluation.outcomes import Correctness
 
 NONE = np.array([1.0, 0.0, 0.0, 1.0])
@@ -90,6 +93,28 @@ def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equa
     assert abs(ev.kappa(none[:200], rng.integers(0, 2, 200).astype(float)).mean) < 0.2
     held, outer = ev.stacked([gains[:200]], [gains[200:]], gains[:200])
     assert np.corrcoef(held, gains[:200])[0, 1] > 0.9 and np.corrcoef(outer, gains[200:])[0, 1] > 0.9
+
+
+def test_rivals_stand_beside_where_they_published_a_number_for_every_question() -> None:
+    rng = np.random.default_rng(0)
+    sets = ["nq", "hotpotqa"] * 40
+    vectors = ev.of_vectors([rng.normal(size=(80, 4)).astype(np.float32)])
+    fits = {"data_set": ev.of_set(sets), "features": vectors, "encoder": vectors, "reader": vectors}
+
+    def table(scores: Any) -> dict[str, Any]:
+        right = ({"none": bool(none), "one": bool(one)} for none, one in rng.integers(0, 2, (80, 2)))
+        rows: Any = [SimpleNamespace(scores=scores(i), right={("m", "published"): one}) for i, one in enumerate(right)]
+        return main_table(Sheet(rows, list(range(40)), list(range(40, 80)), sets, fits), "m")
+
+    without = table(lambda i: {})
+    assert set(without["parts"]) == {"all", "nq", "hotpotqa"} and ev.RIVAL not in without["decisions"]
+    assert not {ev.RIVAL, "seakr"} & {gate for part in without["parts"].values() for gate in part["gates"]}
+    chosen = {f"{ev.RIVAL}.pA": 0.3, f"{ev.RIVAL}.pB": 0.4, f"{ev.RIVAL}.pC": 0.3}
+    some = table(lambda i: {**(chosen if i < 79 else {}), **({"seakr.eigen_score": float(i)} if i % 4 == 0 else {})})
+    assert ev.RIVAL not in some["decisions"] and "seakr" not in some["parts"]["nq"]["gates"]
+    assert some["parts"]["with_direct_seakr"]["n"] == 10 and "seakr" in some["parts"]["with_direct_seakr"]["gates"]
+    whole = table(lambda i: chosen)
+    assert whole["decisions"][ev.RIVAL]["searched"] == 1.0 and ev.RIVAL in whole["parts"]["all"]["gates"]
 
 
 def row(i: int, rng: np.random.Generator) -> dict[str, Any]:
