@@ -50,6 +50,7 @@ class _Group:
         if label.known is None:
             self.counts["without_gold"] += 1
         self.counts["certain"] += label.certain is True
+        self.counts["without_certainty"] += label.certain is None
         for indicator, condition, value in indicator_values(label):
             self._sum(f"{indicator}_{condition}", value)
         if label.benefit is not None:
@@ -71,6 +72,7 @@ class _Group:
             **({"without_gold": self.counts["without_gold"]} if self.counts["without_gold"] else {}),
             "known": self.counts["known"],
             "certain": self.counts["certain"],
+            **({"without_certainty": without} if 0 < (without := self.counts["without_certainty"]) < self.n else {}),
             **{f"mean_{key}": total / self.over[key] for key, total in sorted(self.sums.items())},
             **(effects if "benefit" in self.over else {}),
         }
@@ -128,7 +130,8 @@ def _group_line(name: str, group: dict[str, Any]) -> str:
     effects = "/".join(str(count) for count in group.get("effect_mastery", {}).values()) or "-"
     graded = n - group.get("without_gold", 0)
     known = f"{group['known'] / graded:.0%}" if graded else "-"
-    certain = f"{group['certain'] / n:.0%}" if "mean_certainty_llm" in group else "-"
+    judged = n - group.get("without_certainty", 0)
+    certain = f"{group['certain'] / judged:.0%}" if "mean_certainty_llm" in group else "-"
     return f"{name:<24}{n:>6}{llm:>7}{rag:>7}{known:>7}{certain:>9}  {effects}"
 
 

@@ -55,5 +55,16 @@ def test_a_mean_is_over_the_labels_that_have_the_value(
     assert group["mean_mastery_rag"] == pytest.approx(12 / 30)
 
 
+def test_the_certain_are_a_share_of_those_whose_certainty_is_known(
+    capital: Question, answered: Callable[..., SampleSet], seen: Distribution
+) -> None:
+    silent = indicators(capital, answered(*["Paris"] * 4, *[""] * 6))[0]
+    assert silent is not None and silent.certainty is None
+    seen.add(label(capital, {"llm": silent}, 0.3, 0.8))
+    group = seen.as_dict()["labels"]
+    assert (group["n"], group["certain"], group["without_certainty"]) == (4, 2, 1)
+    assert seen.lines()[-1].split()[:6] == ["all", "4", "0.43", "0.40", "50%", "67%"]  # known: 2 of 4, certain: 2 of 3
+
+
 def test_no_labels_make_an_empty_distribution() -> None:
     assert Distribution().as_dict()["labels"] == {"n": 0}
