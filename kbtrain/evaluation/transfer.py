@@ -24,7 +24,10 @@ from kbtrain.metrics.thresholds import Dev, Rule, choose
 
 @dataclass(frozen=True)
 class TransferSet:
-    """The dev and test questions of one data set (or of one model): scores by gate, and both answers' correctness."""
+    """The dev and test questions of one data set (or of one model): scores by gate, and both answers' correctness.
+
+    ``dev_needed``: 1 where the greedy answers need a retrieval; None: where ``dev_rag`` is above ``dev_llm``.
+    """
 
     name: str
     dev_scores: Mapping[str, Floats]
@@ -33,6 +36,7 @@ class TransferSet:
     test_scores: Mapping[str, Floats]
     test_llm: Floats
     test_rag: Floats
+    dev_needed: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ class Carried:
 def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, target_ratio: float = 0.5) -> Carried:
     """Choose on the source's dev questions, decide for the target's test questions. Raises :class:`UserError`
     (see ``thresholds.choose``)."""
-    needed = (source.dev_rag > source.dev_llm).astype(np.float64)
+    needed = source.dev_needed
+    if needed is None:
+        needed = (source.dev_rag > source.dev_llm).astype(np.float64)
     dev = Dev(source.dev_scores[gate], source.dev_llm, source.dev_rag, needed)
     threshold = choose(rule, dev, target_ratio)
     scores = target.test_scores[gate]
@@ -104,6 +110,7 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
     names = [[question.dataset for part in side for question in part.questions] for side in sides]
     on_dev, on_test = ([o for part in side for o in part.outcomes] for side in sides)
     answers = oc.dev_answers(on_dev, kind), oc.answers(on_test, kind)
+    needed = oc.needed(on_dev).astype(np.float64)
     found = []
     for name in dict.fromkeys([*names[0], *names[1]]):
         dev, test = (np.array([other == name for other in side], dtype=bool) for side in names)
@@ -116,6 +123,7 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
                 {gate: made.test[test] for gate, made in inputs.items()},
                 answers[1].llm[test],
                 answers[1].rag[test],
+                needed[dev],
             )
         )
     return found
@@ -151,9 +159,10 @@ def _pair(
     """The source's scores of its own dev questions, and of the target's test questions."""
     made = gate_input([source], gate, [target])
     dev, test = oc.dev_answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
+    needed = oc.needed(source.dev.outcomes).astype(np.float64)
     nothing: dict[str, Floats] = {}
     empty = np.zeros(0)
     return (
-        TransferSet(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty),
+        TransferSet(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty, needed),
         TransferSet(other, nothing, empty, empty, {gate: made.test}, test.llm, test.rag),
     )

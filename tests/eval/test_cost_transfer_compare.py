@@ -20,6 +20,8 @@ from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import compare_runs
+from kbtrain.evaluation.groups import Cut, decision
+from kbtrain.evaluation.run_folder import read_run
 from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.compare import read_finished
@@ -145,6 +147,19 @@ def test_thresholds_are_carried_between_models(script: Script, run_folder: Path,
     assert [(c["source"], c["target"]) for c in cells] == [(a, b) for a in ("run", "other") for b in ("run", "other")]
     assert not any(c["shift"]["p_value"] < 0.01 for c in cells)  # each gate judges by its own scale
     assert len({c["accuracy"] for c in cells}) == 1
+
+
+@pytest.mark.parametrize("by", ["dataset", "model"])
+def test_a_transfer_of_expected_accuracy_chooses_by_the_evaluations_rule(
+    script: Script, sampled_run: Path, tmp_path: Path, by: str
+) -> None:
+    """Needed is of the greedy answers, whatever accuracy is asked for."""
+    module = script("transfer")
+    values = {"runs": [str(sampled_run)], "gates": ["kbm_mastery"], "by": by, "accuracy": "expected"}
+    module.main(build(module.TransferConfig, None, {**values, "threshold_rule": "best_f1", "out": str(tmp_path / "t")}))
+    (cell,) = json.loads((tmp_path / "t.json").read_text())["cells"]
+    chosen = decision([read_run(sampled_run)], "kbm_mastery", Cut("best_f1", kind="expected")).threshold
+    assert chosen is not None and cell["threshold"] == chosen.value
 
 
 def test_a_transfer_takes_what_there_is(
