@@ -245,11 +245,26 @@ def test_states_are_kept_and_a_killed_extraction_goes_on(reader, tmp_path, monke
     assert (store.layer(keys[::-1], 1) == expected[::-1]).mean() > 0.99  # a batch may round otherwise
     assert store.layers(keys, [0, 2]).shape == (20, 2, 32)
     assert not list(StateStore(tmp_path, facts).extract(reader.model, prompts))
-    with pytest.raises(UserError, match=r"00000.safetensors: states of dtype fp32, not bf16; choose another folder"):
+    first = min(path.name for path in tmp_path.glob("*.safetensors"))
+    with pytest.raises(UserError, match=rf"{first}: states of dtype fp32, not bf16; choose another folder"):
         StateStore(tmp_path, state_facts("a", "bf16"))
     (tmp_path / "00001.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"00001.safetensors: no file of states .*delete it, they are made again"):
         StateStore(tmp_path, facts)
+
+
+def test_states_that_are_made_again_take_no_other_s_place(tmp_path):
+    def states(value: int) -> np.ndarray:
+        return np.full((2, 3, 4), value, dtype=np.float32)
+
+    store = StateStore(tmp_path, {})
+    for n in range(3):
+        store.add([f"{n}a", f"{n}b"], states(n))
+    store._where["0a"][0].unlink()  # "delete it, they are made again"
+    again = StateStore(tmp_path, {})
+    again.add(["0a", "0b"], states(0))
+    for one in (again, StateStore(tmp_path, {})):
+        assert [float(one.layer([f"{n}a"], 0)[0, 0]) for n in range(3)] == [0, 1, 2]
 
 
 def test_stored_states_of_a_run_save_the_pass(train, reader, data, folder, tmp_path, monkeypatch):

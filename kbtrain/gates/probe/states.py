@@ -140,7 +140,8 @@ class StateStore:
         from safetensors.torch import save
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{len(list(self.folder.glob('*.safetensors'))):05d}.safetensors"
+        # named by its prompts: numbered, it could take the place of another's, where one was deleted or two write
+        path = self.folder / f"{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}.safetensors"
         head = {"facts": json.dumps(self.facts, sort_keys=True), "prompts": " ".join(keys)}
         with replacing(path) as partial:
             partial.write_bytes(save({"states": torch.from_numpy(states).bfloat16().contiguous()}, head))
