@@ -367,6 +367,18 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
             write_atomically(readme, said)
 
 
+def kept_thresholds(made: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:
+    """Thresholds noted in a folder where its card tells of the very gate that was ``made`` (a card's JSON) again: equal
+    but for run and package versions. Empty for another gate, and without a card."""
+    try:
+        before = read_gate_json(folder)
+        known = _thresholds(before, folder / CARD)
+    except UserError:
+        return {}
+    fields = {*made, *before} - {"thresholds", "run", "versions"}
+    return known if all(made.get(name) == before.get(name) for name in fields) else {}
+
+
 def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
     try:
         return TypeAdapter(dict[str, Threshold]).validate_python(data.get("thresholds", {}))

@@ -16,7 +16,15 @@ import numpy as np
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.files import errors_of, put_in_place, replacing
-from kbtrain.gate_folder import CARD, ClassifierCard, Threshold, stamp_weights
+from kbtrain.gate_folder import (
+    CARD,
+    ClassifierCard,
+    Threshold,
+    kept_thresholds,
+    set_threshold,
+    stamp_weights,
+)
+from kbtrain.jsonl import read_json
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
@@ -45,7 +53,8 @@ def save_checked(
 
     ``write(folder)`` writes weights, tokenizer and the file ``last`` into an empty folder; ``difference(folder)``
     opens that and gives the largest difference of a score, which is returned; ``readme`` makes the model card of it.
-    ``last`` is moved last of all: a folder that has it is whole.
+    ``last`` is moved last of all: a folder that has it is whole. Calibrated thresholds noted in ``output`` stay where
+    the very same gate was fitted again.
 
     Raises :class:`UserError` above ``tolerance``, and leaves ``output`` as it was.
     """
@@ -61,6 +70,9 @@ def save_checked(
             "nothing was put into the output folder"
         )
     write_atomically(staging / "README.md", readme(worst))
+    for name, threshold in kept_thresholds(read_json(staging / CARD), output).items() if last == CARD else ():
+        if threshold.evidence:
+            set_threshold(staging, name, threshold)
     for path in sorted(staging.iterdir(), key=lambda p: p.name == last):
         target = output / path.name
         if target.is_dir():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbtrain.gate_folder import README, THRESHOLD_HEADING, GateCard
+from kbtrain.gate_folder import README, THRESHOLD_HEADING, GateCard, kept_thresholds
 from kbtrain.installation import as_typed
 from kbtrain.provenance import write_atomically
 
@@ -133,8 +133,11 @@ class ModelCard:
 def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> None:
     """Write the card of a gate that has no dev figures, and its README: what it is, its use, threshold, run, versions.
 
-    ``turns``: it reads dialogue turns, not questions.
+    ``turns``: it reads dialogue turns, not questions. Thresholds noted in the folder stay where the same gate is made
+    again; one that is made of others may be of other ones under the same names.
     """
+    kept = {} if card.parts() else kept_thresholds(card.model_dump(mode="json"), folder)
+    card = card.model_copy(update={"thresholds": {**card.thresholds, **kept}})
     noted = "\n".join(one.line(name) for name, one in card.thresholds.items())
     text = _MADE.format(
         kind=card.kind,

@@ -149,6 +149,11 @@ def test_the_recipe_s_folders_open_with_the_model_they_name(tmp_path):
         assert "None is noted yet" in (folder / "README.md").read_text()
         set_threshold(folder, gate.name, noted)
         assert noted.line(gate.name) in (text := (folder / "README.md").read_text()) and "None is noted" not in text
+    for tokens, kept in ((3, 0.25), (4, None)):  # the same gates made again keep it, another draft has none
+        make(tmp_path, model=str(model), tokens=tokens, signals={"draft": "first_token_entropy"})
+        assert kbtrain.load_gate(tmp_path / "p_yes").threshold == 0.25
+        assert kbtrain.load_gate(tmp_path / "draft").threshold == kept
+        assert (noted.line("first_token_entropy") in (tmp_path / "draft" / "README.md").read_text()) == (kept == 0.25)
 
 
 def test_bad_input_is_one_line(opened, tmp_path):

@@ -1,5 +1,6 @@
 """The one ending: a folder that scores otherwise than the model never arrives, one that does arrives card last."""
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 from transformers import TrainerState
 
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.training.finish import finish, largest_difference, save_checked
 from kbtrain.training.model_card import ModelCard, table
 
@@ -40,6 +42,29 @@ def test_another_score_than_the_trained_model_s_leaves_the_folder_as_it_was(tmp_
     assert os.listdir(tmp_path) == ["saving"]
     assert save_checked(tmp_path, write, lambda folder: 0.0, 1e-6, readme) == 0  # what was left is no hindrance
     assert set(os.listdir(tmp_path)) == {"adapter", "gate.json", "README.md"}
+
+
+def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_path):
+    def noted(weight: float, run: int) -> tuple[float, str]:
+        def card(folder):
+            made = {"kind": "a", "weight": weight, "run": {"seconds": run}, "thresholds": {"a": chosen["best_f1"]}}
+            (folder / "gate.json").write_text(json.dumps(made))
+
+        save_checked(tmp_path, card, lambda folder: 0.0, 1e-6, lambda worst: "# A\n\n## Threshold\nby dev\n\n## Run\n")
+        found = json.loads((tmp_path / "gate.json").read_text())["thresholds"]["a"]["threshold"]
+        return found, (tmp_path / "README.md").read_text().split("\n")[3]
+
+    by_rule = {"best_f1": {}, "ratio": {}, "max_loss": {"guarantee": {"limit": 0.05, "delta": 0.1}}}
+    of = {rule: Threshold(threshold=len(rule), rule=rule, dev_file_sha256="", n_dev=9, evidence=evidence)
+          for rule, evidence in by_rule.items()}  # fmt: skip
+    chosen = {rule: one.model_dump(mode="json") for rule, one in of.items()}
+    assert noted(0.5, 1) == (7, "by dev")
+    set_threshold(tmp_path, "a", of["ratio"])
+    assert noted(0.5, 2) == (7, "by dev")  # what was not calibrated, dev chooses again
+    set_threshold(tmp_path, "a", of["max_loss"])
+    kept, said = noted(0.5, 3)
+    assert kept == 8 and said.startswith("- `a`: retrieve if score > 8 (rule max_loss, 9 dev questions; promised:")
+    assert noted(0.6, 4) == (7, "by dev")  # another gate
 
 
 def test_scores_of_other_numbers_are_not_compared():
