@@ -132,11 +132,11 @@ def check_regular_or_absent(path: Path | str) -> None:
 
 
 def read_text(path: Path | str) -> str:
-    """A whole file as UTF-8 text. Raises :class:`UserError`."""
+    """A whole file as UTF-8 text, without a BOM. Raises :class:`UserError`."""
     check_regular(path)
     try:
         with errors_of(path):
-            return Path(path).read_text(encoding="utf-8")
+            return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
 

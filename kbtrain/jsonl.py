@@ -119,10 +119,10 @@ def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
 
 
 def lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Stream (number from 1, text) of a file's lines that are not blank. Raises :class:`UserError`."""
+    """Stream (number from 1, text) of a file's lines that are not blank, without a BOM. Raises :class:`UserError`."""
     check_regular(path)
     try:
-        with errors_of(path), open(path, encoding="utf-8") as file:
+        with errors_of(path), open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line

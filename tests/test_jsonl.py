@@ -114,6 +114,8 @@ def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
     line = jsonl.dump(GateScore("q", "g", 1.0))
     path.write_text(f"\n{line}\n  \n\n{line}\n")
     assert [number for number, _ in jsonl.read_numbered(GateScore, path)] == [2, 5]
+    path.write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n".encode())
+    assert list(jsonl.read(GateScore, path)) == [GateScore("q", "g", 1.0)]
 
 
 @pytest.mark.parametrize(

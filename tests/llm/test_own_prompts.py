@@ -45,6 +45,9 @@ def test_values_are_put_in_and_nothing_else_is_touched(tmp_path: Path) -> None:
     assert own.render(asked, None) == "Q: Who is {evidence}? A:"
     assert own.render(asked, "It {question}.") == "It {question}.\n{a: 1} Q: Who is {evidence}?"
     assert own.render(asked, "") == own.render(asked, None)
+    for file in files(tmp_path).values():  # as Windows saves them
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_prompts({name: tmp_path / f"{name}.txt" for name in ("llm", "rag", "system")}) == own
     assert OwnPrompts.of(own.noted()) == own and OwnPrompts.of(None) is None
     with pytest.raises(UserError, match="they were changed"):
         OwnPrompts.of({**own.noted(), "llm": "other {question}"})
