@@ -23,9 +23,9 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, check_judged
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, git_state, meta_of, write_atomically, write_meta
+from kbtrain.provenance import check_made_from, check_unchanged, git_state, meta_of, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
 from kbtrain.report.analysis.page import render_html, render_markdown, sections, to_json
@@ -77,7 +77,7 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
     questions, evidence, judged = (folder / name for name in ("questions.jsonl", "evidence.jsonl", "verdicts.jsonl"))
     check_unchanged(questions, evidence, *([judged] if config.verdicts else []))
     if config.verdicts:
-        check_judged(judged, questions)
+        check_made_from(judged, questions)
     total, found = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
         names = config.sampling_runs or store.runs()

@@ -30,7 +30,7 @@ from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import ALL_KEYS, evidence_text
-from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.provenance import check_made_from, check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
 from kbtrain.training.data import label_rule
@@ -100,6 +100,8 @@ def main(config: BuildConfig) -> None:
     labels, evidence = config.labels, config.run / "evidence.jsonl" if config.with_reference else None
     inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
     check_unchanged(*inputs)
+    for made in inputs[1:]:
+        check_made_from(made, inputs[0], config.run / "samples.db")
     rule = label_rule(labels) if labels else {}
     refuse_old(rule, labels)
     known = jsonl.read(Label, labels) if labels else ()

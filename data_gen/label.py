@@ -27,9 +27,9 @@ from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, common_answers, labels, refuse_unequal
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, check_judged
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, read_meta, write_meta
+from kbtrain.provenance import check_made_from, check_unchanged, read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question
 from kbtrain.store import SampleStore
@@ -78,7 +78,7 @@ def main(config: LabelConfig) -> None:
     draft, judged = beside(out, ".draft"), config.run / "verdicts.jsonl"
     check_unchanged(source, *([judged] if config.verdicts else []))
     if config.verdicts:
-        check_judged(judged, source)
+        check_made_from(judged, source)
     tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)

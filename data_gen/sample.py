@@ -33,7 +33,7 @@ from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.provenance import check_unchanged, file_sha256, meta_of, write_meta
+from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.records import Condition, Split
 
 
@@ -55,6 +55,7 @@ def main(config: SampleConfig) -> None:
     started, shard = time.monotonic(), Shard.parse(config.shard)
     questions, evidence = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     check_unchanged(questions, evidence)
+    check_made_from(evidence, questions)
     counts = check_files(questions, evidence)
     own = read_prompts(config.prompts)
     plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)

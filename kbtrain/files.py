@@ -71,12 +71,16 @@ def problem(error: OSError) -> str:
 
 def not_there(path: Path | str) -> str:
     """ "no such file", and for a file of a run folder the command that makes it."""
-    file = Path(path)
-    script = _MADE_BY.get(file.name) or _MADE_BY.get(f"{file.parent.name}/{file.name}")
+    file, script = Path(path), maker(Path(path))
     if script is None or file.parent == Path():  # a user's own file may have such a name
         return _PROBLEMS[errno.ENOENT]
     run = file.parent.parent if file.parent.name == "examples" else file.parent
     return f"{_PROBLEMS[errno.ENOENT]}; run first: python {script} --run {shlex.quote(str(run))}"
+
+
+def maker(file: Path) -> str | None:
+    """The script that writes a file of a run folder; None for any other file."""
+    return _MADE_BY.get(file.name) or _MADE_BY.get(f"{file.parent.name}/{file.name}")
 
 
 @contextlib.contextmanager

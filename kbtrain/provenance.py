@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import BadField, beside, check_regular, errors_of, loads, read_text, replacing, there
+from kbtrain.files import BadField, beside, check_regular, errors_of, loads, maker, read_text, replacing, there
 
 SCHEMA = 1
 PACKAGES = (
@@ -154,6 +154,17 @@ def check_unchanged(*paths: Path) -> None:
                 f"{at(path)}: was changed since {stage} made it; run that again, or delete {meta_path(path).name} to "
                 "keep the change"
             )
+
+
+def check_made_from(path: Path, *sources: Path) -> None:
+    """Raise :class:`UserError` for a file that notes another content of one of the files it was made from.
+
+    Sources that are not there, or that it does not note (a user's own file), pass.
+    """
+    noted = meta_of(path).get("inputs", {})
+    for source in sources:
+        if source.name in noted and there(source) and known_sha256(source) != noted[source.name]:
+            raise UserError(f"{at(path)}: made from another {source.name}; run {maker(path)} again")
 
 
 def known_sha256(path: Path) -> str:

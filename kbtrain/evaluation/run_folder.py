@@ -25,7 +25,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.provenance import check_unchanged, meta_of
+from kbtrain.provenance import check_made_from, check_unchanged, meta_of
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
@@ -226,9 +226,13 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
 
 
 def read_outcomes(run: Path) -> list[Outcome]:
-    """The graded answers of a run folder. Raises :class:`UserError` for a file changed since it was made."""
+    """The graded answers of a run folder.
+
+    Raises :class:`UserError` for a file changed since it was made, or made from other questions or answers than there.
+    """
     path = run / "outcomes.jsonl"
     check_unchanged(path)
+    check_made_from(path, run / "questions.jsonl", run / "samples.db")
     return list(jsonl.read(Outcome, path))
 
 

@@ -15,7 +15,6 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
-from kbtrain.provenance import file_sha256, meta_of
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import CONDITIONS, Evidence, Label, Question
 from kbtrain.store import SampleStore
@@ -35,15 +34,6 @@ def check_answers(path: Path, run: str) -> None:
         store.run_meta(run)
         if not store.counts(run):
             raise UserError(f"{at(path)}: no answer of run '{run}' to judge; run data_gen/sample.py first")
-
-
-def check_judged(verdicts: Path, questions: Path) -> None:
-    """Raise :class:`UserError` for verdicts of a judge who was shown another file of questions: its gold answers may
-    be others. A user's own verdicts note no file.
-    """
-    noted = meta_of(verdicts).get("inputs", {}).get(questions.name)
-    if noted is not None and noted != file_sha256(questions):
-        raise UserError(f"{at(verdicts)}: made from another {questions.name}; run data_gen/judge.py again")
 
 
 def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[str, str]:

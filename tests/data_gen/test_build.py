@@ -15,7 +15,7 @@ from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.records import GateExample, Label, Question, Split
 from kbtrain.store import SampleStore
 
@@ -30,8 +30,12 @@ def labelled(run_folder: Path, label: Callable[..., list[Label]]) -> Path:
 
 
 def add(run: Path, *more: Question) -> None:
-    questions = list(jsonl.read(Question, run / "questions.jsonl"))
-    jsonl.write(run / "questions.jsonl", [*questions, *more])
+    """Add questions as if they had been there when the labels were made."""
+    source, meta = run / "questions.jsonl", meta_path(run / "labels.jsonl")
+    jsonl.write(source, [*jsonl.read(Question, source), *more])
+    if meta.exists():
+        noted = json.loads(meta.read_text())
+        meta.write_text(json.dumps({**noted, "inputs": {**noted["inputs"], source.name: file_sha256(source)}}))
 
 
 def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script) -> None:
@@ -62,6 +66,20 @@ def test_labels_by_older_rules_of_grading_are_made_again_before_examples_are(
     facts["label_rule"] |= older
     meta.write_text(json.dumps(facts))
     with pytest.raises(UserError, match=r"labels\.jsonl: its answers were graded by an older rule .*label\.py again"):
+        build(labelled)
+
+
+@pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])
+def test_labels_of_other_questions_or_answers_are_made_again_before_examples_are(
+    labelled: Path, build: Run, other: str
+) -> None:
+    if other == "samples.db":
+        with SampleStore(labelled / other) as store:
+            store.begin("more answers", {})
+    else:
+        rows = list(jsonl.read(Question, labelled / other))
+        jsonl.write(labelled / other, [dataclasses.replace(rows[0], answers=("other",)), *rows[1:]])
+    with pytest.raises(UserError, match=rf"labels\.jsonl: made from another {other}; run data_gen/label\.py again$"):
         build(labelled)
 
 

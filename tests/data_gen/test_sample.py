@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from kbtrain import jsonl
 from kbtrain.config import parse_args
+from kbtrain.provenance import write_meta
 from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore
 
@@ -152,6 +153,15 @@ def test_bad_input_is_one_line(more, message, run, tiny_model):
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and message in errors[0]
     assert not (run / "samples.db").exists() or not stored(run / "samples.db")
+
+
+def test_passages_that_were_searched_for_other_questions_are_refused(run):
+    source, evidence = run / "questions.jsonl", run / "evidence.jsonl"
+    write_meta(evidence, stage="retrieve", config=None, inputs=[source])
+    jsonl.write(source, [dataclasses.replace(one, text=f"Who rules {one.id}?") for one in jsonl.read(Question, source)])
+    done = sample(*arguments(run, run / "none"))
+    assert done.returncode == 2 and not (run / "samples.db").exists()
+    assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run data_gen/retrieve.py again\n"
 
 
 def test_broken_json_names_file_and_line(run, tiny_model):

@@ -10,6 +10,7 @@ from kbtrain.gate_folder import read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
+from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome
 
 
@@ -48,6 +49,18 @@ def test_a_threshold_is_chosen_on_dev_and_noted_with_its_evidence(script, made, 
     assert set(e["sha256"]) == {"scores.jsonl", "outcomes.jsonl"} and e["floor"] < noted["threshold"]
     text = capsys.readouterr().out
     assert "seakr: retrieve if score > -" in text and "distributed as on dev" in text
+
+
+def test_outcomes_of_other_answers_are_made_again_first(script, made):
+    store = made / "samples.db"
+    store.write_text("answers")
+    write_meta(made / "outcomes.jsonl", stage="end_to_end", config=None, inputs=[store])
+    store.write_text("other answers")
+    module, chosen = config(script, made)
+    with pytest.raises(UserError, match=r"outcomes\.jsonl: made from another samples\.db; run eval/end_to_end\.py"):
+        module.main(chosen)
+    store.unlink()  # a folder of results alone can be read
+    module.main(chosen)
 
 
 def test_a_threshold_under_the_floor_is_refused_with_the_explanation(script, made):
