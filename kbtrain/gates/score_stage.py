@@ -113,7 +113,8 @@ class ScoreFile:
         self.close()
         if self._scores_path != self.path:
             provenance.meta_path(self.path).unlink(missing_ok=True)  # of the older scores
-            put_in_place(self._scores_path, self.path)  # first: scores whose inputs are not noted are made again
+            _progress(self.path).unlink(missing_ok=True)  # scores whose inputs are not noted are made again
+            put_in_place(self._scores_path, self.path)
             put_in_place(self._progress_path, _progress(self.path))
             self._scores_path, self._progress_path = self.path, _progress(self.path)
 
