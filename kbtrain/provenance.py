@@ -94,10 +94,11 @@ def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
 def read_meta(path: Path) -> dict[str, Any]:
     """The meta data beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
     source = meta_path(path)
-    again = f"run the stage that writes {Path(path).name} again"
-    meta = read_document(source, again, again)
+    missing = f"run the stage that writes {Path(path).name} again"
+    again = f"delete it, and {missing}"  # that stage reads it as well, to see whether it was done
+    meta = read_document(source, missing, again)
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
-        raise UserError(f"{at(source)}: expected an object with schema {SCHEMA}; run the stage that writes it again")
+        raise UserError(f"{at(source)}: expected an object with schema {SCHEMA}; {again}")
     inputs = meta.setdefault("inputs", {})
     if not isinstance(inputs, dict) or not all(isinstance(value, str) for value in inputs.values()):
         raise UserError(f"{at(source, field='inputs')}: expected the hashes of files by their names; {again}")
