@@ -232,7 +232,7 @@ def finish_dialogue(
     page = _model_card(card, facts, len(probe), len(shown))
     figures = {"loss": min(dev)} if dev else {}
     ending = Ending(
-        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text, CARD), figures),
+        save=lambda note: (save_checked(config.output, write, difference, TOLERANCE, page.text, CARD, note), figures),
         trained_on=f"{len(data.train)} turns",
         run=card.run,
         facts=facts,

@@ -11,7 +11,7 @@ from kbtrain.provenance import file_sha256, package_versions, write_atomically
 from kbtrain.records import Split, TurnExample
 from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.finish import Ending, finish, largest_difference, save_checked, steps_of
+from kbtrain.training.finish import Ending, Note, finish, largest_difference, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def finish_ranker(
     def readme(worst: float) -> str:
         return _model_card(config.model, ranker.max_length, ranks, about, min(len(rows), _PROBE)).text(worst)
 
-    def save() -> tuple[float, dict[str, float]]:
-        worst = save_checked(config.output, write, difference, TOLERANCE, readme, RANKER)
+    def save(note: Note) -> tuple[float, dict[str, float]]:
+        worst = save_checked(config.output, write, difference, TOLERANCE, readme, RANKER, note)
         write_atomically(config.output / RANKS, json.dumps(ranks, indent=1) + "\n")
         return worst, ranks["dev"]["ranker"]
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import TrainerState
 
 SCORES = "scores.jsonl"
+Note = Callable[[Path], None]  # writes into a gate's folder what it was trained on
 
 
 def save_checked(
@@ -48,11 +49,13 @@ def save_checked(
     tolerance: float,
     readme: Callable[[float], str],
     last: str = CARD,
+    note: Note | None = None,
 ) -> float:
     """Put a trained model into ``output``, if the folder opened again scores as the model in memory.
 
     ``write(folder)`` writes weights, tokenizer and the file ``last`` into an empty folder; ``difference(folder)``
     opens that and gives the largest difference of a score, which is returned; ``readme`` makes the model card of it.
+    ``note`` adds to the folder what the model was trained on: no gate is there without.
     ``last`` is moved last of all: a folder that has it is whole. Calibrated thresholds noted in ``output`` stay where
     the very same gate was fitted again.
 
@@ -63,6 +66,8 @@ def save_checked(
     with errors_of(output):
         staging.mkdir(parents=True)
         write(staging)
+        if note:
+            note(staging)
     worst = float(difference(staging))
     if not worst <= tolerance:
         raise UserError(
@@ -86,16 +91,16 @@ def save_checked(
 class Ending:
     """A method's own part of :func:`finish`.
 
-    ``save``: puts the model into the output folder, returns the largest difference found on opening it again, and dev's
-    figures. ``trained_on``: how many of what; ``run``: all that the card says of the run, ``facts`` the method's own of
-    it; ``data``: keys of the config that name data files; ``last``: the file that marks the folder as whole; ``score``:
-    writes scores of dev and test, once the folder is whole; ``compared``: the result of the comparison on opening
-    again, in words; ``questions``: the training examples, whose hashes stand in the folder, and ``members``: folders of
-    gates that it is made of; ``inputs``: further files it was made from; ``started``: the stage's ``time.monotonic()``
-    at its begin.
+    ``save``: puts the model, with the note it is given, into the output folder; returns the largest difference found on
+    opening it again, and dev's figures. ``trained_on``: how many of what; ``run``: all that the card says of the run,
+    ``facts`` the method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks
+    the folder as whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the result of
+    the comparison on opening again, in words; ``questions``: the training examples, whose hashes stand in the folder,
+    and ``members``: folders of gates that it is made of; ``inputs``: further files it was made from; ``started``: the
+    stage's ``time.monotonic()`` at its begin.
     """
 
-    save: Callable[[], tuple[float, Mapping[str, float]]]
+    save: Callable[[Note], tuple[float, Mapping[str, float]]]
     trained_on: str
     run: Mapping[str, Any]
     facts: Mapping[str, Any]
@@ -119,9 +124,13 @@ def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending:
     if state is not None:
         with replacing(output / "trainer_state.json") as partial:
             state.save_to_json(str(partial))
-    worst, dev = ending.save()
+
+    def note(folder: Path) -> None:
+        write_trained_on(folder, ending.questions, ending.members)
+
+    worst, dev = ending.save(note)
+    note(output)  # of a training before nothing stays
     write_run_files(output, config, ending.data, state.log_history if state else None)
-    write_trained_on(output, ending.questions, ending.members)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
     facts = {**ending.facts, "weights": stamp_weights(output), SAVED: saved_files(output)}
     write_meta(
@@ -325,7 +334,10 @@ def finish_classifier(
 
     page = _classifier_card(card, dev)
     ending = Ending(
-        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), dev.metrics),
+        save=lambda note: (
+            save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
+            dev.metrics,
+        ),
         trained_on=f"{len(data.train)} examples",
         run=card.run,
         facts=facts,

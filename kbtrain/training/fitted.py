@@ -13,7 +13,7 @@ from kbtrain.gate_folder import CARD, Gate, KeyedCard
 from kbtrain.jsonl import read_json
 from kbtrain.provenance import check_unchanged, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
-from kbtrain.trained_on import HeldOut, write_held_out, write_trained_on
+from kbtrain.trained_on import HeldOut, write_held_out
 from kbtrain.training.config import FittedConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import (
@@ -136,7 +136,6 @@ def finish_fitted(config: KeyedFitConfig, data: KeyedData, made: FittedGate, sta
     def write(folder: Path) -> None:
         made.write(folder)
         write_held_out(folder, made.held_out)
-        write_trained_on(folder, made.trained_on, made.members)
         card.write(folder)
 
     def difference(folder: Path) -> float:
@@ -146,7 +145,7 @@ def finish_fitted(config: KeyedFitConfig, data: KeyedData, made: FittedGate, sta
     page = _model_card(card, made, dev)
     figures = {f"auroc_{key}": one.metrics["auroc"] for key, one in dev.items() if "auroc" in one.metrics}
     ending = Ending(
-        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), figures),
+        save=lambda note: (save_checked(config.output, write, difference, TOLERANCE, page.text, note=note), figures),
         trained_on=f"{len(data.questions())} questions",
         run=run,
         facts={"dev": {key: of_key.metrics for key, of_key in dev.items()}},
@@ -218,7 +217,10 @@ def finish_single(
         tags=("adaptive-retrieval",),
     )
     ending = Ending(
-        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), dev.metrics),
+        save=lambda note: (
+            save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
+            dev.metrics,
+        ),
         trained_on=f"{len(train)} examples",
         run=run,
         facts={"dev": dev.metrics},

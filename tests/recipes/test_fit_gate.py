@@ -67,6 +67,18 @@ def test_dev_chooses_the_label_that_is_learnt_and_the_card_says_so(files, tmp_pa
     assert "- key: mastery" in (tmp_path / "length" / "README.md").read_text()
 
 
+def test_a_training_killed_right_after_its_card_has_noted_its_questions(files, tmp_path, monkeypatch):
+    """Before, such a gate was scored on its own training questions without a word."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kbtrain.training.finish.write_run_files", killed)
+    assert here("recipes/fit_gate.py", *files).returncode == 130
+    assert (tmp_path / "length" / "gate.json").exists()
+    assert len(trained_among(tmp_path / "length", list(jsonl.read(GateExample, tmp_path / "train.jsonl")))) == 30
+
+
 def test_another_gate_s_folder_is_not_written_over_and_the_same_command_fits_again(files):
     assert [here("recipes/fit_gate.py", *files).returncode for _ in range(2)] == [0, 0]
     done = here("recipes/fit_gate.py", *files, "--key", "benefit")

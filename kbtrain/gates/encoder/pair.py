@@ -17,7 +17,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import SCORES, DevScores, Ending, finish, finish_classifier, score_held_out
+from kbtrain.training.finish import SCORES, DevScores, Ending, Note, finish, finish_classifier, score_held_out
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.recipe import Recipe
 
@@ -116,7 +116,7 @@ def finish_pair(
     dev = DevScores.of(gate, data.dev, config.dev)
     about = {**run, "train_examples": len(data.train), "dev_examples": len(dev.need), "peak_rss_mb": peak_rss_mb()}
 
-    def save() -> tuple[float, dict[str, float]]:
+    def save(note: Note) -> tuple[float, dict[str, float]]:
         set_threshold(config.output, gate.name, dev.threshold)
         text = _model_card([member.name for member in members], dev, about).text(0.0)
         write_atomically(config.output / "README.md", text)

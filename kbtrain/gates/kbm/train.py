@@ -32,6 +32,7 @@ from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.finish import (
     Ending,
+    Note,
     finish,
     intervals_of_keys,
     largest_difference,
@@ -236,8 +237,8 @@ def finish_kbm(
     def readme(worst: float) -> str:
         return _model_card(card, data.dev, kept, len(probe)).text(worst)
 
-    def save() -> tuple[float, dict[str, float]]:
-        worst = save_checked(config.output, write, difference, TOLERANCE, readme)
+    def save(note: Note) -> tuple[float, dict[str, float]]:
+        worst = save_checked(config.output, write, difference, TOLERANCE, readme, note=note)
         return worst, dev_metrics(data.dev, kept, card.labels) if data.dev else {}
 
     left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"

@@ -137,7 +137,7 @@ def finish_probe(
     readme = _model_card(card, gate, figures, len(compared))
     medians = {f"auroc_{key}": float(text.split()[0]) for key, text in figures.items()}
     ending = Ending(
-        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, readme.text), medians),
+        save=lambda note: (save_checked(config.output, write, difference, TOLERANCE, readme.text, note=note), medians),
         trained_on=f"{len(data.train)} examples",
         run=card.run,
         facts=facts,

@@ -166,7 +166,10 @@ def finish_peft(
 
     page = _model_card(card, dev)
     ending = Ending(
-        save=lambda: (save_checked(config.output, write, difference, TOLERANCE, page.text), dev.metrics),
+        save=lambda note: (
+            save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
+            dev.metrics,
+        ),
         trained_on=f"{len(data.train)} turns",
         run=card.run,
         facts=facts,
