@@ -2,8 +2,7 @@
 
 data_gen/label.py --verdicts reads them. Each distinct answer (after normalisation) is judged once, without its
 question (KBM, figure 13 and A.2). Judges: token (a transformers model that can only say 1 or 0, by their
-probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule). A
-killed run goes on after its last judged question.
+probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule).
 --labelled FILE says how far the judge agrees with people and needs no run: one answer a line, {"id", "answers",
 "prediction", "right"}.
 
@@ -18,27 +17,25 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.answers import grading
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge, judgement
-from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, count_verdicts, distinct_answers, judged
+from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, distinct_answers, judged
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.questions.checks import read_questions
-from kbtrain.retrieval.retrieve_stage import EvidenceFile
 from kbtrain.store import SampleStore
 
 
@@ -74,13 +71,8 @@ def main(config: JudgeConfig) -> None:
     if config.agreement_only:
         return
     counts: Counter[str] = Counter()
-    key = {"questions": file_sha256(source), "answers": file_sha256(store_path), "run": config.sampling_run}
-    with EvidenceFile(out, {**key, **grading.RULES, **judge.facts()}) as file, SampleStore(store_path, True) as store:
-        for made in verdicts(config, store, source, judge, counts, list(file.kept(QuestionVerdicts))):
-            file.add(made)
-            file.flush()
-        n = file.n
-        file.finish()
+    with SampleStore(store_path, read_only=True) as store:
+        n = jsonl.write(out, verdicts(config, store, source, judge, counts))
     inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
     options = config.model_dump(mode="json")
     write_meta(out, stage="judge", config=options, inputs=inputs, extra={**extra, "counts": counts}, started=started)
@@ -122,19 +114,10 @@ def open_judge(config: JudgeConfig) -> Judge:
 
 
 def verdicts(
-    config: JudgeConfig,
-    store: SampleStore,
-    source: Path,
-    judge: Judge,
-    counts: Counter[str],
-    kept: Sequence[QuestionVerdicts],
+    config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, counts: Counter[str]
 ) -> Iterator[QuestionVerdicts]:
-    """Verdicts on the questions behind those that are ``kept``, which are only counted."""
     with progress_bar(total=sum(1 for _ in jsonl.lines(source)), desc="judge", unit="questions") as bar:
         questions = (question for _, question in read_questions(source))
-        for before in kept:
-            count_verdicts(next(questions), before, counts)
-            bar.update()
         for made in judged(store, config.sampling_run, questions, judge, config.batch, counts):
             bar.update()
             yield made

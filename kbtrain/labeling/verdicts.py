@@ -60,6 +60,8 @@ def judged(
     waiting: list[tuple[Question, dict[str, str]]] = []
     for question in questions:
         choice = question.grading == "option"
+        if choice:
+            counts["choice_questions"] += 1
         waiting.append((question, {} if choice else distinct_answers(store, run, question)))
         if sum(len(answers) for _, answers in waiting) >= batch:
             yield from _judge(waiting, judge, counts)
@@ -75,18 +77,10 @@ def _judge(
     for question, answers in waiting:
         # without a gold answer there is nothing to compare with
         right = {key: next(opinions).right if question.answers else None for key in answers}
-        made = QuestionVerdicts(question.id, right)
-        count_verdicts(question, made, counts)
-        yield made
-
-
-def count_verdicts(question: Question, made: QuestionVerdicts, counts: Counter[str]) -> None:
-    """Count one question's verdicts, as :func:`judged` does."""
-    if question.grading == "option":
-        counts["choice_questions"] += 1
-    counts["answers"] += len(made.right)
-    counts["right"] += sum(value is True for value in made.right.values())
-    counts["abstained"] += sum(value is None for value in made.right.values())
+        counts["answers"] += len(right)
+        counts["right"] += sum(value is True for value in right.values())
+        counts["abstained"] += sum(value is None for value in right.values())
+        yield QuestionVerdicts(question.id, right)
 
 
 R = TypeVar("R", Label, Evidence, QuestionVerdicts)

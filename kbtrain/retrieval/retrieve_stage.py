@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import contains
@@ -31,7 +31,6 @@ from kbtrain.retrieval.index_note import NOTE, is_whole, write_note
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import Tokens
 
-R = TypeVar("R")
 Query = Literal["text", "text_and_options"]
 Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
@@ -169,10 +168,9 @@ def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
 
 
 class EvidenceFile:
-    """Appends to ``<path>.partial`` records in the order of the questions, evidence or a judge's verdicts; a context
-    manager.
+    """Appends to ``<path>.partial``; a context manager.
 
-    ``key`` is what the records depend on (options, hashes of inputs). An unfinished file with the same key is gone
+    ``key`` is what the evidence depends on (options, hashes of inputs). An unfinished file with the same key is gone
     on with after its last whole line, one with another key is begun anew. ``n`` counts the records that stand in it.
     """
 
@@ -202,13 +200,9 @@ class EvidenceFile:
                 self.n += 1
         return size
 
-    def kept(self, kind: type[R]) -> Iterator[R]:
-        """The records that an interrupted run left."""
-        return itertools.islice(jsonl.read(kind, self._partial), self.n)
-
-    def add(self, record: Any) -> None:
+    def add(self, evidence: Evidence) -> None:
         with errors_of(self.path):
-            self._file.write(jsonl.dump(record).encode() + b"\n")
+            self._file.write(jsonl.dump(evidence).encode() + b"\n")
         self.n += 1
 
     def flush(self) -> None:

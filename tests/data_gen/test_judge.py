@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
-import pytest
 from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
-from kbtrain.labeling.judges import Opinion, RuleJudge
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import read_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
@@ -94,34 +91,6 @@ def test_a_language_model_judges_through_any_back_end(run_folder: Path, script: 
     done = script("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "scripted", "--model", "none")
     assert done.returncode == 0, done.stderr  # the scripted model says no 1 and no 0
     assert "judged by llm:none: 0 right, abstained from 50" in done.stdout
-
-
-def test_a_killed_judge_goes_on_and_asks_nothing_twice(
-    run_folder: Path, stage: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
-
-    class Judged(RuleJudge):
-        left = 20
-
-        def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
-            if len(asked) >= self.left:
-                raise KeyboardInterrupt
-            asked.extend((question.id, text) for question, text in cases)
-            return super().judge(cases)
-
-    module = stage("judge")
-    monkeypatch.setattr(module, "open_judge", lambda config: Judged("contains"))
-    config, out = module.JudgeConfig(run=run_folder, model="none", batch=4), run_folder / "verdicts.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        module.main(config)
-    assert not out.exists() and 20 <= len(asked) < 30
-    monkeypatch.setattr(Judged, "left", 10_000)
-    module.main(config)
-    assert len(asked) == len(set(asked)) == read_meta(out)["counts"]["answers"]
-    whole, counts = out.read_text(), read_meta(out)["counts"]
-    module.main(config)
-    assert (out.read_text(), read_meta(out)["counts"]) == (whole, counts) and len(asked) == 2 * len(set(asked))
 
 
 def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Script) -> None:
