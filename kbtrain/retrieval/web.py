@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -45,6 +45,22 @@ class WebService(Config):
     parallel: int = Field(4, ge=1, description="queries under way at once")
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects as urllib does, which would send the keys to whatever server they lead to."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = [header.capitalize() for header in keys]  # as a request stores them
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """As in the base class."""
+        made: Any = super().redirect_request(req, fp, code, msg, headers, newurl)
+        before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if made is not None and (after.netloc != before.netloc or after.scheme not in (before.scheme, "https")):
+            for header in self._keys:
+                made.remove_header(header)
+        return made
+
+
 class WebSearch:
     """Asks the service for each query. ``dropped`` counts results that had no text or repeated an id."""
 
@@ -59,6 +75,7 @@ class WebSearch:
         if missing:  # the name is not shown: it may be the key itself
             raise UserError(f"key 'web': header '{missing[0]}': the environment variable that it names is not set")
         self.headers = {header: key_from_environment(name) or "" for header, name in service.headers.items()}
+        self._opener = urllib.request.build_opener(_Redirects(self.headers))
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, in the service's order. Raises :class:`UserError` when it gives up."""
@@ -78,7 +95,7 @@ class WebSearch:
         for attempt in range(self.service.attempts):
             wait = min(_LONGEST_WAIT, 0.5 * 2**attempt)
             try:
-                with urllib.request.urlopen(request, timeout=self.service.timeout_s) as reply:  # noqa: S310 - as above
+                with self._opener.open(request, timeout=self.service.timeout_s) as reply:
                     return strike_all(json.loads(self._body(reply).decode()))
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}"

@@ -76,6 +76,29 @@ def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.Monk
         WebSearch(made)
 
 
+def test_a_redirect_to_another_server_does_not_take_the_key_along(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            here = parse_qs(urlsplit(self.path).query)["q"][0] == "here" and "moved" not in self.path
+            self.send_header("Location", f"/moved{self.path}" if here else f"{address.partition('?')[0]}?q=there")
+            if self.path.startswith("/moved"):
+                moved.append(self.headers["X-Key"])
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    moved: list[str | None] = []
+    monkeypatch.setenv("SEARCH_KEY", "key-of-the-search")
+    with LocalServer(Elsewhere) as server:
+        search = WebSearch(service(f"{server.url}/?q={{query}}", headers={"X-Key": "SEARCH_KEY"}))
+        there, here = search.search(["there", "here"], 9)
+    assert (there[-1].text, here[-1].text) == ("-", "-")  # what the service saw of it
+    assert moved == ["key-of-the-search"]
+
+
 def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(address: str) -> None:
     waits: list[float] = []
     search = WebSearch(service(address), sleep=waits.append)
