@@ -136,7 +136,8 @@ async def completions_route(service: Service, exchange: Exchange) -> None:
 async def models_route(service: Service, exchange: Exchange) -> None:
     """The upstream's models, then the gate as one."""
     gate = {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
-    models = [] if service.upstream is None else await service.upstream.models()
+    key = [(name, value) for name, value in exchange.headers if name == b"authorization"]
+    models = [] if service.upstream is None else await service.upstream.models(key)
     await exchange.json({"object": "list", "data": [*models, gate]})
 
 
@@ -151,7 +152,8 @@ async def ready_route(service: Service, exchange: Exchange) -> None:
         try:
             await service.upstream.models()
         except Refused as refused:
-            raise Refused(503, refused.code, str(refused)) from None
+            if refused.status != 401:  # the clients have the keys: it answers
+                raise Refused(503, refused.code, str(refused)) from None
     await exchange.json({"status": "ready", "gate": service.decider.loaded.name})
 
 

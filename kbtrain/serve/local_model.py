@@ -114,7 +114,7 @@ class LocalModel:
         self._waiting = 0
         self._numbers = itertools.count(1)
 
-    async def models(self) -> list[Any]:
+    async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
         """The model's own name."""
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "local"}]
 

@@ -64,8 +64,8 @@ class Upstream(Protocol):
         """Send a request; leaving the context ends the work for it. Raises :class:`Refused` without an answer."""
         ...
 
-    async def models(self) -> list[Any]:
-        """Entries of the list of models. Raises :class:`Refused` if it cannot be had."""
+    async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
+        """Entries of the list of models. Raises :class:`Refused` without it, 401 for want of a client's key."""
         ...
 
     async def close(self) -> None:
@@ -176,12 +176,14 @@ class HttpUpstream:
             self._metrics.upstream_failures.labels("stream").inc()
             raise
 
-    async def models(self) -> list[Any]:
+    async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
         """As :meth:`Upstream.models`."""
         try:
             async with asyncio.timeout(5.0):
-                response = await self._request("GET", f"{self._url}/models", self._headers([]))
+                response = await self._request("GET", f"{self._url}/models", self._headers(headers))
                 try:
+                    if response.status == 401 and self._key is None and not self._own_keys:
+                        raise Refused(401, "invalid_api_key", "the upstream lists its models for a key alone")
                     found = _listed(await self._small(response)) if response.status == 200 else None
                 finally:
                     response.close()

@@ -59,6 +59,28 @@ def test_a_list_of_models_that_is_none_is_a_502(listed: bytes, stub: Liar, serve
     assert server.get("/ready").status == 503
 
 
+class KeyOfTheClient(StubUpstream):
+    """Has nothing for those without the key."""
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        known = b"authorization: bearer the-client-s-own" in (await reader.readuntil(b"\r\n\r\n")).lower()
+        self._whole(writer, *((200, '{"data": [{"id": "m"}]}') if known else (401, '{"error": {}}')))
+        return True
+
+
+def test_where_the_client_s_key_is_passed_on_it_reads_the_list_and_the_server_is_ready(
+    gate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KeyOfTheClient() as upstream:
+        with serving(gate, upstream=upstream.url) as running:
+            reply = running.get("/v1/models", {"authorization": "Bearer the-client-s-own"})
+            assert (reply.status, reply.json["data"][0]["id"]) == (200, "m")
+            assert (running.get("/v1/models").status, running.get("/ready").status) == (401, 200)
+        monkeypatch.setenv("OPENAI_API_KEY", "another-key-1")
+        with serving(gate, upstream=upstream.url) as running:  # its own key is a wrong one
+            assert (running.get("/v1/models").status, running.get("/ready").status) == (502, 503)
+
+
 def test_halves_of_characters_in_ids_are_replaced(stub: Liar, server: Any) -> None:
     stub.listed = json.dumps({"data": [{"id": "a\ud800b", "x\udc00": ["\ud83d\ude00", "\ud800"]}]}).encode()
     reply = server.get("/v1/models")
