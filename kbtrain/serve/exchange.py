@@ -214,6 +214,8 @@ class Endpoint:
         elif not is_loopback(_host(exchange.header(b"host"))):
             # without keys a page in this machine's browser could reach the server under a name of its own
             raise Refused(403, "host", "the header Host names another machine; give the server a file of API keys")
+        elif _is_foreign_page(exchange.header(b"origin")):  # a browser sends what it does not let the page read
+            raise Refused(403, "origin", "the header Origin names another machine; give the server a file of API keys")
         if Endpoint.inflight > self._config.max_inflight:
             raise Busy(f"{Endpoint.inflight} requests are under way")
 
@@ -221,6 +223,12 @@ class Endpoint:
 def place_of(error: BaseException) -> str:
     """Lines of code that an error came through, without its message, which may repeat a client's words."""
     return "".join(traceback.format_tb(error.__traceback__))
+
+
+def _is_foreign_page(origin: bytes | None) -> bool:
+    """True for a page of another machine, and for one that hides whose it is."""
+    scheme, _, host = (origin or b"").lower().partition(b"://")
+    return scheme == b"null" or (scheme in (b"http", b"https") and not is_loopback(_host(host)))
 
 
 def _host(header: bytes | None) -> str:

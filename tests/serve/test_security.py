@@ -91,6 +91,14 @@ def test_without_keys_a_page_under_another_name_is_refused(server):
         assert server.post("/v1/gate", {"questions": [NEEDS]}, {"host": host}).status == 200
 
 
+def test_without_keys_a_page_of_another_machine_cannot_have_requests_sent(server):
+    form = {"content-type": "text/plain"}  # which browsers send without asking
+    for origin in ("https://evil.example", "http://127.0.0.1.evil.example:8000", "null"):
+        assert server.post("/v1/gate", {"questions": [NEEDS]}, {"origin": origin, **form}).status == 403
+    for origin in ("http://localhost:3000", "http://[::1]", "app://obsidian.md"):
+        assert server.post("/v1/gate", {"questions": [NEEDS]}, {"origin": origin}).status == 200
+
+
 def raw(port, data, wait=True):
     """Bytes to the server; its answer until it closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
