@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -132,8 +131,12 @@ class HttpUpstream:
                 for key, value in lower
                 if key not in NOT_RETURNED and not key.startswith(b"x-kbtrain-")
             ]
-            pieces = self._pieces(response)
-            yield UpstreamReply(response.status, kept, self._echoes.chunks(pieces) if self._echoes else pieces)
+            pieces = response.content.iter_any()
+            async with asyncio.timeout(self._whole):  # a byte now and then breaks no silence, a client may read nothing
+                yield UpstreamReply(response.status, kept, self._echoes.chunks(pieces) if self._echoes else pieces)
+        except (TimeoutError, aiohttp.ClientError):
+            self._metrics.upstream_failures.labels("stream").inc()
+            raise
         finally:
             response.close()  # the connection is kept if the answer came whole, else its server sees it end
 
@@ -165,17 +168,6 @@ class HttpUpstream:
                     raise Refused(502, "upstream_unreachable", message) from None
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
 
-    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        until = time.monotonic() + self._whole  # a byte now and then breaks no silence
-        try:
-            async for piece in response.content.iter_any():
-                if time.monotonic() > until:
-                    raise TimeoutError("an answer without end")
-                yield piece
-        except (TimeoutError, aiohttp.ClientError):
-            self._metrics.upstream_failures.labels("stream").inc()
-            raise
-
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
         """As :meth:`Upstream.models`."""
         try:
@@ -196,7 +188,7 @@ class HttpUpstream:
     async def _small(self, response: aiohttp.ClientResponse) -> bytes:
         """A whole body without the key. Raises ``ValueError`` for one of more than :data:`LARGEST` bytes."""
         body = bytearray()
-        async for piece in self._pieces(response):
+        async for piece in response.content.iter_any():
             body += piece
             if len(body) > LARGEST:
                 raise ValueError("a list of models without end")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -92,6 +94,28 @@ def test_an_answer_that_drips_without_end_is_cut_off(server: Any) -> None:
     with pytest.raises(Exception, match=r"peer|closed|incomplete|IncompleteRead|chunk"):
         server.post("/v1/chat/completions", ASKED)
     assert server.get("/health").status == 200
+
+
+class Endless(StubUpstream):
+    """More bytes than all buffers on their way hold."""
+
+    def part(self, i: int, body: dict[str, Any]) -> bytes:
+        return b"data: " + b"x" * 65_536 + b"\n\n"
+
+
+def test_a_client_that_reads_nothing_keeps_its_place_no_longer_than_a_whole_answer_may_last(gate: Any) -> None:
+    body = json.dumps({**ASKED, "stream": True}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with (
+        Endless(tokens=10**6) as upstream,
+        serving(gate, upstream=upstream.url, upstream_whole_s=1) as running,
+        socket.create_connection(("127.0.0.1", running.port)) as client,
+    ):
+        client.sendall(head + body)
+        until = time.monotonic() + 20
+        while not running.metric('kbtrain_upstream_failures_total{kind="stream"}') and time.monotonic() < until:
+            time.sleep(0.1)
+        assert running.metric("kbtrain_inflight") == 1  # that which asks for this
 
 
 @pytest.mark.parametrize("status", [b"999 X", b"600 X", b"101 Switching Protocols"])
