@@ -4,7 +4,7 @@ data_gen/label.py --verdicts reads them. Each distinct answer (after normalisati
 question (KBM, figure 13 and A.2). Judges: token (a transformers model that can only say 1 or 0, by their
 probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule).
 --labelled FILE says how far the judge agrees with people and needs no run: one answer a line, {"id", "answers",
-"prediction", "right"}.
+"prediction", "right"}. Resumable: an interrupted run goes on after its last batch.
 
 Examples:
   python data_gen/judge.py --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai --judge llm
@@ -15,8 +15,8 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -28,14 +28,16 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge, judgement
-from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, distinct_answers, judged
+from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, counted, distinct_answers, judged
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
+from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, meta_of, unchanged, write_meta
 from kbtrain.questions.checks import read_questions
+from kbtrain.retrieval.retrieve_stage import EvidenceFile
 from kbtrain.store import SampleStore
 
 
@@ -70,13 +72,19 @@ def main(config: JudgeConfig) -> None:
         print(line(made))
     if config.agreement_only:
         return
-    counts: Counter[str] = Counter()
-    with SampleStore(store_path, read_only=True) as store:
-        n = jsonl.write(out, verdicts(config, store, source, judge, counts))
+    extra["key"] = key = key_of(config, judge, source, store_path)
+    if config.labelled is None and meta_of(out).get("key") == key and out.exists() and unchanged(out):
+        return print(f"{out} is there already, judged from the same questions and answers by the same judge")
+    with SampleStore(store_path, read_only=True) as store, EvidenceFile(out, key) as file:
+        for made in verdicts(config, store, source, judge, file.n):
+            file.add(made)
+            file.flush()
+        file.finish()
+    counts = counted(jsonl.read(QuestionVerdicts, out), (question for _, question in read_questions(source)))
     inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
     options = config.model_dump(mode="json")
     write_meta(out, stage="judge", config=options, inputs=inputs, extra={**extra, "counts": counts}, started=started)
-    print(f"{n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
+    print(f"{file.n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
           f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
 
@@ -113,12 +121,21 @@ def open_judge(config: JudgeConfig) -> Judge:
     return RuleJudge(None if config.judge == "rules" else config.judge)
 
 
+def key_of(config: JudgeConfig, judge: Judge, source: Path, answers: Path) -> dict[str, Any]:
+    """All that the verdicts depend on: the same is gone on with after an interruption."""
+    model = {**config.run_settings(), "files": digest(config.model)} if config.judge in ("llm", "token") else None
+    hashes = {"questions": file_sha256(source), "answers": file_sha256(answers)}
+    return {"judge": judge.facts(), "model": model, "run": config.sampling_run, **hashes}
+
+
 def verdicts(
-    config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, counts: Counter[str]
+    config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, skip: int
 ) -> Iterator[QuestionVerdicts]:
-    with progress_bar(total=sum(1 for _ in jsonl.lines(source)), desc="judge", unit="questions") as bar:
-        questions = (question for _, question in read_questions(source))
-        for made in judged(store, config.sampling_run, questions, judge, config.batch, counts):
+    """Those of all questions but the first ``skip``."""
+    total = sum(1 for _ in jsonl.lines(source))
+    with progress_bar(total=total, initial=skip, desc="judge", unit="questions") as bar:
+        questions = itertools.islice((question for _, question in read_questions(source)), skip, None)
+        for made in judged(store, config.sampling_run, questions, judge, config.batch):
             bar.update()
             yield made
 

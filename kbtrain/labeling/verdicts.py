@@ -50,37 +50,44 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
 
 
 def judged(
-    store: SampleStore, run: str, questions: Iterable[Question], judge: Judge, batch: int, counts: Counter[str]
+    store: SampleStore, run: str, questions: Iterable[Question], judge: Judge, batch: int
 ) -> Iterator[QuestionVerdicts]:
     """Verdicts on every distinct answer, in the questions' order, at least ``batch`` answers judged at once.
 
-    Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`). ``counts`` grows by
-    ``answers``, ``right`` and ``abstained`` (of distinct answers), and by ``choice_questions``.
+    Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`).
     """
     waiting: list[tuple[Question, dict[str, str]]] = []
     for question in questions:
         choice = question.grading == "option"
-        if choice:
-            counts["choice_questions"] += 1
         waiting.append((question, {} if choice else distinct_answers(store, run, question)))
         if sum(len(answers) for _, answers in waiting) >= batch:
-            yield from _judge(waiting, judge, counts)
+            yield from _judge(waiting, judge)
             waiting = []
-    yield from _judge(waiting, judge, counts)
+    yield from _judge(waiting, judge)
 
 
-def _judge(
-    waiting: list[tuple[Question, dict[str, str]]], judge: Judge, counts: Counter[str]
-) -> Iterator[QuestionVerdicts]:
+def _judge(waiting: list[tuple[Question, dict[str, str]]], judge: Judge) -> Iterator[QuestionVerdicts]:
     cases = [(question, text) for question, answers in waiting if question.answers for text in answers.values()]
     opinions = iter(judge.judge(cases) if cases else [])
     for question, answers in waiting:
         # without a gold answer there is nothing to compare with
-        right = {key: next(opinions).right if question.answers else None for key in answers}
-        counts["answers"] += len(right)
-        counts["right"] += sum(value is True for value in right.values())
-        counts["abstained"] += sum(value is None for value in right.values())
-        yield QuestionVerdicts(question.id, right)
+        yield QuestionVerdicts(
+            question.id, {key: next(opinions).right if question.answers else None for key in answers}
+        )
+
+
+def counted(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question]) -> Counter[str]:
+    """Of all questions and their verdicts: ``answers``, ``right`` and ``abstained`` (of distinct answers), and
+    ``choice_questions``.
+    """
+    counts = Counter[str]()
+    for one, question in zip(verdicts, questions, strict=True):
+        counts["answers"] += len(one.right)
+        counts["right"] += sum(value is True for value in one.right.values())
+        counts["abstained"] += sum(value is None for value in one.right.values())
+        if question.grading == "option":
+            counts["choice_questions"] += 1
+    return counts
 
 
 R = TypeVar("R", Label, Evidence, QuestionVerdicts)

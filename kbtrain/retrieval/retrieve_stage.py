@@ -168,9 +168,9 @@ def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
 
 
 class EvidenceFile:
-    """Appends to ``<path>.partial``; a context manager.
+    """Appends to ``<path>.partial``, evidence or whatever else has one record a question; a context manager.
 
-    ``key`` is what the evidence depends on (options, hashes of inputs). An unfinished file with the same key is gone
+    ``key`` is what the records depend on (options, hashes of inputs). An unfinished file with the same key is gone
     on with after its last whole line, one with another key is begun anew. ``n`` counts the records that stand in it.
     """
 
@@ -200,9 +200,9 @@ class EvidenceFile:
                 self.n += 1
         return size
 
-    def add(self, evidence: Evidence) -> None:
+    def add(self, record: Any) -> None:
         with errors_of(self.path):
-            self._file.write(jsonl.dump(evidence).encode() + b"\n")
+            self._file.write(jsonl.dump(record).encode() + b"\n")
         self.n += 1
 
     def flush(self) -> None:

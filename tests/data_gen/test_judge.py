@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from model_server import ModelServer
 from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
@@ -128,6 +129,33 @@ def test_the_papers_judge_asks_a_server(script: Script, run_folder: Path) -> Non
     config = ("--config", "data_gen/configs/judge_paper.yaml", "--run", str(run_folder))
     done = script("judge", *config, "--server-url", "http://127.0.0.1:9/v1", "--server-tries", "1")
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "127.0.0.1:9" in done.stderr
+
+
+def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_folder: Path, script: Script) -> None:
+    says = lambda body, place: "01"["Author 1" in body["messages"][-1]["content"]]  # noqa: E731
+    with ModelServer(failures=("",) * 20 + ("broken",) * 50, say=says) as server:
+        asked = (
+            *("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--model", "tiny"),
+            *("--server-url", server.url, "--server-endpoint", "chat", "--server-tries", "1", "--batch", "4"),
+        )
+        done = script(*asked)
+        assert done.returncode == 2 and "what was finished is kept" in done.stderr
+        assert not (run_folder / "verdicts.jsonl").exists()
+        server.failures.clear()
+        begun = len(server.requests)
+        done = script(*asked)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("30 questions, 50 distinct answers judged by llm:tiny: ")
+        assert 30 <= len(server.requests) - begun < 40  # 16 to 20 of 50 were there
+        counts = read_meta(run_folder / "verdicts.jsonl")["counts"]
+        made = list(jsonl.read(QuestionVerdicts, run_folder / "verdicts.jsonl"))
+        assert [one.question_id for one in made] == [
+            one.id for one in jsonl.read(Question, run_folder / "questions.jsonl")
+        ]
+        assert counts["answers"] == sum(len(one.right) for one in made) == 50
+        begun = len(server.requests)
+        assert "is there already" in script(*asked).stdout and len(server.requests) == begun
+        assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
 
 
 def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.labeling.judges import RuleJudge
 from kbtrain.labeling.label import indicators, label
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, distinct_answers, judged
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, counted, distinct_answers, judged
 from kbtrain.records import Label, Question, SampleSet
 from kbtrain.store import SampleStore
 
@@ -27,10 +26,9 @@ def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
         store.begin("main", {})
         store.put("main", [answered("Rome", " \n", "rome!", greedy="Paris"), answered("A", "B", question="q2")])
         assert distinct_answers(store, "main", capital) == {"paris": "Paris", "rome": "Rome"}
-        counts: Counter[str] = Counter()
-        made = list(judged(store, "main", [capital, choice], RuleJudge(), 1, counts))
+        made = list(judged(store, "main", [capital, choice], RuleJudge(), 1))
     assert made[1] == QuestionVerdicts("q2", {})  # multiple choice keeps its own rule
-    assert counts == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
+    assert counted(made, [capital, choice]) == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
 
 
 def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_line(
