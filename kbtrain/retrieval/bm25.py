@@ -205,6 +205,12 @@ class BM25:
     def __len__(self) -> int:
         return len(self._passages)
 
+    def warm_up(self) -> None:
+        """Look for a word that the index has, so that numba has compiled before the first query."""
+        word = next(iter(self._index.vocab_dict), None)
+        if word is not None:
+            self._index.retrieve([[word]], k=1, show_progress=False, backend_selection=self._index.backend)
+
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """At most ``k`` hits for each query, best first; equal scores by passage id."""
         if k < 1:

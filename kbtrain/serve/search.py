@@ -228,7 +228,7 @@ def _bm25(name: str) -> Search:
     else:
         with naming_twins(Path(name)):
             index = BM25.build(some(read_passages(Path(name)), Path(name)))
-    index.search(["warm"], 1)  # numba compiles before the first client waits for it
+    index.warm_up()
     return ThreadSearch(name, lambda query, k: index.search([query], k)[0], threads=1)
 
 

@@ -48,3 +48,15 @@ def test_a_corpus_that_cannot_be_searched_is_told_by_its_name(text, says, tmp_pa
     gate = long_question_gate(tmp_path / "gate")
     with pytest.raises(UserError, match=rf"passages\.jsonl: {says}"):
         open_search(ServeConfig(gate=gate, port=0, search=str(tmp_path / "passages.jsonl")))
+
+
+def test_an_index_is_searched_once_at_the_start_whatever_its_language(tmp_path, monkeypatch):
+    import bm25s
+
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"id": "p", "title": "城市", "text": "北京是中国的首都"}\n', encoding="utf-8"
+    )
+    asked = []
+    monkeypatch.setattr(bm25s.BM25, "retrieve", lambda self, words, **more: asked.append(words))
+    open_search(ServeConfig(gate=tmp_path, search=str(tmp_path / "corpus.jsonl")))
+    assert len(asked) == 1 and len(asked[0][0]) == 1  # numba compiles by then, for as long as many deadlines
