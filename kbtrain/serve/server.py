@@ -61,11 +61,13 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     name = f"[{config.host}]" if ":" in config.host else config.host
     for line in described(service):
         say(line)
+    server = http_server(service)
     signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before anyone can know that the server is there
+    end_on_signals(server)
     set_aside()
     listening.listen(BACKLOG)  # whoever reads the next line may ask at once: the event loop is not up yet
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
-    asyncio.run(_serve(service, listening))
+    asyncio.run(_serve(service, server, listening))
 
 
 def described(service: Service) -> list[str]:
@@ -94,9 +96,22 @@ def reload(service: Service) -> None:
     threading.Thread(target=work, name="reload", daemon=True).start()
 
 
-async def _serve(service: Service, listening: socket.socket) -> None:
+def end_on_signals(server: uvicorn.Server) -> None:
+    """Let the server finish. uvicorn takes the first signal itself and raises it once more when it has finished, which
+    would end the process before anything else is closed; a second one does.
+    """
+
+    def end(number: int, _: object) -> None:
+        server.should_exit = True
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+async def _serve(service: Service, server: uvicorn.Server, listening: socket.socket) -> None:
     try:
-        await http_server(service).serve(sockets=[listening])
+        await server.serve(sockets=[listening])
     finally:
         await service.close()
 

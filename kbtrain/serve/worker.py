@@ -16,6 +16,7 @@ from kbtrain.serve.problem import Busy
 
 R = TypeVar("R")
 Input = str | Example
+LINGER = 5.0  # seconds that a batch under way may take at the end: a gate may wait for a server that is down
 ScoreBatch = Callable[[Sequence[Input]], Sequence[R]]
 
 
@@ -64,11 +65,11 @@ class GateWorker(Generic[R]):
                     item.answer.exception()  # seen: another item's error is the one that is raised
 
     def close(self) -> None:
-        """End the thread after its batch; whoever still waits gets :class:`Busy`."""
+        """End the thread after its batch, or leave it behind; whoever still waits gets :class:`Busy`."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(LINGER)
 
     def _run(self) -> None:
         while True:

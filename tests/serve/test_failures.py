@@ -480,7 +480,8 @@ def wait_for(port, script):
     raise AssertionError(script.stderr)
 
 
-def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub, tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub, tmp_path, ending):
     from support.scripts import start
 
     port = free_port()
@@ -490,8 +491,9 @@ def test_the_process_ends_cleanly_on_a_signal_and_reloads_on_another(gate, stub,
     while "reload" not in script.stderr:
         assert script.poll() is None
         threading.Event().wait(0.05)
-    script.send_signal(signal.SIGTERM)
+    script.send_signal(ending)
     script.wait(PATIENCE)
+    assert script.poll() == 0  # else it was gone before the log was written out
     assert "is in place" in script.stderr and "Traceback" not in script.stderr
 
 

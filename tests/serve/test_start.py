@@ -2,6 +2,7 @@
 
 import gc
 import re
+import signal
 import socket
 import sys
 
@@ -34,6 +35,8 @@ def test_the_address_is_said_when_it_can_be_reached(tmp_path):
     finally:
         sys.setswitchinterval(interval)
         gc.unfreeze()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.parametrize(

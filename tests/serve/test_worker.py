@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from kbtrain.serve import worker
 from kbtrain.serve.problem import Busy
 from kbtrain.serve.worker import GateWorker
 
@@ -114,3 +115,19 @@ def test_whoever_waits_at_the_end_is_told():
     (first, waiting), _ = run(scenario)
     assert first == [0]
     assert isinstance(waiting, Busy)
+
+
+def test_a_batch_that_never_ends_does_not_keep_the_process(monkeypatch):
+    monkeypatch.setattr(worker, "LINGER", 0.1)
+
+    async def scenario(made, held):
+        asked = asyncio.ensure_future(made.score(["0"]))
+        await begun(held)
+        closing = threading.Thread(target=made.close, daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, 10)
+        left = closing.is_alive()
+        asked.cancel()
+        return left
+
+    assert run(scenario)[0] is False
