@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import json
 import pickle
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 CARD = "vectors.json"
 NO_VECTOR = {"server_key_env", "store_key_env", "server_tries", "server_timeout", "server_patience"}  # change no vector
+NAME = r"^[\w-]{1,200}$"  # of a collection
 POINTS = "qdrant"  # subfolder of a store inside this process
 
 
@@ -59,7 +62,7 @@ class Embeddings(Config):
         None, description="address of a running Qdrant; null: Qdrant inside this process, kept in the output folder"
     )
     store_key_env: str = Field("QDRANT_API_KEY", description="environment variable that holds Qdrant's key")
-    collection: str = Field("passages", pattern=r"^[\w-]{1,200}$", description="its name in the store")
+    collection: str = Field("passages", pattern=NAME, description="its name in the store")
 
 
 class VectorCard(Embeddings):
@@ -129,6 +132,7 @@ class Store:
             points = folder / POINTS
             check_points(points)
             try:
+                check_names(points)
                 return cls(QdrantClient(path=str(points)), card.collection, str(points))
             except RuntimeError:
                 raise UserError(f"{at(points)}: another process uses it; stop that one, or take a running Qdrant "
@@ -212,8 +216,11 @@ def check_points(folder: Path) -> None:
     for file in sorted(folder.glob("collection/*/storage.sqlite")):
         try:
             with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:
-                if not rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'points'").fetchone():
+                kinds = rows.execute("SELECT type FROM sqlite_master WHERE name = 'points' COLLATE NOCASE").fetchall()
+                if not kinds:
                     continue  # begun on a full disk: no point is in it
+                if kinds != [("table",)]:
+                    raise ValueError("points that are no table")  # a view may give other rows the next time
                 for (point,) in rows.execute("SELECT point FROM points"):
                     _PointsAlone(io.BytesIO(point)).load()
         except Exception as error:  # noqa: BLE001 - a broken pickle raises what it likes
@@ -222,6 +229,17 @@ def check_points(folder: Path) -> None:
                 f"{at(file)}: holds more than points, or is broken ({why}); remove the folder and embed the passages "
                 "again"
             ) from None
+
+
+def check_names(folder: Path) -> None:
+    """Raise :class:`UserError` for a collection that Qdrant would read from where :func:`check_points` does not look:
+    its name is a path, ``a/b`` or ``../a``. Raises ``ValueError`` and its like where no names can be read.
+    """
+    meta = folder / "meta.json"
+    for name in json.loads(meta.read_text(encoding="utf-8"))["collections"] if meta.exists() else ():
+        if not re.match(NAME, name):
+            raise UserError(f"{at(meta)}: no name of a collection: '{name}'; remove the folder and embed the passages "
+                            "again")  # fmt: skip
 
 
 class VectorIndex:

@@ -205,6 +205,43 @@ def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(co
     assert not Path("/tmp/never-written").exists()
 
 
+def nested(points, file):
+    meta = json.loads((points / "meta.json").read_text())
+    (points / "meta.json").write_text(json.dumps({**meta, "collections": {"a/b": meta["collections"]["passages"]}}))
+    (points / "collection" / "a").mkdir()  # Qdrant joins the name to its folder
+    file.parent.rename(points / "collection" / "a" / "b")
+
+
+def linked(points, file):
+    file.parent.rename(points.parent / "elsewhere")
+    file.parent.symlink_to(points.parent / "elsewhere")
+
+
+def renamed(points, file):
+    with sqlite3.connect(file) as rows:
+        rows.execute("ALTER TABLE points RENAME TO held")
+        rows.execute("ALTER TABLE held RENAME TO Points")
+
+
+def view(points, file):
+    with sqlite3.connect(file) as rows:
+        rows.execute("ALTER TABLE points RENAME TO held")
+        rows.execute("CREATE VIEW points AS SELECT * FROM held WHERE 0")
+
+
+@pytest.mark.parametrize("hide", [nested, linked, renamed, view])
+def test_points_that_would_run_code_are_found_wherever_qdrant_reads_them(corpus, tmp_path, server, hide):
+    folder = tmp_path / "index"
+    build(corpus, folder, settings(server), 12)
+    (file,) = folder.glob(f"{vectors.POINTS}/collection/*/storage.sqlite")
+    with sqlite3.connect(file) as rows:
+        rows.execute("UPDATE points SET point = ? WHERE rowid = 1", (pickle.dumps(Harmful()),))
+    hide(folder / vectors.POINTS, file)
+    with pytest.raises(UserError, match=r"holds more than points|is a folder|no name of a collection"):
+        VectorIndex.open(folder)
+    assert not Path("/tmp/never-written").exists()
+
+
 def test_points_that_a_full_disk_kept_from_being_begun_are_begun_again(corpus, tmp_path, server):
     folder = tmp_path / "index"
     build(corpus, folder, settings(server), 12)
