@@ -2,7 +2,7 @@
 
 One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; an index
 is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines (id,
-title, text) or DPR's TSV, plain or .gz.
+title, text), DPR's TSV or a CSV, plain or .gz.
 
 Examples:
   python data_gen/retrieve.py --run runs/demo

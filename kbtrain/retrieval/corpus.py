@@ -1,8 +1,8 @@
 """Passages: read from files as a stream, stored on disk by position, and long documents cut into passages.
 
-Files are our own JSON Lines, any other with ``id``, ``title``, ``text``, or DPR's TSV (``psgs_w100.tsv``, 21 million
-passages of 100 words, with the columns id, text, title); gz too. Passages on disk are memory-mapped, so memory holds
-none of them. Documents are cut by words (as DPR's 100) or by a model's own tokens.
+Files are our own JSON Lines, any other with ``id``, ``title``, ``text``, or tables such as DPR's (``psgs_w100.tsv``, 21
+million passages of 100 words, with the columns id, text, title); gz too. Passages on disk are memory-mapped, so memory
+holds none of them. Documents are cut by words (as DPR's 100) or by a model's own tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import CJK
@@ -33,17 +33,19 @@ _LONGEST_FIELD = 2**30  # csv refuses fields above 128 KiB by default
 
 
 def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
-    """Stream a corpus: ``.jsonl`` or ``.tsv``, plain or ``.gz``. Other fields (source, language ...) are not read.
+    """Stream a corpus: ``.jsonl``, ``.tsv`` or ``.csv``, plain or ``.gz``. Other fields (source, language ...) are not
+    read.
 
-    ``columns``: our field -> theirs. A file whose first passage has no id gets ids from the file's name and the line.
+    ``columns``: our field -> theirs. A file whose first passage has no id gets ids from the file's name and the line; a
+    table needs all three columns, or a map of those that it has.
     Raises :class:`UserError` with file, line and field.
     """
     name = str(path).removesuffix(".gz")
     if name.endswith(".jsonl"):
         return _jsonl(path, columns or {})
-    if name.endswith(".tsv"):
-        return _tsv(path, columns or {})
-    raise UserError(f"{at(path)}: cannot read passages from it; name a .jsonl or .tsv file, plain or .gz")
+    if name.endswith((".tsv", ".csv")):
+        return _table(path, columns or {}, "TSV" if name.endswith(".tsv") else "CSV")
+    raise UserError(f"{at(path)}: cannot read passages from it; name a .jsonl, .tsv or .csv file, plain or .gz")
 
 
 def _lines(path: Path | str) -> Iterator[tuple[int, str]]:
@@ -120,28 +122,32 @@ def _guessed(data: Mapping[str, Any], ours: str) -> str:
     return "{" + ", ".join(f"{own}: {theirs}" for own, theirs in found.items()) + "}"
 
 
-def _tsv(path: Path | str, columns: Mapping[str, str]) -> Iterator[Passage]:
+def _table(path: Path | str, columns: Mapping[str, str], kind: Literal["TSV", "CSV"]) -> Iterator[Passage]:
     """Rows as csv writes them (quotes doubled inside quotes), under a line with the names of the columns."""
     csv.field_size_limit(_LONGEST_FIELD)
-    rows = csv.reader((line for _, line in _lines(path)), delimiter="\t", strict=True)
+    delimiter = "\t" if kind == "TSV" else ","
+    rows = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
     try:
         head = next(rows, [])
-        wanted = sorted(columns.get(field, field) for field in FIELDS)
-        if not set(wanted) <= set(head) or (not columns and len(head) != len(wanted)):
+        wanted = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
+        if not set(wanted) <= set(head):
             found = " ".join(head)[:60] or "nothing"
             raise UserError(
-                f"{at(path, 1)}: expected the columns {', '.join(wanted)} in the first line, found {found!r}; map "
-                'yours by --columns "{text: body}"'
+                f"{at(path, 1)}: expected the columns {', '.join(wanted)} in the first line, found {found!r}; name "
+                'those that it has: --columns "{text: THEIR_TEXT}"'
             )
+        numbered = columns.get("id", "id") not in head
         for row in rows:
             if not row:
                 continue
             if len(row) != len(head):
                 raise UserError(f"{at(path, rows.line_num)}: {len(row)} columns, expected {len(head)}")
             data = dict(zip(head, row, strict=True))
+            if numbered:
+                data["id"] = f"{_stem(path)}-{rows.line_num}"
             yield _passage(data, path, rows.line_num, columns)
     except csv.Error as error:
-        raise UserError(f"{at(path, rows.line_num)}: broken TSV ({error})") from None
+        raise UserError(f"{at(path, rows.line_num)}: broken {kind} ({error})") from None
 
 
 def some(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:

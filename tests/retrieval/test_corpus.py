@@ -52,7 +52,9 @@ def test_dprs_table_is_read_with_its_quotes(tmp_path: Path) -> None:
         ("a.tsv", b"id\ttext\ttitle\n1\t\tt\n", r"a\.tsv:2: field 'text': empty"),
         ("a.jsonl.gz", gzip.compress(b'{"id": "1"', mtime=0)[:-4], r"a\.jsonl\.gz:1: broken gzip file"),
         ("a.jsonl.gz", b"plain text", r"a\.jsonl\.gz:1: broken gzip file"),
-        ("a.csv", b"", r"a\.csv: cannot read passages"),
+        ("a.csv", b'id,text,title\n1,"x,t\n', r"a\.csv:\d: broken CSV"),
+        ("a.csv", b"", r"a\.csv:1: expected the columns .* found 'nothing'"),
+        ("a.pdf", b"", r"a\.pdf: cannot read passages"),
     ],
 )
 def test_a_broken_corpus_is_one_line_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -107,3 +109,19 @@ def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> Non
         list(read_passages(tmp_path / "wiki.jsonl"))
     (tmp_path / "docs.tsv").write_text("nr\tbody\thead\tmore\n7\ta\tt\tx\n")
     assert list(read_passages(tmp_path / "docs.tsv", {**mapped, "id": "nr"})) == [Passage("7", "t", "a")]
+
+
+def test_a_table_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None:
+    (tmp_path / "docs.tsv").write_text("body\tmore\na\tx\n\nb\ty\n")
+    assert list(read_passages(tmp_path / "docs.tsv", {"text": "body"})) == [
+        Passage("docs-2", "", "a"), Passage("docs-4", "", "b")
+    ]  # fmt: skip
+    (tmp_path / "docs.csv").write_text('nr,body,title\n7,"a, b",t\n')
+    assert list(read_passages(tmp_path / "docs.csv", {"text": "body", "id": "nr"})) == [Passage("7", "t", "a, b")]
+    assert list(read_passages(tmp_path / "docs.csv", {"text": "body"})) == [Passage("docs-2", "t", "a, b")]
+    (tmp_path / "wide.csv").write_text("id,title,text,source\n1,t,a,s\n")
+    assert list(read_passages(tmp_path / "wide.csv")) == [Passage("1", "t", "a")]
+    with pytest.raises(UserError, match=r"expected the columns bdy, nr in the first line, found 'nr body title'"):
+        list(read_passages(tmp_path / "docs.csv", {"text": "bdy", "id": "nr"}))
+    with pytest.raises(UserError, match=r'--columns "\{text: THEIR_TEXT\}"'):
+        list(read_passages(tmp_path / "docs.csv"))
