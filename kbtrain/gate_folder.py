@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from kbtrain.answers.grading import CJK
-from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.errors import HALVES, UserError, at, did_you_mean
 from kbtrain.files import read_text, there, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
@@ -508,6 +508,8 @@ class Gate(ABC):
         if isinstance(value, str) and "question" in self.reads:
             if not value.strip():
                 raise UserError(f"gate '{self.name}': text {place} is empty; expected a question")
+            if HALVES.search(value):  # tokenizers take none
+                raise UserError(f"gate '{self.name}': text {place} holds half of a surrogate pair; take it out")
             return GateExample.ask(value, language="zh" if _CHINESE.search(value) else "en")
         kinds: dict[Reads, type[Example]] = {"question": GateExample, "turn": TurnExample}
         if isinstance(value, tuple(kinds[reads] for reads in self.reads)):

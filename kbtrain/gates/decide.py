@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError, at
+from kbtrain.errors import HALVES, UserError, at
 from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
 from kbtrain.records import Example, GateExample, TurnExample
@@ -39,6 +39,8 @@ def read_inputs(
 def _not_empty(text: str, place: str) -> str:
     if not text.strip():
         raise UserError(f"{place}: empty; expected a question")
+    if HALVES.search(text):
+        raise UserError(f"{place}: half of a surrogate pair (broken \\u escape)")
     return text
 
 

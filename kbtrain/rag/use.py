@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from kbtrain.answers.mask import is_chinese
-from kbtrain.errors import UserError
+from kbtrain.errors import HALVES, UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -68,7 +68,7 @@ def _listed(texts: object) -> list[object]:
 
 
 def _question(text: object, place: int) -> Question:
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not text.strip() or HALVES.search(text):
         raise UserError(f"rag.answer: text {place} is no question: {text!r:.60}")
     return Question(str(place), text, (), "test", "use", "zh" if any(map(is_chinese, text)) else "en", gold="none")
 
