@@ -185,3 +185,12 @@ def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> N
         load("csv", tmp_path, Reading(subset="x"))
     with pytest.raises(UserError, match="'atlas' has its own splits"):
         load("atlas", None, Reading(split="test"))
+
+
+def test_numbers_are_answers_and_ids_in_json_lines_of_our_own_fields_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(
+        '{"id": 7, "question": "When?", "answers": [1984.0, "84"]}\n{"question": "How many?", "answer": 42}\n'
+    )
+    found = [one.question for one in load("jsonl", path)]
+    assert [(one.id, one.answers) for one in found] == [("7", ("1984", "84")), ("mine-2", ("42",))]

@@ -45,7 +45,7 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
             '--columns "{text: question, answers: answer}"',
         ),
         ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is no option's letter"),
-        ('{"question": "a?", "answers": 3}', "mine.jsonl:1: field 'answers'"),
+        ('{"question": "a?", "answers": true}', "mine.jsonl:1: field 'answers'"),
         ("[1]", "mine.jsonl:1: expected a JSON object, found list"),
     ],
 )

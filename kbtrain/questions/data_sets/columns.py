@@ -294,6 +294,8 @@ def _complete(line: str, data: Any, file: DataFile, number: int, columns: Column
     if not isinstance(data, dict):
         return line  # parse() says what is wrong
     row: dict[str, Any] = {_RECORD_NAMES.get(str(key), str(key)): value for key, value in data.items()}
+    for key in row.keys() & {"id", "answers"}:
+        row[key] = [_plain(one) for one in row[key]] if isinstance(row[key], list) else _plain(row[key])
     if isinstance(row.get("answers"), str):
         row["answers"] = [row["answers"]]
     defaults: dict[str, Any] = {
