@@ -126,7 +126,7 @@ def _add_scripts(parsers: Parsers) -> None:
     ls.add_argument("kind", nargs="?", choices=scripts.KINDS, help="one kind only")
     ls.set_defaults(run=commands.ls)
     cp = _command(parsers, "cp", "copy one of them, to change it")
-    cp.add_argument("name", metavar="NAME", help="as in kbtrain ls")
+    cp.add_argument("name", metavar="NAME|PATH", help="as in kbtrain ls")
     cp.add_argument("target", metavar="DEST", help="file or folder; a file that exists is not overwritten")
     cp.set_defaults(run=commands.cp)
     run = _command(
@@ -305,20 +305,22 @@ def _completion(args: argparse.Namespace) -> None:
     except ImportError:
         raise UserError('completion needs shtab; run: pip install "kbtrain[completion]"') from None
     parser, names = _parser(), " ".join(sorted(scripts.shipped()))
-    for action in _positionals(parser):
-        if action.dest in {"name", "config"}:
-            action.complete = {"bash": "_kbtrain_names", "zsh": "_kbtrain_names"}
+    for action in _with_values(parser):
+        named = action.metavar == "NAME|PATH" or (action.dest, action.metavar) == ("arguments", None)
+        # a function called _files: shtab lets bash put a slash behind a folder then
+        action.complete = {"bash": "_kbtrain_files", "zsh": "_kbtrain_files"} if named else shtab.FILE
     both = {
-        "bash": f'_kbtrain_names() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n',
-        "zsh": f"_kbtrain_names() {{ _alternative 'names:name:({names})' 'files:file:_files' }}\n",
+        "bash": f'_kbtrain_files() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n',
+        "zsh": f"_kbtrain_files() {{ _alternative 'names:name:({names})' 'files:file:_files' }}\n",
     }
     sys.stdout.write(shtab.complete(parser, args.shell, preamble=both[args.shell]) + "\n")
 
 
-def _positionals(parser: argparse.ArgumentParser) -> list[Any]:
-    """Positional arguments of a parser's commands."""
+def _with_values(parser: argparse.ArgumentParser) -> list[Any]:
+    """Options and positional arguments of a parser's commands that take a value of the user's own."""
     commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return [a for found in commands for sub in found.choices.values() for a in sub._actions if not a.option_strings]
+    actions = [action for found in commands for sub in found.choices.values() for action in sub._actions]
+    return [action for action in actions if action.nargs != 0 and not action.choices]
 
 
 if __name__ == "__main__":

@@ -299,9 +299,22 @@ def test_the_shell_completes_commands_and_names(shell, tmp_path):
     done = kbtrain("completion", shell)
     assert done.returncode == 0
     assert "train_kbm" in done.stdout and "--launch" in done.stdout
-    if shell == "bash":
-        ask = 'COMP_WORDS=(kbtrain run train_k); COMP_CWORD=2; _shtab_kbtrain; echo "${COMPREPLY[@]}"'
+    if shell == "zsh":
+        assert ":run folder with questions, index and sampled answers:_files" in done.stdout
+        return
+    (tmp_path / "mine.jsonl").touch()
+    for line, wanted in (
+        ("run train_k", "train_kbm"),
+        ("run train_kbm --config figure", "figure5 figure6 figure8"),
+        ("run train_kbm --launch zero2_2", "zero2_2nodes"),
+        ("run collect --path mine", "mine.jsonl"),
+        ("decide mine", "mine.jsonl"),
+        ("decide folder --file mine", "mine.jsonl"),
+        ("check mine", "mine.jsonl"),
+    ):
+        words = ["kbtrain", *line.split()]
+        ask = f'COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; _shtab_kbtrain; echo "${{COMPREPLY[@]}}"'
         shown = subprocess.run(
             ["bash", "-c", f"{done.stdout}\n{ask}"], capture_output=True, text=True, cwd=tmp_path, check=True
         )
-        assert shown.stdout == "train_kbm\n"
+        assert shown.stdout == f"{wanted}\n", line
