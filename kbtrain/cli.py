@@ -23,6 +23,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import re
 import sys
@@ -65,17 +66,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The parsed command line; texts may also stand behind options that follow the folder, as argparse allows not."""
-    parser = _parser()
-    for number, word in enumerate(sys.argv[1:] if argv is None else argv, 1):
+    """The parsed command line; what may be repeated may also stand behind options, as argparse allows not."""
+    parser, words = _parser(), sys.argv[1:] if argv is None else argv
+    for number, word in enumerate(words, 1):
         if not is_text(word):  # it may hold a key, and is not repeated
             parser.error(f"word {number}: expected {TEXT}")
-    args, rest = parser.parse_known_args(argv)
-    if rest and getattr(args, "texts", None) == [] and not any(re.match("-.", word) for word in rest):
-        args.texts, rest = rest, []
+    args, rest = parser.parse_known_args(words)
+    option = next((word.partition("=")[0] for word in rest if re.match("-.", word)), None)
+    for name in {"texts", "changes"} & vars(args).keys() if rest and option is None else ():
+        setattr(args, name, [*getattr(args, name), *rest])
+        return args
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        near = difflib.get_close_matches(option or "", _options(parser, words), n=1, cutoff=0.7)
+        hint = f"did you mean '{near[0]}'?" if near else "see 'kbtrain --help'"
+        raise UserError(f"command line: unrecognized arguments: {' '.join(rest)}; {hint}")
     return args
+
+
+def _options(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Options of the command that the words name."""
+    for word in words:
+        commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        parser = commands[0].choices.get(word, parser) if commands else parser
+    return [option for option in parser._option_string_actions if option.startswith("--")]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -142,7 +155,7 @@ def _add_scripts(parsers: Parsers) -> None:
     run.set_defaults(run=commands.run)
     check = _command(parsers, "check", "all checks of a configuration; no model is loaded")
     check.add_argument("config", metavar="NAME|PATH", help="YAML file, or the name of a shipped one")
-    check.add_argument("changes", metavar="key=value", nargs="*", help="what the command line would change")
+    check.add_argument("changes", metavar="key=value", nargs="*", default=[], help="what the command line would change")
     check.add_argument("--script", metavar="NAME", help="whose configuration it is, where its head does not say")
     check.add_argument("--no-files", action="store_true", help="do not look for the input files it names")
     check.set_defaults(run=commands.check)
@@ -232,7 +245,8 @@ def _add_decide(parsers: Parsers) -> None:
     decide = _command(parsers, "decide", "a gate's decisions about texts, one JSON line each")
     decide.add_argument("folder", metavar="FOLDER", help="the gate's folder, or USER/NAME on the hub")
     decide.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a gate on the hub")
-    decide.add_argument("texts", metavar="TEXT", nargs="*", help="questions; none, or -: lines of standard input")
+    texts = "questions; none, or -: lines of standard input"
+    decide.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=texts)
     decide.add_argument("--file", metavar="FILE", help="a question a line, as text or JSON (field question or text)")
     decide.add_argument("--field", metavar="NAME", help="the question's field in JSON lines of your own")
     decide.add_argument("--key", metavar="NAME", help=f"{_KEY} (default: the best on dev)")

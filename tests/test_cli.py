@@ -166,6 +166,11 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["check", "label_dem"], "unknown config 'label_dem'; did you mean 'label_demo'?"),
         (["ls", "recipe"], "invalid choice: 'recipe'; did you mean 'recipes'?"),
         ([], "the following arguments are required: COMMAND"),
+        (["decide"], "the following arguments are required: FOLDER; see 'kbtrain decide --help'"),
+        (["decide", "g", "--treshold=3"], "arguments: --treshold=3; did you mean '--threshold'?"),
+        (["demo", "--tinny"], "arguments: --tinny; did you mean '--tiny'?"),
+        (["finish", "a", "b"], "arguments: b; see 'kbtrain --help'"),
+        (["check", "kbm_smollm2", "--no-files", "epoch=3"], "unknown argument '--epoch'; did you mean '--epochs'?"),
     ],
 )
 def test_a_wrong_command_is_one_line(words, says):

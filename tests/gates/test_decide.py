@@ -188,6 +188,8 @@ def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, 
     by_arguments = capsys.readouterr().out
     assert cli.main(["decide", str(folder), *given[1:-1], *TEXTS[:2]]) == 0
     assert capsys.readouterr().out == by_arguments
+    assert cli.main(["decide", str(folder), TEXTS[0], *given[1:-1], TEXTS[1]]) == 0
+    assert capsys.readouterr().out == by_arguments
     assert cli.main([*given, "Who?", "--loud"]) == 2
     assert "unrecognized arguments: --loud; see 'kbtrain --help'" in capsys.readouterr().err
     assert cli.main([*given, "--file", str(path)]) == 0
