@@ -21,7 +21,7 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
 from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes, read_score_files, stored_scores
@@ -74,6 +74,11 @@ def main(config: CompareScoresConfig) -> None:
     scores, short = complete(outcomes, given)
     if not scores:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
+    if "reference" in config.model_fields_set and config.reference not in scores:
+        lacks = (
+            f"gate '{config.reference}' has a score for {short.get(config.reference, 0)} of {len(outcomes)} questions"
+        )
+        raise UserError(f"key 'reference': {lacks}; {did_you_mean(config.reference, scores)}")
     clusters = None
     if config.resample == "entities":
         check_unchanged(config.run / "questions.jsonl")

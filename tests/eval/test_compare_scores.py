@@ -32,6 +32,12 @@ def test_scores_are_ranked_and_compared(script, made, capsys):
     assert text.index("seakr  ") < text.index("perplexity") and "20 of 40 test questions positive (llm_wrong)" in text
 
 
+def test_a_reference_that_is_given_and_not_there_is_one_line(script, made):
+    module = script("compare_scores")
+    with pytest.raises(UserError, match="'perplexty' has a score for 0 of 40 questions; did you mean 'perplexity'"):
+        module.main(module.CompareScoresConfig(run=made, reference="perplexty"))
+
+
 def test_one_class_alone_is_one_line(script, made):
     module = script("compare_scores")
     with pytest.raises(UserError, match="of 0 dev questions 0 are positive: no AUROC"):
