@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
@@ -51,6 +51,12 @@ class CalibrateConfig(Config):
     new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
     replace: bool = Field(False, description="note the threshold in place of one with a guarantee")
     check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
+
+    @model_validator(mode="after")
+    def _threshold_counts(self) -> CalibrateConfig:
+        if self.threshold is not None and self.goal != "given":
+            raise ValueError("key 'threshold': counts with goal: given alone; give that, or leave it out")
+        return self
 
 
 def main(config: CalibrateConfig) -> None:

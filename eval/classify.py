@@ -55,6 +55,8 @@ def main(config: ClassifyConfig) -> None:
     """Read, classify, write, show."""
     if there(config.run / "turns.jsonl"):
         turns(config)
+    elif config.gates or config.compare:
+        raise UserError(f"{config.run}: questions; keys 'gates' and 'compare' are for turns")
     else:
         questions(config)
 

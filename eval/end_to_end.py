@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
@@ -55,6 +55,12 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples of the questions for the intervals")
     random_draws: int = Field(1_000, ge=100, description="random gates drawn at each retrieval ratio")
     seed: int = Field(0, ge=0, lt=2**31, description="of the resamples and the random gates")
+
+    @model_validator(mode="after")
+    def _thresholds_count(self) -> EndToEndConfig:
+        if self.thresholds and self.threshold_rule != "given":
+            raise ValueError("key 'thresholds': counts with threshold_rule: given alone; give that, or leave it out")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "results.json", self.run / "outcomes.jsonl")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kbtrain import jsonl
+from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings
@@ -97,6 +98,16 @@ def test_mistakes_are_one_line(script, made):
     wrong = unchecked.model_copy(update={"gate": "seaker"})
     with pytest.raises(UserError, match="no scores of gate 'seaker'; did you mean 'seakr'"):
         module.main(wrong)
+
+
+def test_a_threshold_that_counts_for_nothing_is_refused(script):
+    calibrate, end_to_end = script("calibrate").CalibrateConfig, script("end_to_end").EndToEndConfig
+    given = {"gate": "seakr", "threshold": 0.0}
+    with pytest.raises(UserError, match="key 'threshold': counts with goal: given alone"):
+        build(calibrate, None, given)
+    assert build(calibrate, None, given | {"goal": "given"}).threshold == 0
+    with pytest.raises(UserError, match="key 'thresholds': counts with threshold_rule: given alone"):
+        build(end_to_end, None, {"thresholds": {"seakr": 0.5}})
 
 
 def test_it_serves_any_gate_s_folder(script, made):

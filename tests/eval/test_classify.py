@@ -49,3 +49,6 @@ def test_it_says_what_to_run_first(script: Callable[[str], ModuleType], run_fold
     classify = script("classify")
     with pytest.raises(UserError, match=r"outcomes.jsonl: no such file"):
         classify.main(build(classify.ClassifyConfig, None, {"run": run_folder}))
+    for given in ({"compare": "kbm_mastery"}, {"gates": {"kbm": ["kbm_mastery"]}}):
+        with pytest.raises(UserError, match="keys 'gates' and 'compare' are for turns"):
+            classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, **given}))
