@@ -72,6 +72,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if not is_text(word):  # it may hold a key, and is not repeated
             parser.error(f"word {number}: expected {TEXT}")
     args, rest = parser.parse_known_args(words)
+    if args.run is commands.serve:  # all words are the server's own; argparse leaves out those before the first value
+        args.arguments, rest = list(words[words.index("serve") + 1 :]), []
     option = next((word.partition("=")[0] for word in rest if re.match("-.", word)), None)
     for name in {"texts", "changes"} & vars(args).keys() if rest and option is None else ():
         setattr(args, name, [*getattr(args, name), *rest])

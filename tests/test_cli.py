@@ -169,6 +169,8 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["decide"], "the following arguments are required: FOLDER; see 'kbtrain decide --help'"),
         (["decide", "g", "--treshold=3"], "arguments: --treshold=3; did you mean '--threshold'?"),
         (["demo", "--tinny"], "arguments: --tinny; did you mean '--tiny'?"),
+        (["serve", "--config", "gone.yaml"], "gone.yaml: no such file"),
+        (["serve", "--gate", "g", "--upstrem=x"], "unknown argument '--upstrem'; did you mean '--upstream'?"),
         (["finish", "a", "b"], "arguments: b; see 'kbtrain --help'"),
         (["check", "kbm_smollm2", "--no-files", "epoch=3"], "unknown argument '--epoch'; did you mean '--epochs'?"),
     ],
