@@ -64,7 +64,7 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "datasets": DataSet(
         hub_questions,
-        "Hugging Face datasets: OWNER/NAME, or a folder on disk",
+        "Hugging Face datasets: OWNER/NAME, or a folder or file (.parquet) on disk",
         "see its page",
         "every field of a question, contexts",
         by_columns=True,

@@ -36,6 +36,11 @@ def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
     datasets.Dataset.from_dict(ROWS).to_parquet(str(tmp_path / "set" / "train.parquet"))
     found = list(load("datasets", tmp_path / "set", Reading(columns=COLUMNS)))
     assert [loaded.question.answers for loaded in found] == [("a", "b"), ("c",)]
+    datasets.Dataset.from_dict({"question": ["Who?"], "answer": ["d"]}).to_parquet(
+        str(tmp_path / "set" / "other.parquet")
+    )
+    alone = list(load("datasets", tmp_path / "set" / "other.parquet", Reading()))
+    assert [loaded.question.answers for loaded in alone] == [("d",)]
 
 
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed; "validation" is dev. A row's line is its number within its split, from 1.
 
-    ``path`` is a local folder or a name on the hub ("owner/name"); ``reading.subset`` is the data set's
+    ``path`` is a local folder or file, or a name on the hub ("owner/name"); ``reading.subset`` is the data set's
     configuration, ``reading.only`` a pattern for the names of its splits.
     """
     columns = replace(reading.columns, split=reading.split)
@@ -43,7 +43,8 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
         if path.is_dir() and any((path / name).exists() for name in _SAVED):
             loaded = datasets.load_from_disk(str(path))
         else:
-            loaded = datasets.load_dataset(str(path), name=reading.subset, streaming=True)
+            place, files = (path.resolve().parent, path.name) if path.is_file() else (path, None)
+            loaded = datasets.load_dataset(str(place), name=reading.subset, data_files=files, streaming=True)
     found: Mapping[str, Iterable[dict[str, Any]]] = loaded if isinstance(loaded, Mapping) else {"test": loaded}
     wanted = {name: rows for name, rows in found.items() if fnmatch.fnmatch(name, reading.only or "*")}
     if not wanted:
