@@ -24,6 +24,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from kbtrain import jsonl
+from kbtrain.answers import grading
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
@@ -124,7 +125,7 @@ def open_judge(config: JudgeConfig) -> Judge:
 def key_of(config: JudgeConfig, judge: Judge, source: Path, answers: Path) -> dict[str, Any]:
     """All that the verdicts depend on: the same is gone on with after an interruption."""
     model = {**config.run_settings(), "files": digest(config.model)} if config.judge in ("llm", "token") else None
-    hashes = {"questions": file_sha256(source), "answers": file_sha256(answers)}
+    hashes = {"questions": file_sha256(source), "answers": file_sha256(answers), **grading.RULES}
     return {"judge": judge.facts(), "model": model, "run": config.sampling_run, **hashes}
 
 
