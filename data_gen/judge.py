@@ -36,9 +36,9 @@ from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, meta_of, unchanged, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.questions.checks import read_questions
-from kbtrain.retrieval.retrieve_stage import EvidenceFile
+from kbtrain.record_file import RecordFile, is_made
 from kbtrain.store import SampleStore
 
 
@@ -74,9 +74,9 @@ def main(config: JudgeConfig) -> None:
     if config.agreement_only:
         return
     extra["key"] = key = key_of(config, judge, source, store_path)
-    if config.labelled is None and meta_of(out).get("key") == key and out.exists() and unchanged(out):
+    if config.labelled is None and is_made(out, key):
         return print(f"{out} is there already, judged from the same questions and answers by the same judge")
-    with SampleStore(store_path, read_only=True) as store, EvidenceFile(out, key) as file:
+    with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
         for made in verdicts(config, store, source, judge, file.n):
             file.add(made)
             file.flush()

@@ -3,7 +3,8 @@
 For each test turn and augmentation whose response read snippets the judge sees the dialogue so far and these snippets,
 and says 1 or 0; eval/dialogue.py puts its shares beside those by gold snippets. Turns that name gold snippets are
 judged too: there its agreement with them is said. Judges: token (a transformers model that can only say 1 or 0, by
-their probabilities), llm (any back end, its reply is read). The prompt is ours.
+their probabilities), llm (any back end, its reply is read). The prompt is ours. Resumable: an interrupted run goes on
+after its last batch.
 
 Examples:
   python data_gen/judge_snippets.py --run runs/ketod --model Qwen/Qwen2-72B-Instruct --backend openai --judge llm
@@ -13,22 +14,33 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.dialogue.responses import WAYS, AugmentedResponse
-from kbtrain.dialogue.usefulness import VERDICTS, read_texts, verdicts_of
+from kbtrain.dialogue.usefulness import (
+    VERDICTS,
+    ReadSnippets,
+    UsefulSnippets,
+    read_snippets,
+    read_texts,
+    verdicts_of,
+)
 from kbtrain.errors import UserError
 from kbtrain.evaluation.dialogue import EVIDENCE
 from kbtrain.evaluation.snippet_use import agreement_with_gold
 from kbtrain.evaluation.turns import labelled_turns
 from kbtrain.labeling.judges import LLMJudge, PromptJudge
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.models.files_read import digest
+from kbtrain.progress import progress_bar
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.record_file import RecordFile, is_made
 
 
 class JudgeSnippetsConfig(LLMConfig):
@@ -38,6 +50,7 @@ class JudgeSnippetsConfig(LLMConfig):
     judge: Literal["token", "llm"] = Field("token", description="see above")
     votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
     margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
+    batch: int = Field(512, ge=1, description="sets of snippets judged at once")
     context_words: int = Field(250, ge=1, description="newest words of the dialogue that the judge sees")
 
     @property
@@ -59,23 +72,48 @@ def main(config: JudgeSnippetsConfig) -> None:
     if unknown is not None or not names:
         raise UserError(f"{folder}: no responses '{unknown or 'with snippets'}'; run data_gen/respond.py with a ranker")
     judge = open_judge(config)
-    every, found = [], []
+    every: list[AugmentedResponse] = []
+    read: list[ReadSnippets] = []
     for name in names:
         made = list(jsonl.read(AugmentedResponse, folder / f"{name}.jsonl"))
         every += made
         texts = read_texts(folder / f"{name.rpartition('_')[0]}{EVIDENCE}", made)
-        found += verdicts_of(judge, turns, made, texts, config.context_words)
-    out = folder / VERDICTS
-    jsonl.write(out, found)
-    inputs = [source, *(folder / f"{name}.jsonl" for name in names)]
+        read += read_snippets(turns, made, texts, config.context_words)
+    inputs, out = [source, *(folder / f"{name}.jsonl" for name in names)], folder / VERDICTS
+    key = key_of(config, judge, [*inputs, *(folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names)])
+    if is_made(out, key):
+        return print(f"{out} is there already, judged from the same responses by the same judge")
+    judge_all(config, judge, read, out, key)
+    found = list(jsonl.read(UsefulSnippets, out))
     agreed = agreement_with_gold(turns, every, {(one.turn_id, one.augmentation): one.useful for one in found})
-    facts = {"judge": judge.facts(), "agreement_with_gold": agreed}
+    facts = {"judge": judge.facts(), "agreement_with_gold": agreed, "key": key}
     write_meta(out, stage="judge_snippets", config=config.model_dump(mode="json"), inputs=inputs, extra=facts,
                started=started)  # fmt: skip
     useful, abstained = sum(one.useful is True for one in found), sum(one.useful is None for one in found)
     beside = f"; agrees with gold snippets in {agreed['agree']} of {agreed['n']}" if agreed["n"] else ""
     print(f"{len(found)} sets of snippets judged by {judge.name}: {useful} useful, abstained from {abstained}{beside} "
           f"-> {out}")  # fmt: skip
+
+
+def key_of(config: JudgeSnippetsConfig, judge: PromptJudge, inputs: Sequence[Path]) -> dict[str, Any]:
+    """All that the verdicts depend on: the same is gone on with after an interruption."""
+    model = {**config.run_settings(), "files": digest(config.model)}
+    hashes = {path.name: file_sha256(path) for path in inputs}
+    return {"judge": judge.facts(), "model": model, "words": config.context_words, **hashes}
+
+
+def judge_all(
+    config: JudgeSnippetsConfig, judge: PromptJudge, read: Sequence[ReadSnippets], out: Path, key: Mapping[str, Any]
+) -> None:
+    """Judge what is not judged yet; each batch is on disk before the next is begun."""
+    with RecordFile(out, key) as file:
+        with progress_bar(total=len(read), initial=file.n, desc="judge", unit="sets") as bar:
+            for start in range(file.n, len(read), config.batch):
+                for one in verdicts_of(judge, read[start : start + config.batch]):
+                    file.add(one)
+                    bar.update()
+                file.flush()
+        file.finish()
 
 
 def open_judge(config: JudgeSnippetsConfig) -> PromptJudge:

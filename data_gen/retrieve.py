@@ -24,7 +24,8 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, unchanged, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.record_file import RecordFile, is_made
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import context_hits, fixed_hits
@@ -66,12 +67,12 @@ def main(config: RetrieveConfig) -> None:
     inputs = [questions, *([corpus] if corpus else [])]
     check_unchanged(*inputs)
     key = key_of(config, questions, corpus)
-    if target.exists() and meta_path(target).exists() and read_meta(target).get("key") == key and unchanged(target):
+    if is_made(target, key):
         if config.retriever in ("bm25", "tfidf"):  # other stages read its index
             with contextlib.ExitStack() as opened:
                 search_of(config, corpus, opened)
         return print(f"{target} is there already, made from the same questions, passages and options")
-    with stage.EvidenceFile(target, key) as out, contextlib.ExitStack() as opened:
+    with RecordFile(target, key) as out, contextlib.ExitStack() as opened:
         search, web = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:

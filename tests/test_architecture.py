@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"files", "scripts"}),
     frozenset({"exit_code"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
-    frozenset({"store", "gate_folder", "models", "questions"}),
+    frozenset({"store", "gate_folder", "models", "questions", "record_file"}),
     frozenset({"trained_on"}),
     frozenset({"hub", "kernels", "metrics"}),
     frozenset({"llm", "training"}),

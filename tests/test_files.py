@@ -35,8 +35,9 @@ from kbtrain.gates.score_stage import ScoreFile, Timing
 from kbtrain.provenance import meta_path
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
+from kbtrain.record_file import RecordFile
 from kbtrain.records import Evidence, GateScore, Hit, Passage
-from kbtrain.retrieval.retrieve_stage import EvidenceFile, open_index
+from kbtrain.retrieval.retrieve_stage import open_index
 
 LONG = "x" * 100_000
 REFUSED = "too large for this disk|disk is full"
@@ -97,7 +98,7 @@ def _score(path: Path) -> None:
 
 
 def _evidence(path: Path) -> None:
-    with EvidenceFile(path, {"k": 1}) as file:
+    with RecordFile(path, {"k": 1}) as file:
         file.add(Evidence("q", "bm25", "a query", (Hit("p", "t", LONG, 1.0),)))
         file.finish()
 

@@ -32,22 +32,34 @@ class UsefulSnippets:
     p_useful: float | None = None
 
 
-def verdicts_of(
-    judge: PromptJudge,
-    turns: Sequence[TurnExample],
-    made: Sequence[AugmentedResponse],
-    texts: Mapping[tuple[str, str], Hit],
-    words: int,
-) -> list[UsefulSnippets]:
+@dataclass(frozen=True)
+class ReadSnippets:
+    """What one augmentation showed for one turn, as a judge is asked about it."""
+
+    augmentation: str
+    question: SnippetsQuestion
+
+
+def read_snippets(
+    turns: Sequence[TurnExample], made: Sequence[AugmentedResponse], texts: Mapping[tuple[str, str], Hit], words: int
+) -> list[ReadSnippets]:
     """One for each response that read snippets; ``texts``: hits by (turn, snippet), ``words`` of the context."""
     by_id = {turn.id: turn for turn in turns}
-    read = [one for one in made if one.snippets and one.turn_id in by_id]
-    questions = [
-        _question(by_id[one.turn_id], [texts[one.turn_id, snippet] for snippet in one.snippets], words) for one in read
-    ]
-    opinions = judge.judge_prompts(questions)
     return [
-        UsefulSnippets(one.turn_id, one.augmentation, found.right, found.p_right)
+        ReadSnippets(
+            one.augmentation,
+            _question(by_id[one.turn_id], [texts[one.turn_id, snippet] for snippet in one.snippets], words),
+        )
+        for one in made
+        if one.snippets and one.turn_id in by_id
+    ]
+
+
+def verdicts_of(judge: PromptJudge, read: Sequence[ReadSnippets]) -> list[UsefulSnippets]:
+    """The judge's verdicts, in their order."""
+    opinions = judge.judge_prompts([one.question for one in read])
+    return [
+        UsefulSnippets(one.question.id, one.augmentation, found.right, found.p_right)
         for one, found in zip(read, opinions, strict=True)
     ]
 

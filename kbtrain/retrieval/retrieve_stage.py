@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.files import beside, errors_of, put_in_place, read_text, writing
+from kbtrain.files import errors_of, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
-from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.provenance import file_sha256
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
@@ -165,59 +162,3 @@ def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
     """True if one of the answers stands, as whole words, in the passages or titles found."""
     texts = [f"{hit.title}. {hit.text}" for hit in evidence.hits]
     return any(contains(text, gold) for text in texts for gold in golds)
-
-
-class EvidenceFile:
-    """Appends to ``<path>.partial``, evidence or whatever else has one record a question; a context manager.
-
-    ``key`` is what the records depend on (options, hashes of inputs). An unfinished file with the same key is gone
-    on with after its last whole line, one with another key is begun anew. ``n`` counts the records that stand in it.
-    """
-
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
-        self.path = path
-        self.n = 0
-        self._partial = beside(path, ".partial")
-        self._key_file = beside(path, ".partial.key")
-        self._key = json.dumps(dict(key), sort_keys=True)
-
-    def __enter__(self) -> Self:
-        same = self._key_file.exists() and read_text(self._key_file) == self._key
-        if not same:
-            self._partial.unlink(missing_ok=True)
-            write_atomically(self._key_file, self._key)
-        self._file = open(self._partial, "a+b")  # closed in __exit__
-        self._file.truncate(self._whole_lines())
-        return self
-
-    def _whole_lines(self) -> int:
-        """Bytes up to the last newline; counts the lines on the way."""
-        self._file.seek(0)
-        size = 0
-        for line in self._file:
-            if line.endswith(b"\n"):
-                size += len(line)
-                self.n += 1
-        return size
-
-    def add(self, record: Any) -> None:
-        with errors_of(self.path):
-            self._file.write(jsonl.dump(record).encode() + b"\n")
-        self.n += 1
-
-    def flush(self) -> None:
-        """Write what was added to disk, so that it survives a kill."""
-        with errors_of(self.path):
-            self._file.flush()
-
-    def finish(self) -> None:
-        """Give the whole file its name."""
-        with errors_of(self.path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            put_in_place(self._partial, self.path)
-            self._key_file.unlink()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        with errors_of(self.path):  # what is still held is written here, or refused
-            self._file.close()

@@ -22,6 +22,7 @@ from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.dialogue.usefulness import UsefulSnippets
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
+from kbtrain.labeling import judges_token
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.provenance import file_sha256
@@ -154,6 +155,31 @@ def test_a_judge_model_says_which_snippets_are_useful_where_none_is_gold(folder,
     write(path, [replace(made[0], snippets=("nowhere",)), *made[1:]])
     with pytest.raises(UserError, match=r"tfidf\.evidence\.jsonl: no text of snippet 'nowhere'"):
         script("data_gen/judge_snippets.py", *wanted)
+
+
+def test_an_interrupted_judge_of_snippets_goes_on_and_judges_nothing_twice(folder, tmp_path, capsys, monkeypatch):
+    path, judge = folder / "responses" / "tfidf_top3.jsonl", judges_token.TokenJudge.judge_prompts
+    dialogue = {one.id: one.dialogue_id for one in read(TurnExample, folder / "turns.jsonl")}
+    write(path, [replace(r, snippets=(f"{dialogue[r.turn_id]}/3",)) for r in list(read(AugmentedResponse, path))])
+    asked = []
+
+    def judged(self, questions):
+        if len(asked) == 1:
+            asked.append([])
+            raise KeyboardInterrupt
+        asked.append([one.id for one in questions])
+        return judge(self, questions)
+
+    monkeypatch.setattr(judges_token.TokenJudge, "judge_prompts", judged)
+    wanted = ("--run", folder, "--model", make_folder(tmp_path / "judge"), "--augmentations", "[tfidf_top3]")
+    with pytest.raises(KeyboardInterrupt):
+        script("data_gen/judge_snippets.py", *wanted, "--batch", 5)
+    script("data_gen/judge_snippets.py", *wanted, "--batch", 5)
+    out = folder / "responses" / "useful.jsonl"
+    assert [len(ids) for ids in asked] == [5, 0, 5, 2] and len({one for ids in asked for one in ids}) == 12
+    assert [one.turn_id for one in read(UsefulSnippets, out)] == [one for ids in asked for one in ids]
+    script("data_gen/judge_snippets.py", *wanted)
+    assert len(asked) == 4 and f"{out} is there already" in capsys.readouterr().out
 
 
 def test_of_augmented_turns_it_is_said_how_often_their_snippets_are_useful(folder):

@@ -1,12 +1,12 @@
-"""An interrupted evidence file goes on where it stopped, and is never seen half-written."""
+"""An interrupted file of records goes on where it stopped, and is never seen half-written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from kbtrain import jsonl
+from kbtrain.record_file import RecordFile
 from kbtrain.records import Evidence
-from kbtrain.retrieval.retrieve_stage import EvidenceFile
 
 
 def evidence(name: str) -> Evidence:
@@ -15,14 +15,14 @@ def evidence(name: str) -> Evidence:
 
 def test_it_goes_on_after_the_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "evidence.jsonl"
-    with EvidenceFile(path, {"k": 3}) as out:
+    with RecordFile(path, {"k": 3}) as out:
         out.add(evidence("one"))
         out.add(evidence("two"))
     partial = tmp_path / "evidence.jsonl.partial"
     with open(partial, "ab") as file:
         file.write(b'{"question_id": "thr')  # a kill in the middle of a line
     assert not path.exists()
-    with EvidenceFile(path, {"k": 3}) as out:
+    with RecordFile(path, {"k": 3}) as out:
         assert out.n == 2
         out.add(evidence("three"))
         out.finish()
@@ -32,9 +32,9 @@ def test_it_goes_on_after_the_last_whole_line(tmp_path: Path) -> None:
 
 def test_with_other_options_it_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "evidence.jsonl"
-    with EvidenceFile(path, {"k": 3}) as out:
+    with RecordFile(path, {"k": 3}) as out:
         out.add(evidence("one"))
-    with EvidenceFile(path, {"k": 4}) as out:
+    with RecordFile(path, {"k": 4}) as out:
         assert out.n == 0
         out.finish()
     assert path.read_text() == ""
