@@ -461,6 +461,9 @@ class Gate(ABC):
     def use_run(self, run: Path) -> None:  # noqa: B027 - most gates have nothing there
         """Take from a run folder what it holds and this gate would compute again, such as stored states."""
 
+    def answer_within(self, seconds: float) -> None:  # noqa: B027 - most gates ask nobody
+        """Give up after so many seconds what a score asks of a server: someone waits for it."""
+
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.
 

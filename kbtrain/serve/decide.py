@@ -136,6 +136,7 @@ class Decider:
             )
         if c.gated != "auto" and c.gated not in loaded.gate.reads:
             raise UserError(f"key 'gated': gate '{loaded.gate.name}' does not read a {c.gated}")
+        loaded.gate.answer_within(c.gate_deadline_s)
         return loaded
 
     def _score(self, inputs: Sequence[Input]) -> list[Scored]:

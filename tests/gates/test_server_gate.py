@@ -11,6 +11,7 @@ from tiny_kbm import make_model, make_tokenizer
 
 import kbtrain
 from kbtrain.errors import UserError
+from kbtrain.gates.average import AverageGate
 from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft
 from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
@@ -106,6 +107,26 @@ def test_a_server_without_top_log_probabilities_and_one_that_moved(opened, serve
         kbtrain.load_gate(tmp_path / "moved")
     done = scripts.run("recipes/make_untrained.py", "--model", "tiny", "--output", tmp_path, "--gates", "[server]")
     assert done.returncode == 2 and "server_url" in done.stderr
+
+
+def test_where_someone_waits_a_server_that_fails_is_tried_twice_at_once(served, tmp_path):
+    """Before, 'kbtrain serve' waited up to a minute between tries, with all questions behind the one that failed."""
+    assert make(tmp_path, served, "--model", "tiny").returncode == 0
+    gate, asked = kbtrain.load_gate(tmp_path / "server"), []
+
+    def busy(answer):
+        asked.append(answer.path)
+        answer.send_response(503)
+        answer.send_header("Retry-After", "600")
+        answer.send_header("Content-Length", "0")
+        answer.end_headers()
+
+    served.RequestHandlerClass = type("Busy", (served.RequestHandlerClass,), {"do_POST": busy})
+    both = AverageGate([gate, gate])  # whatever it is a part of
+    both.answer_within(5.0)
+    with pytest.raises(UserError, match="2 times"):
+        gate.score(["Why?"])
+    assert len(asked) == 2 and gate.llm.server.timeout == 5.0
 
 
 def test_each_score_has_the_stage_at_which_it_is_known():
