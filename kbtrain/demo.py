@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 import time
@@ -192,7 +193,7 @@ def finish_own(run: Path, say: Say) -> None:
     """Run :func:`own_chain`. Raises :class:`UserError` for a run folder without what it needs, with the command."""
     for name, made_by in (("questions.jsonl", "collect"), ("bm25", "retrieve"), ("samples.db", "sample")):
         if not (run / name).exists():
-            raise UserError(f"{run / name}: not there; run first: kbtrain run {made_by} --run {run}")
+            raise UserError(f"{run / name}: not there; run first: kbtrain run {made_by} --run {shlex.quote(str(run))}")
     follow(own_chain(run), run, say)
 
 

@@ -56,6 +56,7 @@ _MADE_BY = {  # files of a run folder, and the script that writes each
     "results.json": "eval/end_to_end.py",
     "turns.jsonl": "data_gen/collect_turns.py",
     "turns_features.jsonl": "data_gen/turn_features.py",
+    "vectors/vectors.json": "data_gen/embed.py",
     **dict.fromkeys(("examples/train.jsonl", "examples/dev.jsonl", "examples/test.jsonl"), "data_gen/build.py"),
 }
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors and tokenizers, which are Rust, end what the system said
@@ -74,7 +75,7 @@ def not_there(path: Path | str) -> str:
     file, script = Path(path), maker(Path(path))
     if script is None or file.parent == Path():  # a user's own file may have such a name
         return _PROBLEMS[errno.ENOENT]
-    run = file.parent.parent if file.parent.name == "examples" else file.parent
+    run = file.parent if file.name in _MADE_BY else file.parent.parent
     return f"{_PROBLEMS[errno.ENOENT]}; run first: python {script} --run {shlex.quote(str(run))}"
 
 

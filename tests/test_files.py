@@ -51,6 +51,7 @@ REFUSED = "too large for this disk|disk is full"
         ("runs/my run/samples.db", "data_gen/sample.py"),
         ("runs/my run/labels.jsonl", "data_gen/label.py"),
         ("runs/my run/examples/dev.jsonl", "data_gen/build.py"),
+        ("runs/my run/vectors/vectors.json", "data_gen/embed.py"),
         ("runs/my run/outcomes.jsonl", "eval/end_to_end.py"),
     ],
 )

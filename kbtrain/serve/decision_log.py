@@ -6,6 +6,7 @@ an earlier run, it is cut off when the file is opened.
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -86,7 +87,7 @@ class DecisionLog:
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a log and of its rotated files, the oldest first. Raises :class:`UserError` for a broken line."""
-    rotated = (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdecimal())
+    rotated = (file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdecimal())
     older = sorted(rotated, key=lambda file: -int(file.suffix[1:]))
     for file in [*older, path]:
         for number, line in lines(file):
@@ -96,4 +97,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
                 raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
             if not isinstance(row, dict):
                 raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
+            for field in ("score", "time"):
+                if not isinstance(row.get(field), int | float | None):
+                    raise UserError(f"{at(file, number, field)}: expected a number, found {row[field]!r:.40}")
             yield row

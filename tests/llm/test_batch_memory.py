@@ -7,8 +7,9 @@ import pytest
 from tiny_kbm import labelled, make_folder
 from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
+from kbtrain.errors import UserError
 from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.probe.states import StateStore
+from kbtrain.gates.probe.states import StateStore, prompt_states
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM, batch_bytes, pass_bytes
@@ -48,6 +49,8 @@ def test_a_model_whose_layers_are_not_equally_wide_is_taken_by_its_widest(tokeni
         for widths in ([64, 64], [64, 96])
     )  # fmt: skip
     assert pass_bytes(wide, 100) - pass_bytes(narrow, 100) == 100 * 4 * 3 * 32
+    with pytest.raises(UserError, match="its layers' states have 4 axes"):  # it keeps four streams of them
+        prompt_states(wide, [[1, 2, 3]])
 
 
 def test_the_estimate_is_the_sum_by_hand(llm):

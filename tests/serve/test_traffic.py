@@ -107,14 +107,22 @@ def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_pa
 
 
 def test_a_log_is_rotated_by_size_and_read_in_order(tmp_path):
-    log = DecisionLog(tmp_path / "log.jsonl", 0.001, 2)
+    log = DecisionLog(tmp_path / "log[1].jsonl", 0.001, 2)
     for i in range(60):
         assert log.write({"i": i, "pad": "x" * 60}, None, False)
     log.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1", "log.jsonl.2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log[1].jsonl", "log[1].jsonl.1", "log[1].jsonl.2"]
     assert all(path.stat().st_size <= 0.001 * 2**20 for path in tmp_path.iterdir())
-    numbers = [row["i"] for row in read_log(tmp_path / "log.jsonl")]
+    numbers = [row["i"] for row in read_log(tmp_path / "log[1].jsonl")]
     assert numbers == list(range(numbers[0], 60)) and numbers[0] > 0
+
+
+@pytest.mark.parametrize("row", ['{"score": "high"}', '{"score": 0.5, "time": "now"}'])
+def test_a_row_that_holds_text_for_a_number_is_one_line(tmp_path, row):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"score": 0.5, "time": 1.0}\n' + row)
+    with pytest.raises(UserError, match=r"log\.jsonl:2: field '(score|time)': expected a number, found '(high|now)'"):
+        list(read_log(path))
 
 
 @pytest.mark.parametrize("torn", ['{"i": 1, "pa', "x" * 100_000, ""])

@@ -86,6 +86,11 @@ def last_states(
 
     def keep(into: list[torch.Tensor], output: Any) -> None:
         states: torch.Tensor = output[0] if isinstance(output, tuple) else output
+        if states.ndim != 3:  # Gemma 3n's layers carry several streams
+            raise UserError(
+                f"{type(model).__name__}: its layers' states have {states.ndim} axes, expected prompts, tokens and "
+                "width; a probe cannot read them"
+            )
         together = len(states) == len(last)
         into.append(states[rows, places].clone() if together else states[:, -1].clone())
 

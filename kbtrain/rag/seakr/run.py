@@ -118,7 +118,7 @@ _FLOOR_QUESTIONS = 8  # dev questions whose states say where the floor lies
 # what a threshold chosen on dev depends on: variants that differ elsewhere share it
 _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
-    "dtype", "questions.jsonl", "rules",
+    "dtype", "questions.jsonl", "rules", MODEL_FILES,
 )  # fmt: skip
 # what a prompt and its thought depend on, the gate's own signal aside
 _THOUGHT = (
@@ -178,7 +178,7 @@ class SeakrRun:
         if self.config.threshold is not None:
             self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
             return self.config.threshold
-        key = {name: self._key[name] for name in _FIRST_THOUGHT}
+        key = {name: self._key[name] for name in _FIRST_THOUGHT if name in self._key}
         note = self.out.with_name(f"threshold_{_digest(key)}.json")
         return dev_threshold(note, self._dev, begin, thinking, self.config.ratio, key)
 
