@@ -277,7 +277,9 @@ def _form(group: list[str], first: bool, last: bool) -> str:
     head = len(digits) % 3 or 3
     thousands = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
     zeros = "0*" if group[0].startswith("0") else ""  # 007
-    said = r"[\s\-]*(?:and\s+)?".join(english(value))
+    words, gap = english(value), r"[\s\-]*(?:and\s+)?"
+    bare = group[0] in (*_SCALES, "hundred")  # as in "2 million" and "Hundred Years' War"
+    said = (rf"(?:one{gap})?" if bare else "") + gap.join(words[bare:])
     forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(said, said, first, last)]
     numeral = chinese(value) if value < 10**8 else ""
     if len(numeral) > 1 or (numeral and _is_chinese(group[0])):
