@@ -43,6 +43,21 @@ def test_a_folder_of_parquet_files_is_streamed(tmp_path: Path) -> None:
     assert [loaded.question.answers for loaded in alone] == [("d",)]
 
 
+def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path: Path) -> None:
+    one = datasets.Dataset.from_dict({"question": ["Who?"], "answer": ["d"]})
+    for name in ("train", "validation-00000-of-00001", "test", "other"):
+        one.to_parquet(str(tmp_path / f"{name}.parquet"))
+    datasets.Dataset.from_dict(one.to_dict(), split="train").save_to_disk(str(tmp_path / "saved"))
+    wanted = {"train.parquet": "train", "validation-00000-of-00001.parquet": "dev", "test.parquet": "test",
+              "other.parquet": "test", "saved": "train"}  # fmt: skip
+    assert {name: next(load("datasets", tmp_path / name)).question.split for name in wanted} == wanted
+    (tmp_path / "test.parquet").rename(tmp_path / "train-test.parquet")
+    with pytest.raises(UserError, match=r"train-test\.parquet: its name tells two splits \(train, test\); set split"):
+        list(load("datasets", tmp_path / "train-test.parquet"))
+    taken = next(load("datasets", tmp_path / "train-test.parquet", Reading(split="dev")))
+    assert taken.question.split == "dev"
+
+
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     path = tmp_path / "set" / "train.parquet"

@@ -13,7 +13,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.columns import mapped
-from kbtrain.questions.reading.files import SPLITS
+from kbtrain.questions.reading.files import SPLITS, split_word
 from kbtrain.questions.reading.rows import SourceRecord
 
 _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
@@ -21,6 +21,9 @@ _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed; "validation" is dev. A row's line is its number within its split, from 1.
+
+    One file is of the split that its name tells, a saved part of a data set of the one that it was taken from; else
+    they are test.
 
     ``path`` is a local folder or file, or a name on the hub ("owner/name"); ``reading.subset`` is the data set's
     configuration, ``reading.only`` a pattern for the names of its splits.
@@ -42,14 +45,22 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
     with _one_line(path):
         if path.is_dir() and any((path / name).exists() for name in _SAVED):
             loaded = datasets.load_from_disk(str(path))
-        else:
-            place, files = (path.resolve().parent, path.name) if path.is_file() else (path, None)
+        else:  # datasets calls a single file "train", whatever its name
+            files = {_told(path.name, path, reading): path.name} if path.is_file() else None
+            place = path.resolve().parent if files else path
             loaded = datasets.load_dataset(str(place), name=reading.subset, data_files=files, streaming=True)
-    found: Mapping[str, Iterable[dict[str, Any]]] = loaded if isinstance(loaded, Mapping) else {"test": loaded}
+    found: Mapping[str, Iterable[dict[str, Any]]] = (
+        loaded if isinstance(loaded, Mapping) else {_told(str(loaded.split), path, reading): loaded}
+    )
     wanted = {name: rows for name, rows in found.items() if fnmatch.fnmatch(name, reading.only or "*")}
     if not wanted:
         raise UserError(f"{at(path)}: no split matches '{reading.only}'; valid: {', '.join(found)}")
     return wanted
+
+
+def _told(name: str, path: Path, reading: Reading) -> str:
+    """The word that tells a split, "test" where there is none."""
+    return (not reading.split and split_word(name, SPLITS, str(path))) or "test"
 
 
 def _rows(rows: Iterable[dict[str, Any]], path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
