@@ -18,7 +18,7 @@ from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
-NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/3"
+NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/3"}  # noted beside labels: others are old
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
@@ -38,12 +38,13 @@ def normalise(text: str) -> str:
 
     Signs that make another answer stay: "C++", "C#", "A+", "-5" ("minus 5" is the same). Chinese characters become
     words of their own, so that "contains" is over characters there. A text that would vanish (gold "A", "The The") is
-    kept whole: an empty gold answer would match everything.
+    kept whole: an empty gold answer would match everything, and "the" nearly so. Characters that nobody sees (soft
+    hyphens, zero-width spaces) are dropped.
     """
     words = _words(text)
     # an article stands before a word: the last word is none ("Vitamin A")
     without = [word for i, word in enumerate(words) if word not in _ARTICLES or i == len(words) - 1]
-    return " ".join(without or words) or _folded(text).strip()
+    return " ".join(words if without == ["the"] else without) or _folded(text).strip()
 
 
 @functools.lru_cache(maxsize=512)
@@ -56,8 +57,11 @@ def readings(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((normalise(text), " ".join(_words(text)) or normalise(text))))
 
 
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+
+
 def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold().replace("\u2212", "-")
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question

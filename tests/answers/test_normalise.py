@@ -23,6 +23,8 @@ FOUND = [
     ("Ca++", "Ca++"), ("12,345,678 people", "12345678"), ("1'000", "1000"), ("１，０００", "1000"),
     ("有1,000人", "1000"), ("孔子出生于1927，1999年去世", "1927"), ("他生于1927，200年后重建", "1927"),
     ("1990,1991", "1990"), ("1990,1991", "1991"),
+    ("The The is a band", "The The"), ("the A", "A"), ("hydrogen", "Hydro\u00adgen"),
+    ("\u200bAlgeria", "Algeria\u200e"),
     ("July 4,1776", "July 4, 1776"), ("of 1927,1,000 remain", "1000"),
 ]  # fmt: skip
 ABSENT = [
@@ -30,6 +32,7 @@ ABSENT = [
     ("C", "C#"), ("C++", "C#"), ("5", "-5"), ("-5", "5"), ("It is -5 degrees", "5"), ("A+", "A"), ("O+", "O-"),
     ("O", "O-"),
     ("1066", "10"), ("", "Paris"), ("anything", ""), ("anything", " "), ("10 minus 5", "-5"),
+    ("the band of the year", "The The"),
     ("1,000", "1"), ("12,345", "345"), ("1,0000", "10000"),
 ]  # fmt: skip
 
@@ -50,6 +53,7 @@ def test_exact_answers_differ_by_signs_and_not_by_articles() -> None:
         False
     ] * 2
     assert len({normalise(text) for text in ("C", "C++", "C#", "5", "-5")}) == 5
+    assert normalise("The A") == normalise("A") and normalise("The The") != normalise("The")
 
 
 def test_knowledge_frequency_finds_what_grading_finds() -> None:
