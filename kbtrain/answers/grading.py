@@ -19,7 +19,7 @@ from kbtrain.records import Question
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
-RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/3"}  # noted beside labels: others are old
+RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
 _ARTICLES = {"a", "an", "the"}
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(rf"([{CJK}])")
@@ -171,9 +171,12 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     text = _undressed(answer)
     if len(text) == 1 and text.upper() in letters:
         return text.upper()
+    equal = [letter for letter, option in zip(letters, map(_undressed, options), strict=True)
+             if text.rstrip(".") == option.rstrip(".")]  # fmt: skip
     whole = [letter for letter, option in zip(letters, options, strict=True) if _same(text, letter, option)]
-    if len(whole) == 1:
-        return whole[0]
+    for found in (equal, whole):  # "Aa" is not "aa", nor "x + 1" "x - 1", though their words are the same
+        if len(found) == 1:
+            return found[0]
     prefixed = _behind_prefix(text, letters, options)
     if prefixed:
         return prefixed

@@ -83,6 +83,10 @@ REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
     ("The internet domain of Croatia is .hr.", ".hr|.de|.sm|.ad", "A"),
     ("Beryllium is a chemical element with an atomic number of 4.", "7|4|10|3", "B"),
     ("The Dominican Republic is part of North America.", "Africa|Asia|North America|Oceania", "C"),
+    ("Aa.", "AA|Aa|aa|aA", "B"),
+    ("x - 1", "x + 1|x - 1|x / 1|1", "B"),
+    ("A=B", "A<B|A>B|A=B|none", "C"),
+    ("x", "x|x|y|z", None),
     ("A. Germany", "Spain|Germany|Greece|Denmark", "A"),  # the letter is what was asked for
     ("A: (B) Croatia", "Czechia|Croatia|Netherlands|Moldova", "B"),  # A: for answer
     ("A: Answer: B", "BTN|ILS|TWD|BND", "B"),
