@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,20 @@ def test_a_map_that_lacks_text_or_answers_is_answered_by_one_that_reads_the_row(
             question(row, **given)
         text, answers = row
         assert str(raised.value).endswith(f'--columns "{{text: {text}, answers: {answers}}}"')
+
+
+def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path: Path) -> None:
+    row = {"question": "Who?", "answer": "Ann", "text": "Ann was first."}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+    (tmp_path / "mine.csv").write_text("question,answer,text\nWho?,Ann,Ann was first.\n")
+    for name, kind in (("mine.jsonl", "jsonl"), ("mine.csv", "csv")):
+        says = r"field 'text': there is 'question', too; say which is meant: --columns \"{text: question}\" \(or text\)"
+        with pytest.raises(UserError, match=says):
+            list(load(kind, tmp_path / name))
+        (found,) = load(kind, tmp_path / name, Reading(columns=Columns({"text": "question"})))
+        assert (found.question.text, found.question.answers) == ("Who?", ("Ann",))
+    with pytest.raises(UserError, match=r"field 'answers': there is 'answer', too"):
+        question({"text": "Who?", "answer": "Ann", "answers": ["Bob"]})
 
 
 def test_a_column_may_hold_the_split(tmp_path: Path) -> None:

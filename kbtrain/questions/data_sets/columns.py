@@ -65,6 +65,7 @@ class Columns:
 
 def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
     """A question from a row; ``name``, ``dataset`` and ``split`` hold unless a column has them."""
+    _refuse_both(native, columns)
     row = _renamed(native, columns)
     _check_needed(row, native)
     # letters count places: an option that is there twice keeps both
@@ -94,6 +95,15 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
     return Loaded(question, row.file, row.line, tuple(passage for passage, _ in passages), group)
+
+
+def _refuse_both(row: SourceRecord, columns: Columns) -> None:
+    """Raise :class:`UserError` where either of two columns may be meant: beside "question", "text" may be a passage."""
+    for name, other in _OTHER_NAMES.items():
+        if name not in columns.names and {name, other} <= row.data.keys():
+            raise row.error(
+                name, f"there is '{other}', too; say which is meant: --columns \"{{{name}: {other}}}\" (or {name})"
+            )
 
 
 def _check_needed(row: SourceRecord, native: SourceRecord) -> None:
@@ -269,6 +279,8 @@ def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
         if line.strip():
             data = loads(file, number, line)
             _refuse_unknown(data, file, number)
+            if isinstance(data, dict):
+                _refuse_both(SourceRecord(data, file.name, number), columns)
             complete = _complete(line, data, file, number, columns)
             yield Loaded(jsonl.parse(Question, complete, file.name, number), file.name, number)
 
