@@ -57,6 +57,14 @@ def test_supporting_paragraphs_that_were_not_retrieved_name_no_gold(tmp_path: Pa
     assert (only.question.gold_passages, len(only.passages)) == ((), 3)
 
 
+def test_titles_of_hotpotqa_have_no_html_entities(tmp_path: Path) -> None:
+    record = {**NATIVE["hotpotqa"].records[0], "supporting_facts": [["Simon &amp; Simon", 0]],
+              "context": [["Simon &amp; Simon", ["A series."]], ["&quot;The Eagle&quot; &AB", ["Eddie."]]]}  # fmt: skip
+    (only,) = from_text(tmp_path, "hotpotqa", "dev.json", as_list([record]))
+    assert [passage.title for passage in only.passages] == ["Simon & Simon", '"The Eagle" &AB']
+    assert only.question.gold_passages == (only.passages[0].id,)
+
+
 def test_2wikimultihopqa_takes_aliases_by_answer_id(tmp_path: Path) -> None:
     first, second, _ = from_native(tmp_path, "2wikimultihopqa")
     assert first.question.answers == ("Person 0", "P. Zero", "Zeroan")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, joined
@@ -46,8 +48,13 @@ def titled_passages(row: SourceRecord, dataset: str) -> tuple[Passage, ...]:
         parts = {f"{key}[0]": pair[0]} | {f"{key}[1][{j}]": sentence for j, sentence in enumerate(pair[1])}
         texts = [_sentence(row.having(parts), name) for name in parts]
         if text := joined(tuple(texts[1:])):  # a few paragraphs of the release are empty
-            found.append(context(dataset, texts[0].strip(), text))
+            found.append(context(dataset, _title(texts[0]), text))
     return tuple(found)
+
+
+def _title(text: str) -> str:
+    """Titles stand in the release as in a page's source: "Simon &amp; Simon" is Simon & Simon."""
+    return re.sub(r"&#?\w+;", lambda found: html.unescape(found[0]), text.strip())
 
 
 def _sentence(parts: SourceRecord, name: str) -> str:
@@ -68,7 +75,7 @@ def supporting(row: SourceRecord, passages: tuple[Passage, ...]) -> tuple[str, .
     for i, fact in enumerate(row.values("supporting_facts")):
         if not (isinstance(fact, list) and len(fact) == 2 and isinstance(fact[0], str)):
             raise row.error(f"supporting_facts[{i}]", "expected [title, sentence number]")
-        titles.append(fact[0].strip())
+        titles.append(_title(fact[0]))
     if not all(title in by_title for title in titles):
         return ()
     return tuple(dict.fromkeys(by_title[title] for title in titles))
