@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from native_files import ALIASES, NATIVE, as_lines, as_list
+from native_files import ALIASES, NATIVE, as_lines, as_list, under
 
 from kbtrain.errors import UserError
 from kbtrain.questions import load
@@ -33,6 +33,12 @@ def test_exact_match_is_for_nq_and_triviaqa(tmp_path: Path) -> None:
         name: from_native(tmp_path, name)[0].question.grading for name in ("nq_open", "nq_dpr", "triviaqa", "popqa")
     }
     assert gradings == {"nq_open": "exact", "nq_dpr": "exact", "triviaqa": "exact", "popqa": "contains"}
+
+
+def test_a_triviaqa_answer_may_have_no_alias(tmp_path: Path) -> None:
+    record = {**NATIVE["triviaqa"].records[0], "Answer": {"Value": "7", "Aliases": [], "HumanAnswers": []}}
+    (only,) = from_text(tmp_path, "triviaqa", "web-dev.json", under("Data")([record]))
+    assert only.question.answers == ("7",)
 
 
 def test_squad_keeps_impossible_questions_and_marks_them(tmp_path: Path) -> None:

@@ -35,5 +35,6 @@ def triviaqa(file: DataFile) -> Iterator[Loaded]:
 
 
 def _answers(answer: SourceRecord) -> tuple[str, ...]:
-    more = [text for key in ("Aliases", "HumanAnswers") if answer.has(key) for text in answer.texts(key)]
+    lists = [key for key in ("Aliases", "HumanAnswers") if answer.has(key) and answer.values(key)]
+    more = [text for key in lists for text in answer.texts(key)]
     return unique([answer.text("Value"), *more])
