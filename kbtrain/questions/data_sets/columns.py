@@ -265,13 +265,13 @@ _RECORD_NAMES = {"question": "text", "answer": "answers"}
 
 
 def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """With a column map any objects; without one our own fields.
+    """With a column map (or ``group_by``, or answers that are no letters) any objects; else our own fields.
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
     :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
     ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
-    if columns.names or columns.group_by:
+    if columns.names or columns.group_by or columns.answer_as != "letter":
         for number, row in enumerate(json_rows(file), 1):
             yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
         return
