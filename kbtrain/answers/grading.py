@@ -58,10 +58,12 @@ def readings(text: str) -> tuple[str, ...]:
 
 
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u00bc-\u00be\u2150-\u215e])")
 
 
 def _folded(text: str) -> str:
-    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold().replace("\u2212", "-")
+    text = _RAISED.sub(" ", _UNSEEN.sub("", text))  # "8½" is no 81/2, 10 to the 8th no 108
+    return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question
