@@ -85,10 +85,19 @@ def _decimal_point(text: str, i: int) -> bool:
     return text[i] == "." and inside and text[i - 1].isdecimal() and text[i + 1].isdecimal()
 
 
+_NUMERAL = "[零〇一二两三四五六七八九十百千万亿]"
+
+
 def contains(answer: str, gold: str) -> bool:
-    """True if the gold answer's words occur in the answer in a row: "10" is not in "1066", "C" not in "C++"."""
-    if not _words(gold):
+    """True if the gold answer's words occur in the answer in a row: "10" is not in "1066", "C" not in "C++".
+
+    Nor is a Chinese numeral in a longer one (四 in 十四).
+    """
+    numeral = "".join(_words(gold))
+    if not numeral:
         return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
+    if re.fullmatch(f"{_NUMERAL}+", numeral):
+        return re.search(f"(?<!{_NUMERAL}){numeral}(?!{_NUMERAL})", _folded(answer)) is not None
     return any(f" {needle} " in f" {hay} " for needle in readings(gold) for hay in readings(answer))
 
 
