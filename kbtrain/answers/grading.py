@@ -85,7 +85,7 @@ def _decimal_point(text: str, i: int) -> bool:
     return text[i] == "." and inside and text[i - 1].isdecimal() and text[i + 1].isdecimal()
 
 
-_NUMERAL = "[零〇一二两三四五六七八九十百千万亿]"
+NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
 
 
 def contains(answer: str, gold: str) -> bool:
@@ -96,8 +96,8 @@ def contains(answer: str, gold: str) -> bool:
     numeral = "".join(_words(gold))
     if not numeral:
         return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
-    if re.fullmatch(f"{_NUMERAL}+", numeral):
-        return re.search(f"(?<!{_NUMERAL}){numeral}(?!{_NUMERAL})", _folded(answer)) is not None
+    if re.fullmatch(f"{NUMERAL}+", numeral):
+        return re.search(f"(?<!{NUMERAL}){numeral}(?!{NUMERAL})", _folded(answer)) is not None
     return any(f" {needle} " in f" {hay} " for needle in readings(gold) for hay in readings(answer))
 
 

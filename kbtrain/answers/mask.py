@@ -16,7 +16,7 @@ from typing import Any
 
 import regex
 
-from kbtrain.answers.grading import CJK, contains
+from kbtrain.answers.grading import CJK, NUMERAL, contains
 from kbtrain.records import Question
 
 _ONES = (
@@ -283,7 +283,8 @@ def _form(group: list[str], first: bool, last: bool) -> str:
     forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(said, said, first, last)]
     numeral = chinese(value) if value < 10**8 else ""
     if len(numeral) > 1 or (numeral and _is_chinese(group[0])):
-        forms.append(numeral.replace("二", "[二两]"))
+        bounds = (rf"(?<!{NUMERAL})", rf"(?!{NUMERAL})") if first and last else ("", "")
+        forms.append(numeral.replace("二", "[二两]").join(bounds))
     return f"(?:{'|'.join(forms)})"
 
 
@@ -297,6 +298,8 @@ def _leaks(gold: str, masked: str, folded: str) -> bool:
     if value is not None and len(plain) > 1 - plain.isdecimal():
         return value in _numbers(folded)
     bare = re.sub(r"[\W_]", "", folded)  # most texts are done with this, and need no pattern
+    if re.fullmatch(NUMERAL, plain):
+        return re.search(rf"(?<!{NUMERAL}){plain}(?!{NUMERAL})", folded) is not None
     if _CJK_CHAR.search(plain):
         return plain in bare and regex.search(r"[\W_]{0,2}".join(map(re.escape, plain)), folded) is not None
     special = not re.match(r"\w", gold.strip()[0]) or not re.match(r"[\w.,;:!?\"')\]]", gold.strip()[-1])
