@@ -185,9 +185,9 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     equal = [letter for letter, option in zip(letters, map(_undressed, options), strict=True)
              if text.rstrip(".") == option.rstrip(".")]  # fmt: skip
     whole = [letter for letter, option in zip(letters, options, strict=True) if _same(text, letter, option)]
-    for found in (equal, whole):  # "Aa" is not "aa", nor "x + 1" "x - 1", though their words are the same
-        if len(found) == 1:
-            return found[0]
+    for same in (equal, whole):  # "Aa" is not "aa", nor "x + 1" "x - 1", though their words are the same
+        if len(same) == 1:
+            return same[0]
     prefixed = _behind_prefix(text, letters, options)
     if prefixed:
         return prefixed

@@ -1,17 +1,18 @@
 """Questions of several data sets as one run: groups, a fresh split, and as many questions of each group.
 
-A group is a data set, or a relation of one. Questions that share a subject, directly or through others, stay in one
-split; a question's subjects are its entities or, where it names none, its gold passages.
+A group is a data set, or a relation of one. Questions that share a subject, directly or through others, or that are
+the same question, stay in one split; a question's subjects are its entities or, where it names none, its gold passages.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.questions.checks import leak_key
 from kbtrain.questions.collect import split_of
 from kbtrain.questions.linked import linked
 from kbtrain.records import Question, Split
@@ -48,7 +49,7 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
     _check_names(rule, {question.dataset for question in every})
     least = {name: _least_popular(every, name, share) for name, share in rule.popular.items()}
     groups: dict[str, list[Question]] = defaultdict(list)
-    for question, key in zip(every, linked([_subjects(question) for question in every]), strict=True):
+    for question, key in zip(every, linked(_linking(every)), strict=True):
         if rule.longest is not None and len(question.text) + sum(map(len, question.options)) > rule.longest:
             continue
         if question.dataset in least and (question.popularity or 0) < least[question.dataset]:
@@ -76,6 +77,16 @@ def _check_names(rule: PoolRule, there: Set[str]) -> None:
         unknown = min(set(names) - there, default=None)
         if unknown is not None:
             raise UserError(f"key '{key}': no run has '{unknown}'; {did_you_mean(unknown, there)}")
+
+
+def _linking(questions: Sequence[Question]) -> list[tuple[str, ...]]:
+    """Names that keep each question with others: its subjects, and its text where another has the same."""
+    texts = [leak_key(question) for question in questions]
+    times = Counter(texts)
+    return [
+        (*_subjects(question), *([f"text {text}"] if times[text] > 1 else ()))
+        for question, text in zip(questions, texts, strict=True)
+    ]
 
 
 def _subjects(question: Question) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ def test_what_a_small_group_lacks_the_larger_ones_give(sizes, n, parts):
 
 def test_questions_about_one_subject_or_passage_stay_in_one_split():
     rows = [
-        *(Question(f"s{i}", "?", ("a",), "dev", "squad", gold_passages=(f"p{i % 7}",)) for i in range(70)),
-        *(Question(f"q{i}", "?", ("a",), "dev", "popqa", entities=(f"Q{i % 9}",)) for i in range(90)),
+        *(Question(f"s{i}", f"s{i}?", ("a",), "dev", "squad", gold_passages=(f"p{i % 7}",)) for i in range(70)),
+        *(Question(f"q{i}", f"q{i}?", ("a",), "dev", "popqa", entities=(f"Q{i % 9}",)) for i in range(90)),
     ]
     groups = candidates(rows, PoolRule(THIRDS, {}))
     splits: dict[str, set[str]] = {}
@@ -74,10 +74,11 @@ def test_questions_about_one_subject_or_passage_stay_in_one_split():
 
 @pytest.mark.parametrize("field", ["entities", "gold_passages"])
 def test_questions_that_share_any_of_their_subjects_stay_in_one_split(field):
-    pairs = [Question(f"{i}{part}", "?", ("a",), "dev", "2wiki", **{field: (f"own {part} of {i}", f"both {i}")})
+    pairs = [Question(f"{i}{part}", f"{i}{part}?", ("a",), "dev", "2wiki",
+                      **{field: (f"own {part} of {i}", f"both {i}")})
              for i in range(60) for part in "ab"]  # fmt: skip
     links = [(f"link {i}", f"link {i + 1}") for i in range(9)]
-    chain = [Question(f"c{i}", "?", ("a",), "dev", "2wiki", **{field: link}) for i, link in enumerate(links)]
+    chain = [Question(f"c{i}", f"c{i}?", ("a",), "dev", "2wiki", **{field: link}) for i, link in enumerate(links)]
     (group,) = candidates([*pairs, *chain], PoolRule(THIRDS, {})).values()
     splits = {row.id: row.split for row in group}
     assert all(splits[f"{i}a"] == splits[f"{i}b"] for i in range(60)) and len(set(splits.values())) == 3
@@ -85,10 +86,17 @@ def test_questions_that_share_any_of_their_subjects_stay_in_one_split(field):
     assert next(row for row in group if row.id == "7b").entities == ("own b of 7", "both 7")
 
 
+def test_a_question_that_stands_twice_is_in_one_split():
+    rows = [replace(row, text=f"What is {i % 20}?") for i, row in enumerate(questions("a", 40))]
+    found = {row.id: row.split for row in candidates(rows, PoolRule(THIRDS, {}))["a"]}
+    assert len(set(found.values())) == 3
+    assert all(found[f"a/{i}"] == found[f"a/{i + 20}"] for i in range(20))
+
+
 def test_a_subjects_split_hangs_on_its_name_alone_and_its_passages_join_no_others():
-    about = [Question(f"q{i}", "?", ("a",), "dev", "popqa", entities=(f"Q{i}",), gold_passages=("actors",))
+    about = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "popqa", entities=(f"Q{i}",), gold_passages=("actors",))
              for i in range(30)]  # fmt: skip
-    passages = [Question(f"s{i}", "?", ("a",), "dev", "squad", gold_passages=(f"p{i}",)) for i in range(30)]
+    passages = [Question(f"s{i}", f"s{i}?", ("a",), "dev", "squad", gold_passages=(f"p{i}",)) for i in range(30)]
     groups = candidates([*about, *passages, *questions("mmlu", 30)], PoolRule(THIRDS, {}))
     for name, key in (("popqa", "Q{}"), ("squad", "p{}"), ("mmlu", "mmlu/{}")):
         found = {row.id: row.split for row in groups[name]}
