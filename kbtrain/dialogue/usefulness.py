@@ -34,7 +34,7 @@ class UsefulSnippets:
 
 @dataclass(frozen=True)
 class ReadSnippets:
-    """What one augmentation showed for one turn, as a judge is asked about it."""
+    """Snippets that one augmentation showed for one turn, as a judge is asked about them."""
 
     augmentation: str
     question: SnippetsQuestion
