@@ -176,6 +176,17 @@ for (const [i, text] of pages.entries()) for (const size of sizes) {{
     )
 
 
+def test_what_is_folded_is_printed_and_the_data_of_the_script_are_not(report: Path) -> None:
+    html = (report / "report.html").read_text()
+    style = "<style>script { display: none !important; }</style></head>"
+    (report / "unfolded.html").write_text(html.replace("<details>", "<details open>").replace("</head>", style))
+    sizes = []
+    for name in ("report", "unfolded"):
+        browse(report / f"{name}.html", "--no-pdf-header-footer", f"--print-to-pdf={report / name}.pdf")
+        sizes.append((report / f"{name}.pdf").stat().st_size)
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
 def test_an_injected_script_is_refused_by_the_page_itself(report: Path) -> None:
     page = report / "injected.html"
     html = (report / "report.html").read_text()
