@@ -13,10 +13,20 @@ import numpy as np
 import pytest
 
 from kbtrain.config import build
+from kbtrain.rag.seakr.trace import Candidate, Spent, Step, Trace
+from kbtrain.report.trace_page import render_traces
 from kbtrain.report.words import gate_name
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs headless Chromium (Debian: apt-get install chromium)")
+
+# A trace of words that nothing breaks, as web addresses are.
+ADDRESS = "https://example.org/" + "a" * 90
+LONG = Trace(
+    "q", ADDRESS, ("gold",), "seakr", 0.0,
+    (Step(ADDRESS, 1.0, ADDRESS, (Candidate("p", ADDRESS, ADDRESS, "aided", 0.5, True),), "aided"),),
+    (), "final answer", ADDRESS, False, 0.0, 0.0, Spent(),
+)  # fmt: skip
 
 # What a person would do, said into the page's title: sort, choose, reset.
 CLICKS = """
@@ -146,7 +156,8 @@ def test_sorting_and_filters_do_what_they_say(report: Path, per_entity: int) -> 
 def test_nothing_sticks_out_of_a_phone_a_tablet_or_a_desk(report: Path) -> None:
     """In frames: a headless window is never narrower than 500 pixels."""
     pages = [re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", (report / name).read_text())
-             .replace("<details>", "<details open>") for name in ("report.html", "gates/kbm_mastery.html")]  # fmt: skip
+             .replace("<details>", "<details open>").replace("made-up", "made" * 30)
+             for name in ("report.html", "gates/kbm_mastery.html")] + [render_traces([LONG], "Traces")]  # fmt: skip
     page = report / "framed.html"
     source = json.dumps(pages).replace("</", "<\\/")
     page.write_text(f"""<body><script>
@@ -170,7 +181,7 @@ for (const [i, text] of pages.entries()) for (const size of sizes) {{
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert title is not None, done.stderr[-2000:]
     measured = json.loads(title[1])
-    assert len(measured) == 6
+    assert len(measured) == 9
     assert all(wider <= 0 and out == 0 and sticky and first < 0.4 for _, wider, out, sticky, first in measured), (
         measured
     )
