@@ -69,6 +69,14 @@ def test_the_page_says_what_it_leaves_out_and_shows_errors():
     assert "states are not numbers" in page and "1 more questions" in page
 
 
+def test_the_page_says_in_words_what_is_right_and_of_how_many_questions_its_shares_are():
+    first, second = traces()
+    page = render_traces([replace(first, correct=True), replace(second, answers=())], "t")
+    assert "Right: 1.000" in page and "(of the 1 with a gold answer); searched" in page
+    assert page.count("right &middot; gold: Ann") == page.count("no gold answer") == 1
+    assert 'class="bad"' not in page and "with a gold answer" not in render_traces([first], "t")
+
+
 def test_the_summary_adds_up_every_cost():
     made = traces()
     found = summarise(made)
