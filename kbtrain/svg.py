@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def _drawn(figure: Figure, transparent: bool) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     text = io.StringIO()
-    with rc_context(_RC):
+    with rc_context(_RC), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the page's own fonts draw the text
         FigureCanvasSVG(figure)  # its measures of texts
         if (engine := figure.get_layout_engine()) is not None:
             engine.execute(figure)

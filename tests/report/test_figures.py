@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from itertools import combinations, pairwise
 from types import SimpleNamespace
 
@@ -12,10 +13,11 @@ import pytest
 from kbtrain.evaluation.savings import MostRight, Saving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
+from kbtrain.report.analysis import figures as analysis
 from kbtrain.report.curves import KINDS, Label, accuracy_curve, leading, looks, name_ends, spread, tell
 from kbtrain.report.figures import reliability
 from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
-from kbtrain.svg import new_figure
+from kbtrain.svg import new_figure, render
 
 
 def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
@@ -75,6 +77,28 @@ def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name:
     assert around is not None and axes.bbox.width > 0.1 * whole.width and axes.bbox.height > 0.4 * whole.height
     assert around.y0 >= 0 and around.y1 <= whole.y1
     assert bool(around.x0 >= 0 and around.x1 <= whole.x1) is (len(name) < 40)
+
+
+def test_names_of_models_and_their_data_sets_stand_apart_below_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "render", lambda figure, name: figure)
+    condition = SimpleNamespace(greedy=(0.5, 0.4, 0.6))
+    run = SimpleNamespace(
+        accuracies=SimpleNamespace(conditions={"llm": condition}),
+        copying=SimpleNamespace(share=(0.5, 0.4, 0.6), n_certain=1234),
+    )
+    names = [f"SmolLM2-135M-Instruct, {data}" for data in ("geonames", "languages", "a_name_without_a_blank")]
+    for drawn in (analysis.accuracy_bars([run] * 3, names), analysis.copy_bars([run] * 3, names)):  # type: ignore[list-item]
+        drawn.draw_without_rendering()  # type: ignore[union-attr]
+        boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]  # type: ignore[union-attr]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_text_that_matplotlibs_font_lacks_is_drawn_by_the_page_without_a_warning() -> None:
+    figure, axes = new_figure(4.2, 2.9)
+    axes.set_xticks([0], ["中文"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "中文" in render(figure, "chinese")
 
 
 def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def accuracy_bars(runs: Sequence[RunAnalysis], names: Sequence[str]) -> str:
         heights = [100 * mean for _, mean, _, _ in rows]
         axes.bar(x, heights, 0.24, color=COLOURS[colour], hatch=hatch, edgecolor=COLOURS["ink"], linewidth=0.5,
                  label=NAMES[condition], yerr=_bars(rows), ecolor=COLOURS["ink"], capsize=2)  # fmt: skip
-    axes.set_xticks(range(len(runs)), names)
+    axes.set_xticks(range(len(runs)), [textwrap.fill(name, 16) for name in names])  # characters within 1.3 inches
     axes.set_ylabel("answers right (%)")
     axes.set_ylim(0, None)
     _legend(axes, len(used))
@@ -52,12 +53,11 @@ def copy_bars(runs: Sequence[RunAnalysis], names: Sequence[str]) -> str | None:
     rows = [(i, *run.copying.share) for i, run in enumerate(runs) if run.copying.share is not None]
     if not rows:
         return None
-    figure, axes = new_figure(max(3.2, 1.4 + 0.9 * len(runs)), 3.0)
+    figure, axes = new_figure(max(3.2, 1.4 + 1.3 * len(runs)), 3.0)
     axes.bar([row[0] for row in rows], [100 * row[1] for row in rows], 0.5, color=COLOURS["purple"],
              edgecolor=COLOURS["ink"], linewidth=0.5, yerr=_bars(rows), ecolor=COLOURS["ink"], capsize=3)  # fmt: skip
-    axes.set_xticks(
-        range(len(runs)), [f"{name}\nn = {run.copying.n_certain}" for name, run in zip(names, runs, strict=True)]
-    )
+    shown = [f"{textwrap.fill(name, 16)}\nn = {run.copying.n_certain}" for name, run in zip(names, runs, strict=True)]
+    axes.set_xticks(range(len(runs)), shown)
     axes.set_ylabel("outputs that are MASK (%)")
     axes.set_ylim(0, 100)
     return render(figure, "figure-2")
