@@ -36,6 +36,11 @@ def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_fo
     assert costs["prompt"].gate_samples == 0 and costs["prompt"].gate_requests == 200
     text = capsys.readouterr().out
     assert "method seakr_multi_hop" in text and "one_step_rag" in text
+    report = script("write_report")
+    report.main(report.ReportConfig(run=run_folder))
+    _, _, costs_of = (run_folder / "report.md").read_text().partition("## Cost\n")
+    row = next(line for line in costs_of.splitlines() if line.startswith("| KBM, mastery |"))
+    assert row.split(" | ")[2:6] == ["400", "200", str(costs["kbm_mastery"].generated_tokens), "18000"]
 
 
 def test_methods_can_be_looked_at_without_labels(script, run_folder, capsys):
