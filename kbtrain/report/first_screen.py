@@ -11,7 +11,7 @@ from typing import Any
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
 from kbtrain.records import Question
-from kbtrain.report.summary import drawn
+from kbtrain.report.summary import KIND, drawn
 from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
 
 HEAD = (
@@ -51,7 +51,8 @@ def first_screen(
 
 
 def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
-    """Model, data sets with their numbers of questions, retriever and its number of passages, date."""
+    """Model, data sets with their numbers of questions, retriever and its number of passages, date; the kind of accuracy
+    where it is not that of greedy answers."""
     model = str(meta.get("sampling", {}).get("model", "unknown model")).rstrip("/").rsplit("/", 1)[-1]
     counted = Counter(question.dataset for question in questions)
     data = ", ".join(f"{n} {meta['split']} questions of {name}" for name, n in sorted(counted.items()))
@@ -59,7 +60,8 @@ def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
     k = search.get("k")
     passages = "" if k is None else f", {k} passage{'s' * (k != 1)} a question"
     retriever = [f"retriever {search['retriever']}{passages}"] if "retriever" in search else []
-    return " · ".join([f"model {model}", data, *retriever, *([meta["date"]] if meta.get("date") else [])])
+    kind = [KIND["expected"]] if meta.get("accuracy_kind") == "expected" else []
+    return " · ".join([f"model {model}", data, *retriever, *([meta["date"]] if meta.get("date") else []), *kind])
 
 
 def sentences(results: Results, saving: Saving | None, candidates: int, best: bool = True) -> list[str]:

@@ -340,6 +340,21 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
     )
 
 
+def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_one(
+    script: Script, sampled_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end_to_end = script("end_to_end")
+    settings = {"run": sampled_run, "bootstrap_draws": 100, "accuracy": "expected"}
+    end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
+    capsys.readouterr()
+    write(script, sampled_run)
+    kind = "expected accuracy (mean share of right sampled answers)"
+    assert kind in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tested "))
+    report, page = ((sampled_run / name).read_text() for name in ("report.html", "gates/kbm_benefit.html"))
+    assert all(kind in text.partition('class="muted">')[2].partition("</p>")[0] for text in (report, page))
+    assert "test questions' greedy answers." in page  # the two-by-two counts them
+
+
 def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
     results = {gate["gate"]: gate for gate in json.loads((written / "results.json").read_text())["gates"]}
     chosen, rows = chosen_on_dev(written)
