@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The first column to the left, the others to the right, two spaces between."""
     table = [list(head), *map(list, rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table)
-    return "\n".join(line.rstrip() for line in lines)
+    widths = [max(_width(row[i]) for row in table) for i in range(len(head))]
+    lines = []
+    for row in table:
+        room = [" " * (width - _width(cell)) for width, cell in zip(widths, row, strict=True)]
+        lines.append("  ".join([row[0] + room[0], *(a + b for a, b in zip(room[1:], row[1:], strict=True))]).rstrip())
+    return "\n".join(lines)
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: Chinese characters and full-width forms take two."""
+    return len(text) + sum(unicodedata.east_asian_width(character) in "WF" for character in text)
 
 
 def number(value: float | None, digits: int = 3) -> str:

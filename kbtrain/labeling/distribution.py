@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kbtrain.records import Condition, Effect, Indicators, Label
+from kbtrain.text_table import aligned
 
 Indicator = Literal["mastery", "certainty"]
 INDICATORS: tuple[Indicator, ...] = get_args(Indicator)
@@ -118,13 +119,12 @@ class Distribution:
         for key, bins in summary["histograms"].items():
             if key.startswith("mastery_"):
                 lines.append(f"{key.removeprefix('mastery_'):<16}" + "".join(f"{n:>7}" for n in bins))
-        lines.append(f"{'relation':<24}{'n':>6}{'llm':>7}{'rag':>7}{'known':>7}{'certain':>9}  helps/same/harms")
-        for name, group in {**summary["by_relation"], "all": summary["labels"]}.items():
-            lines.append(_group_line(name or "-", group))
-        return lines
+        head = ("relation", "n", "llm", "rag", "known", "certain", "helps/same/harms")
+        groups = [*summary["by_relation"].items(), ("all", summary["labels"])]
+        return lines + aligned(head, [_group_cells(name or "-", group) for name, group in groups]).splitlines()
 
 
-def _group_line(name: str, group: dict[str, Any]) -> str:
+def _group_cells(name: str, group: dict[str, Any]) -> list[str]:
     n = group["n"]
     llm, rag = (f"{group[key]:.2f}" if key in group else "-" for key in ("mean_mastery_llm", "mean_mastery_rag"))
     effects = "/".join(str(count) for count in group.get("effect_mastery", {}).values()) or "-"
@@ -132,7 +132,7 @@ def _group_line(name: str, group: dict[str, Any]) -> str:
     known = f"{group['known'] / graded:.0%}" if graded else "-"
     judged = n - group.get("without_certainty", 0)
     certain = f"{group['certain'] / judged:.0%}" if "mean_certainty_llm" in group else "-"
-    return f"{name:<24}{n:>6}{llm:>7}{rag:>7}{known:>7}{certain:>9}  {effects}"
+    return [name, str(n), llm, rag, known, certain, effects]
 
 
 def _indicators(label: Label) -> list[Indicators]:

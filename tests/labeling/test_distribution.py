@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,16 @@ def test_the_table_shows_the_same_numbers(seen: Distribution) -> None:
     assert lines[1].split() == ["llm", "1", "0", "0", "1", "0", "0", "0", "0", "0", "1"]
     assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "33%", "67%", "1/1/1"]
     assert lines[-1].split()[0] == "all"
+
+
+def test_columns_stand_below_each_other_however_long_a_relation_is(
+    capital: Question, answered: Callable[..., SampleSet], seen: Distribution
+) -> None:
+    found = indicators(capital, answered("Paris", "Paris"))[0]
+    assert found is not None
+    seen.add(label(replace(capital, relation="high_school_government_and_politics"), {"llm": found}, 0.3, 0.8))
+    head, *rows = seen.lines()[-4:]
+    assert len(rows) == 3 and len({len(line) for line in (head, *rows)}) == 1  # the last column ends at one place
 
 
 def test_a_mean_is_over_the_labels_that_have_the_value(

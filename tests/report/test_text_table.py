@@ -15,5 +15,9 @@ def test_columns_are_aligned() -> None:
     assert aligned(("a", "bb"), [("ccc", "1"), ("d", "22")]) == "a    bb\nccc   1\nd    22"
 
 
+def test_columns_are_aligned_where_chinese_stands_in_them() -> None:
+    assert aligned(("a", "bb"), [("医学", "1"), ("d", "选Ａ")]) == "a       bb\n医学     1\nd     选Ａ"
+
+
 def test_markdown_is_escaped_but_words_stay_readable() -> None:
     assert escape_markdown("kbm_benefit _x_ *y* | <b>\n# z") == "kbm_benefit \\_x\\_ \\*y\\* \\| &lt;b&gt;<br>\\# z"
