@@ -2,7 +2,8 @@
 // Sorting and choosing, in the page alone: nothing is loaded, nothing is sent.
 (() => {
   const value = (text) => {
-    const number = Number(text.replace(/\s\[.*$/, "").replace(/[%,\s]/g, "").replace("\u2212", "-"));
+    const first = text.replace(/\s\[.*$/, "").replace(/^\[(.*), .*\]$/, "$1"); // an interval stands where it begins
+    const number = Number(first.replace(/[%,\s]/g, "").replace("\u2212", "-"));
     return text.trim() === "" || Number.isNaN(number) ? null : number;
   };
 

@@ -37,6 +37,9 @@ const column = head.cellIndex, table = head.closest("table");
 const read = () => [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
 head.querySelector("button").click(); said.down = read(); said.aria = head.getAttribute("aria-sort");
 head.querySelector("button").click(); said.up = read();
+const ranged = [...document.querySelectorAll("table.sortable th")].find((th) => th.textContent === "95 % interval");
+ranged.querySelector("button").click();
+said.lows = [...ranged.closest("table").tBodies[0].rows].map((row) => row.cells[ranged.cellIndex].textContent);
 const count = () => document.getElementById("selected-n").textContent;
 const texts = (row) => [...row.cells].map((cell) => cell.textContent);
 const cells = () => [...document.querySelectorAll("#selected tbody tr")].map(texts);
@@ -128,6 +131,8 @@ def test_sorting_and_filters_do_what_they_say(report: Path, per_entity: int) -> 
     decisions |= {name: np.array(list(bits), dtype=int) for name, bits in data["decisions"].items()}
     assert [float(x) for x in said["down"]] == sorted((float(x) for x in said["down"]), reverse=True)
     assert said["up"] == said["down"][::-1] or [float(x) for x in said["up"]] == sorted(float(x) for x in said["up"])
+    lows = [float(text[1:].split(",")[0]) for text in said["lows"]]
+    assert lows == sorted(lows, reverse=True) and lows[0] > 0 > lows[-1]
     assert said["aria"] == "descending" and said["focus"] == "right answers, %"
     assert said["n"] == "200 of 200 questions." and said["fewer"] == "50 of 200 questions."
     found = {row[0]: row[1:] for row in said["all"]}
