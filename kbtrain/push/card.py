@@ -18,7 +18,7 @@ from kbtrain.gates.registry import kind_of
 from kbtrain.jsonl import read_json
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
-from kbtrain.report.summary import interval
+from kbtrain.report.summary import KIND, drawn, interval
 from kbtrain.report.words import percent
 from kbtrain.text_table import number, signed
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
@@ -60,9 +60,7 @@ def card_text(
         private=private,
         points=points,
         tested=table(tested),
-        n=tested[0].n if tested else 0,
-        split=results.meta.get("split", "test") if results else "",
-        draws=results.meta.get("bootstrap_draws") if results else None,
+        measured=measured(results) if results else "",
         sections=sections,
         hashes=data_hashes(folder, card),
         files=staged.files,
@@ -81,13 +79,23 @@ def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
     return results, [gate for gate in results.gates if gate.gate in names]
 
 
+def measured(results: Results) -> str:
+    """The questions, kind of accuracy, rule of the thresholds and intervals of the table."""
+    meta = results.meta
+    draws = f", {meta['bootstrap_draws']} bootstrap draws of {drawn(meta)}" if "bootstrap_draws" in meta else ""
+    return (
+        f"{meta['n']} {meta['split']} questions; {KIND[meta['accuracy_kind']]}, thresholds by rule "
+        f"'{meta['threshold_rule']}' on dev; differences and area (1: oracle, 0: random) with 95 % intervals{draws}."
+    )
+
+
 def table(gates: Sequence[GateResult]) -> str:
     """Markdown: a row a score, differences with their intervals."""
     if not gates:
         return ""
     rows = [
         (
-            f"`{gate.gate}`",
+            f"`{gate.gate}`{gate.seen.mark}",
             f"{percent(gate.retrieval_ratio)} %",
             number(gate.accuracy),
             _difference(gate.delta_vs_llm_only),

@@ -51,8 +51,8 @@ def first_screen(
 
 
 def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
-    """Model, data sets with their numbers of questions, retriever and its number of passages, date; the kind of accuracy
-    where it is not that of greedy answers."""
+    """Model, data sets with their numbers of questions, retriever and its number of passages, date; the kind of
+    accuracy where it is not that of greedy answers."""
     model = str(meta.get("sampling", {}).get("model", "unknown model")).rstrip("/").rsplit("/", 1)[-1]
     counted = Counter(question.dataset for question in questions)
     data = ", ".join(f"{n} {meta['split']} questions of {name}" for name, n in sorted(counted.items()))

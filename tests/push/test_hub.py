@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +21,12 @@ import kbtrain
 from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
+from kbtrain.evaluation.seen import Seen
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES
 from kbtrain.hub import is_hub_name, local_folder
+from kbtrain.metrics.significance import Delta
+from kbtrain.push.card import measured, table
 from kbtrain.push.push import Push, push
 from kbtrain.push.staging import bare, without_paths
 from kbtrain.serve.config import ServeConfig
@@ -130,6 +134,22 @@ def test_the_card_says_what_it_is_for_and_its_snippet_runs(hub, gate, capsys):
     exec(compile(code, "card", "exec"), {})
     score = kbtrain.load_gate(gate).score(["What is the capital of France?"])[0]
     assert f"{score:.6g}" in card and capsys.readouterr().out.startswith(f"[{score}]")
+
+
+def test_figures_on_the_card_say_what_they_are_of_and_which_questions_were_trained_on():
+    meta = {"n": 60, "split": "test", "accuracy_kind": "expected", "threshold_rule": "best_accuracy"}
+    results = SimpleNamespace(meta=meta | {"bootstrap_draws": 500, "resample": "entities"})
+    assert measured(results) == (
+        "60 test questions; expected accuracy (mean share of right sampled answers), thresholds by rule "
+        "'best_accuracy' on dev; differences and area (1: oracle, 0: random) with 95 % intervals, 500 bootstrap draws "
+        "of entities with all their questions."
+    )
+    delta = Delta(0.1, 0.0, 0.2)
+    row = SimpleNamespace(
+        gate="kbm_mastery", seen=Seen(questions=7), retrieval_ratio=0.5, accuracy=0.4, delta_vs_llm_only=delta,
+        delta_vs_all_rag=delta, delta_vs_random=delta, curve=SimpleNamespace(area=None),
+    )  # fmt: skip
+    assert "| `kbm_mastery` (in training: 7 questions, 0 by entity) | 50.0 % |" in table([row])
 
 
 def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
