@@ -111,6 +111,8 @@ def _certainty(saving: Saving) -> str:
         loss = f"More was lost than the {limit} allowed on {saving.n_dev} dev questions: take more of them."
     if saving.certain:
         return f"This is certain: leaving out as many searches at random would cost more ({gain}). {loss}"
+    if saving.over_random.high < -1e-12:  # rounding errors aside
+        return f"This is worse than chance: leaving out as many searches at random would cost less ({gain}). {loss}"
     return f"This is NOT certain: leaving out as many searches at random may do as well ({gain}). {loss}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from itertools import combinations, pairwise
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from kbtrain.metrics.significance import Delta
 from kbtrain.report.analysis import figures as analysis
 from kbtrain.report.curves import KINDS, Label, accuracy_curve, leading, looks, name_ends, spread, tell
 from kbtrain.report.figures import reliability
+from kbtrain.report.first_screen import sentences
 from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
 from kbtrain.svg import new_figure, render
 
@@ -127,6 +129,17 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
                                                  "features_benefit", "prompt")]  # fmt: skip
     assert leading(found, "probe_mastery") == ["probe_mastery", "kbm_benefit", "stack_benefit", "features_benefit"]
     assert len(leading(found, None)) == KINDS and leading([], None) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.01, 0.2, "This is certain"), (-0.1, 0.2, "This is NOT certain"), (-0.2, -0.01, "This is worse than chance")],
+)
+def test_a_gate_that_chance_beats_is_not_called_uncertain(low: float, high: float, said: str) -> None:
+    one = replace(saving(0.5, 0.4), dev_saved=0.5, over_random=Delta((low + high) / 2, low, high))
+    gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
+    found = sentences(SimpleNamespace(gates=gates), one, 1)  # type: ignore[arg-type]
+    assert found[2].startswith(said)
 
 
 def test_two_runs_of_one_page_draw_a_gate_in_one_colour() -> None:
