@@ -74,8 +74,8 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     limit = percent(saving.limit, 0)
     if saving.dev_saved <= 0:
         return [
-            f"Always search: on {saving.n_dev} dev questions no gate saves a search at a loss of at most {limit} points"
-            f" ({name} is nearest).",
+            f"Always search: on {saving.n_dev} dev questions {who} saves no search at a loss of at most {limit} "
+            "points.",
             _reaches(saving, always),
         ]
     lost = -saving.change.mean

@@ -142,6 +142,15 @@ def test_a_gate_that_chance_beats_is_not_called_uncertain(low: float, high: floa
     assert found[2].startswith(said)
 
 
+def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
+    results = SimpleNamespace(gates=[SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")])
+    nothing = replace(saving(0.0, 0.4), dev_saved=0.0)
+    said = [sentences(results, nothing, n) for n in (1, 3)]  # type: ignore[arg-type]
+    what = "saves no search at a loss of at most 2 points."
+    assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
+    assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
+
+
 def test_two_runs_of_one_page_draw_a_gate_in_one_colour() -> None:
     def gate(name: str) -> SimpleNamespace:
         return SimpleNamespace(
