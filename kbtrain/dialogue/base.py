@@ -90,19 +90,32 @@ def domain_of(service: str) -> str:
 
 
 def checked(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
-    """Pass them on. Raises :class:`UserError` naming the dialogue if its id stands there twice (in any split: it
-    would leak), if it has no turns, or if a turn is repeated."""
-    seen: dict[str, str] = {}
+    """Pass them on. An id that another split gives to another dialogue, as SGD counts from 1_00000 in each, becomes
+    ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it stands there twice (in two splits: it would leak),
+    if it has no turns, or if a turn is repeated."""
+    seen: dict[str, dict[Split, tuple[str, int]]] = {}  # by id and split: where, and a hash of what is said
     for dialogue in dialogues:
-        if dialogue.id in seen:
-            raise UserError(f"{dialogue.where}: stands there twice (first in {seen[dialogue.id]}); delete one")
-        seen[dialogue.id] = dialogue.where
+        text, others = hash(tuple(turn.said.text for turn in dialogue.turns)), seen.setdefault(dialogue.id, {})
+        for split, (where, its) in others.items():
+            if split == dialogue.split or its == text:
+                raise UserError(f"{dialogue.where}: stands there twice (first in {where}); delete one")
+        others[dialogue.split] = (dialogue.where, text)
         if not dialogue.turns:
             raise UserError(f"{dialogue.where}: no turns")
         for i, (one, other) in enumerate(itertools.pairwise(dialogue.turns)):
             if one.said.speaker == other.said.speaker and one.said.text == other.said.text:
                 raise UserError(f"{dialogue.where}: turns {i} and {i + 1} are the same; delete one of them")
-        yield dialogue
+        yield _renamed(dialogue, f"{dialogue.split}-{dialogue.id}") if len(others) > 1 else dialogue
+
+
+def _renamed(dialogue: Dialogue, name: str) -> Dialogue:
+    """Its own snippets begin with its id, too."""
+    ids = {snippet.id: name + snippet.id.removeprefix(dialogue.id) for snippet in dialogue.snippets}
+    snippets = tuple(replace(snippet, id=ids[snippet.id], dialogue_id=name) for snippet in dialogue.snippets)
+    turns = tuple(
+        replace(turn, gold_snippets=tuple(ids[gold] for gold in turn.gold_snippets)) for turn in dialogue.turns
+    )
+    return replace(dialogue, id=name, turns=turns, snippets=snippets)
 
 
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -145,6 +145,20 @@ def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):
     )
 
 
+def test_other_dialogues_of_another_split_may_have_the_same_ids(tmp_path):
+    """SGD counts from 1_00000 in each split, and KETOD takes its dialogues from all of them."""
+    other = joined()
+    other["turns"][0]["utterance"] += " Please."
+    put(tmp_path / "test.json", [joined()])
+    put(tmp_path / "train.json", [other])
+    turns, known = load("ketod", tmp_path)
+    assert {(t.split, t.dialogue_id) for t in turns} == {("test", "1_00000"), ("train", "train-1_00000")}
+    assert len({t.id for t in turns}) == len(turns) and len({s.id for s in known}) == len(known)
+    gold = {t.split: t.gold_snippets for t in turns if t.gold_snippets}
+    assert gold["train"] == tuple(f"train-{name}" for name in gold["test"])
+    assert {s.dialogue_id for s in known if s.id in gold["train"]} == {"train-1_00000"}
+
+
 def test_an_unknown_split_is_refused(tmp_path):
     put(tmp_path / "trial.json", [joined()])
     assert "\n" not in refused("ketod", tmp_path, match="unknown split 'trial'")
