@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from kbtrain.answers.grading import CJK
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.provenance import file_sha256
 
 _ORDERS = 4  # BLEU counts n-grams of 1 to 4 words
 _ROUGE = ("rouge1", "rouge2", "rougeL")
+_CHINESE = re.compile(rf"([{CJK}])")
+_APART = re.compile(rf"([{CJK}\u3001-\u303f\uff01-\uff0f\uff1a-\uff20])")  # Chinese marks, too
 
 
 @dataclass(frozen=True)
@@ -47,20 +51,35 @@ class Confidence:
 def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
     """Sufficient statistics of corpus figures, one row a response: (n, 13), BLEU's matches and totals of 1- to 4-grams,
     the lengths of response and reference, and the three ROUGE F-measures. Any rows' figures: :func:`scores_of`.
+    A Chinese character is a word.
     """
     _check(responses, references)
     try:
         from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import DefaultTokenizer
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise _missing(error) from None
-    bleu, rouge = BLEU(effective_order=True), RougeScorer(_ROUGE, use_stemmer=True)  # the order matters not to counts
+    bleu = BLEU(effective_order=True)  # the order matters not to counts
+    rouge = RougeScorer(_ROUGE, tokenizer=_Words(DefaultTokenizer(use_stemmer=True)))
     rows = []
     for response, reference in zip(responses, references, strict=True):
-        counts, found = bleu.sentence_score(response, [reference]), rouge.score(reference, response)
+        made, wanted = (_APART.sub(r" \1 ", text) for text in (response, reference))
+        counts, found = bleu.sentence_score(made, [wanted]), rouge.score(reference, response)
         f1 = (found[name].fmeasure for name in _ROUGE)
         rows.append([*counts.counts, *counts.totals, counts.sys_len, counts.ref_len, *f1])
     return np.array(rows, dtype=np.float64)
+
+
+class _Words:
+    """ROUGE's words: those of ``plain``, which has the letters a to z and digits alone, and Chinese characters."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def tokenize(self, text: str) -> list[str]:
+        pieces = _CHINESE.split(text)  # every second one is a Chinese character
+        return [word for i, one in enumerate(pieces) for word in ([one] if i % 2 else self._plain.tokenize(one))]
 
 
 def scores_of(parts: Floats) -> TextScores:

@@ -159,7 +159,10 @@ def _shares(
     return Table(name, title, "Percent of the group's turns that are augmented.", columns, rows)
 
 
-_NOTE = "ROUGE: F by rouge-score, with stemming. BLEU: 0 to 100. A gate of several seeds decides as its first."
+_NOTE = (
+    "ROUGE: F by rouge-score, with stemming. BLEU: 0 to 100. A Chinese character is a word. A gate of several seeds "
+    "decides as its first."
+)
 
 
 @dataclass(frozen=True)

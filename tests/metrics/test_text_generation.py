@@ -119,6 +119,20 @@ def test_equal_texts_are_perfect_and_an_empty_one_scores_0() -> None:
     assert (found.n, found.rouge1) == (2, 0.5)
 
 
+def test_a_chinese_character_is_a_word() -> None:
+    from sacrebleu.metrics import BLEU
+
+    said, wanted = (
+        ["博物馆九点开门，Wi-Fi 免费。", "酒店已经订好了。"],
+        ["博物馆早上九点开门，Wi-Fi 免费。", "酒店已经订好了。"],
+    )
+    found = text_scores(said, wanted)
+    assert found.bleu == pytest.approx(BLEU(tokenize="zh").corpus_score(said, [wanted]).score)
+    same = 2 * 11 / (11 + 13)  # nine characters, "wi" and "fi"; two characters are missing
+    assert (found.rouge1, found.rouge_l) == pytest.approx(((same + 1) / 2, (same + 1) / 2))
+    assert text_scores(wanted, wanted).rouge2 == 1
+
+
 def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_model(tmp_path) -> None:
     pytest.importorskip("bert_score", reason="needs the extra 'bertscore'")
     from tiny_turns import bert_folder
