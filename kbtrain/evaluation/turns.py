@@ -12,9 +12,11 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
+from kbtrain.gate_folder import CARD
+from kbtrain.gates.noted import missing_reason, source_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
-from kbtrain.provenance import meta_of
+from kbtrain.provenance import check_unchanged, known_sha256, meta_of
 from kbtrain.records import GateScore, Split, TurnExample
 
 
@@ -30,14 +32,27 @@ def score_file(run: Path, gate: Path) -> Path:
     """The scores of a gate in a run folder: ``RUN/scores/<gate>.jsonl``, or ``scores.jsonl`` in the gate's folder.
 
     The second is where a training leaves them, and where version 0.1 kept all. Raises :class:`UserError` if there are
-    none.
+    none, or if they are of other turns than the run's now, or of a gate that was made anew since.
     """
     inside = run / gate / "scores.jsonl"
     stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
     found = next((path for path in (stored, inside, run / "gates" / gate / "scores.jsonl") if there(path)), None)
     if found is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
+    _check_current(found, run)
     return found
+
+
+def _check_current(path: Path, run: Path) -> None:
+    check_unchanged(path)
+    noted, turns = meta_of(path), run / "turns.jsonl"
+    scored = noted.get("inputs", {}).get(turns.name)  # not there: own scores, or of a file with features
+    if scored and there(turns) and scored != known_sha256(turns):
+        raise UserError(f"{at(path)}: scores of another {turns.name}; run eval/score.py --run {run} again")
+    for name in noted.get("gates", {}):
+        gate = source_of(run, noted, name)
+        if gate and there(gate.folder / CARD) and (reason := missing_reason(gate)):
+            raise UserError(f"{at(path)}: {reason}; run eval/score.py --run {run} again")
 
 
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:

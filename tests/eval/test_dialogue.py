@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,24 @@ def test_tables_1_2_and_the_figures(folder):
     assert by_name(tables["figure4"], domain="events")["rule"] == 0
     assert {row[0] for row in tables["table3"]["rows"]} == {"-", "tfidf_top3", "tfidf_rank1"}
     assert "3 of 3 enriched test turns have no enriched text" in " ".join(document["lacking"])
+
+
+def test_scores_of_other_turns_or_of_a_gate_before_it_was_made_anew_are_refused(tmp_path):
+    turns, run = [turn(i, s) for s in ("train", "dev", "test") for i in range(12)], ("--run", tmp_path)
+    write(tmp_path / "turns.jsonl", turns)
+    script("eval/score.py", *run)
+    script("eval/classify.py", *run)
+    write(tmp_path / "turns.jsonl", [replace(one, label=not one.label) for one in turns])
+    with pytest.raises(UserError, match=r"scores/always.jsonl: scores of another turns.jsonl; run eval/score.py"):
+        script("eval/classify.py", *run)
+    script("eval/score.py", *run)
+    script("eval/classify.py", *run)
+    card = tmp_path / "structural" / "gate.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"intercept": 9.0}))
+    with pytest.raises(UserError, match=r"structural.jsonl: .*/structural holds another gate than the one that made"):
+        script("eval/classify.py", *run)
+    shutil.rmtree(card.parent)  # what was scored stays scored
+    script("eval/classify.py", *run)
 
 
 def test_a_judge_model_says_which_snippets_are_useful_where_none_is_gold(folder, tmp_path, capsys):
