@@ -27,6 +27,7 @@ from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
+from kbtrain.files import there
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
@@ -58,7 +59,9 @@ def main(config: RespondConfig) -> None:
     if config.know != "none":
         path = out / f"{config.know}.evidence.jsonl"
         shown = functools.partial(progress_bar, desc=config.know, unit="turns")
-        found = kept_knowledge(path, config.know, turns, DEEPEST, config.run, config.source, config.device, shown)
+        was_read = any(there(responses_path(out, f"{config.know}_{way}")) for way in WAYS)
+        given = (config.know, turns, DEEPEST, config.run, config.source, config.device)
+        found = kept_knowledge(path, *given, shown, was_read)
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
     responder = functools.cache(lambda: opened(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}

@@ -16,7 +16,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
+from kbtrain.files import there
 from kbtrain.jsonl import read, write
 from kbtrain.prompts.ragate import context_text
 from kbtrain.provenance import file_sha256, made_before, write_meta
@@ -180,9 +181,11 @@ def kept_knowledge(
     source: Path | None,
     device: str = "auto",
     shown: Callable[[Iterable[TurnExample]], Iterable[TurnExample]] = iter,
+    was_read: bool = False,
 ) -> list[tuple[Hit, ...]]:
     """As :func:`find_knowledge`, from ``path`` if it was found before in the same data, else found and kept there.
-    ``shown`` may show how far it is."""
+    ``shown`` may show how far it is. ``was_read``: responses are stored that read what ``path`` holds; other texts
+    than those raise :class:`~kbtrain.errors.UserError`."""
     ids = [turn.id for turn in turns]
     options = {"know": know, "source": None if source is None else file_sha256(source), "k": k, "turns": len(ids)}
     inputs = [run / "turns.jsonl", *([] if know == "bm25" else [run / "snippets.jsonl"])]
@@ -191,7 +194,14 @@ def kept_knowledge(
         if list(kept) == ids:
             return [kept[name] for name in ids]
     found = find_knowledge(know, shown(turns), k, run, source, device)
-    rows = zip(turns, found, strict=True)
-    write(path, (Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in rows))
+    rows = [Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, found, strict=True)]
+    if was_read and there(path) and list(map(_shown_texts, rows)) != list(map(_shown_texts, read(Evidence, path))):
+        raise UserError(f"{at(path)}: other snippets are found now than those that stored responses have read; choose "
+                        "another --out, or delete these responses")  # fmt: skip
+    write(path, rows)
     write_meta(path, stage="respond", config=options, inputs=inputs)
     return found
+
+
+def _shown_texts(evidence: Evidence) -> tuple[str, list[tuple[str, str, str]]]:
+    return evidence.question_id, [(hit.passage_id, hit.title, hit.text) for hit in evidence.hits]

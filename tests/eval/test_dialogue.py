@@ -27,7 +27,7 @@ from kbtrain.labeling import judges_token
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.provenance import file_sha256
-from kbtrain.records import Evidence, GateScore, Hit, TurnExample
+from kbtrain.records import Evidence, GateScore, Hit, Snippet, TurnExample
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 ROOT = Path(__file__).parents[2]
@@ -347,6 +347,13 @@ def test_the_whole_chain_runs_on_five_native_dialogues(tmp_path, capsys):
     script("data_gen/respond.py", *given)
     script("data_gen/respond.py", *given)
     assert len(list((run / "responses").glob("*.jsonl"))) == 5  # none, top3, rank1, rank5 and the evidence
+    known, evidence = run / "snippets.jsonl", run / "responses" / "tfidf.evidence.jsonl"
+    kept, found = known.read_bytes(), evidence.read_bytes()
+    write(known, [replace(one, text=f"{one.text} Really.") for one in list(read(Snippet, known))])  # ids are the same
+    with pytest.raises(UserError, match=r"tfidf\.evidence\.jsonl: other snippets are found now than those that stored"):
+        script("data_gen/respond.py", *given)
+    assert evidence.read_bytes() == found  # table 1 is about what was read
+    known.write_bytes(kept)
     script("eval/score.py", "--run", run, "--only", "always")
     script("eval/dialogue.py", "--run", run, "--gates", "{always: [always]}", "--draws", 100)
     out = capsys.readouterr().out
