@@ -165,7 +165,8 @@ def check_made_from(path: Path, *sources: Path) -> None:
     noted = meta_of(path).get("inputs", {})
     for source in sources:
         if source.name in noted and there(source) and known_sha256(source) != noted[source.name]:
-            raise UserError(f"{at(path)}: made from another {source.name}; run {maker(path)} again")
+            script = maker(path) or read_meta(path).get("stage", "the stage that writes it")
+            raise UserError(f"{at(path)}: made from another {source.name}; run {script} again")
 
 
 def known_sha256(path: Path) -> str:

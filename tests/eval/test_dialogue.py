@@ -172,6 +172,8 @@ def test_a_judge_model_says_which_snippets_are_useful_where_none_is_gold(folder,
     agree = sum(not one.useful for one in said if test[one.turn_id].gold_snippets)
     assert f"agrees with gold snippets in {agree} of 3 responses" in tables["appendix_b"]["note"]
     write(path, [replace(made[0], snippets=("nowhere",)), *made[1:]])
+    with pytest.raises(UserError, match=r"useful\.jsonl: made from another tfidf_top3\.jsonl; run data_gen/judge"):
+        evaluated(folder)
     with pytest.raises(UserError, match=r"tfidf\.evidence\.jsonl: no text of snippet 'nowhere'"):
         script("data_gen/judge_snippets.py", *wanted)
 
