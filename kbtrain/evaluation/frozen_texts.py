@@ -23,7 +23,7 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
 
     Raises :class:`~kbtrain.errors.UserError` for an encoder that is not there.
     """
-    from kbtrain.gates.encoder.probe import mean_states
+    from kbtrain.gates.encoder.probe import mean_states, token_ids
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.encoders import open_body, pad_id
 
@@ -31,8 +31,7 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
     kept = folder / f"encoder-{hashlib.sha256(facts.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.npy"
     if not (kept.exists() and meta_path(kept).exists() and unchanged(kept)):
         body, tokenizer = open_body(encoder, "fp32", "cpu")
-        ids = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
-        made = mean_states(body, ids, pad_id(tokenizer)).astype(np.float32)
+        made = mean_states(body, token_ids(tokenizer, texts, max_length), pad_id(tokenizer)).astype(np.float32)
         with replacing(kept) as partial, partial.open("wb") as file:
             np.save(file, made)
         write_meta(kept, stage="embeddings", config={"encoder": encoder, "max_length": max_length}, inputs=[])

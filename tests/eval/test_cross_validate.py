@@ -14,6 +14,7 @@ from tiny_turns import bert_folder, turn
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation import cross_validation as cv
+from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.metrics.ranking import auroc
 
 
@@ -115,3 +116,10 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
         jsonl.write(source, changed)
         with pytest.raises(UserError, match=r"chosen from other turns than .*turns\.jsonl; call this without --test"):
             module.main(looking)
+
+
+def test_a_text_without_tokens_has_a_vector_like_any_other(tmp_path: Path) -> None:
+    """An empty utterance by an encoder whose tokenizer adds none of its own: its mean was of nothing."""
+    encoder = str(bert_folder(tmp_path / "bert"))
+    found = kept_embeddings(encoder, tmp_path, ["", "Done"], 64)
+    assert np.isfinite(found).all()

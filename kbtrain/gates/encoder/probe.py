@@ -60,15 +60,20 @@ class ProbeInput:
     def encode(self, examples: Sequence[Example]) -> list[list[int]]:
         """Token ids, special tokens among them."""
         texts = [e.question if isinstance(e, GateExample) else e.context[-1].text for e in examples]
-        ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self.max_length)["input_ids"]
-        nothing = self.tokenizer.unk_token_id or self.tokenizer.pad_token_id or 0  # some tokenizers drop all of a text
-        return [row or [nothing] for row in ids]
+        return token_ids(self.tokenizer, texts, self.max_length)
 
     def state(self, examples: Sequence[Example]) -> list[dict[str, float]]:
         """Features of the dialogue so far, none where they are not read. Raises :class:`UserError` for questions."""
         if not self.dialogue_state:
             return [{} for _ in examples]
         return [dialogue_features(turn) for turn in turns_only(examples)]
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[list[int]]:
+    """Of each text at most ``max_length`` token ids, special tokens among them, and never none."""
+    ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
+    nothing = tokenizer.unk_token_id or tokenizer.pad_token_id or 0  # some tokenizers drop all of a text
+    return [row or [nothing] for row in ids]
 
 
 class EncoderProbe(Gate):
