@@ -48,7 +48,7 @@ from kbtrain.gates.seen import dev_in_test, seen_in_training, told
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_data, file_sha256, write_meta
 
 
 class ScoreConfig(ForecastConfig, ChoiceConfig):
@@ -59,7 +59,7 @@ def main(config: ScoreConfig) -> None:
     """Read examples, score what is not scored yet, write a file for each gate."""
     started = time.monotonic()
     asked = read_asked(config)
-    check_unchanged(*asked.files.values())
+    check_data(*asked.files.values())
     gates = chosen(config, asked)
     check_own_prompts(asked, gates)
     for line in dev_in_test(asked.examples, asked.reads, config.allowed(), config.run):

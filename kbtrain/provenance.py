@@ -157,6 +157,15 @@ def check_unchanged(*paths: Path) -> None:
             )
 
 
+def check_data(*paths: Path) -> None:
+    """As :func:`check_unchanged`, also for turns with features that were made from another turns.jsonl than lies beside
+    them."""
+    check_unchanged(*paths)
+    for path in paths:
+        if path.name != "turns.jsonl":
+            check_made_from(path, path.parent / "turns.jsonl")
+
+
 def check_made_from(path: Path, *sources: Path) -> None:
     """Raise :class:`UserError` for a file that notes another content of one of the files it was made from.
 

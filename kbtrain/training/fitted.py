@@ -11,7 +11,7 @@ from typing import Any
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, Gate, KeyedCard
 from kbtrain.jsonl import read_json
-from kbtrain.provenance import check_unchanged, git_state, package_versions, peak_rss_mb
+from kbtrain.provenance import check_data, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.trained_on import HeldOut, write_held_out
 from kbtrain.training.config import FittedConfig, KeyedFitConfig
@@ -68,7 +68,7 @@ def claim_fitted(
     Data do not bind it: a gate that is fitted in seconds is fitted again where they, or its code, have changed. Raises
     :class:`UserError` if another gate, or one with other settings, is in the folder.
     """
-    check_unchanged(config.train, config.dev)
+    check_data(config.train, config.dev)
     card = config.output / CARD
     there = read_json(card).get("kind") if card.exists() else kind
     if there != kind:

@@ -27,7 +27,7 @@ from kbtrain.files import there
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import MODEL_FILES, check_noted, note
 from kbtrain.provenance import (
-    check_unchanged,
+    check_data,
     device,
     file_sha256,
     git_state,
@@ -49,7 +49,7 @@ _NOT_COMPARED = frozenset({MEASURED, MODEL_FILES})
 
 def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
     """All that decides a training's result: the config but for ``ignored`` keys, and the content of the data."""
-    check_unchanged(train, *([dev] if dev else []))
+    check_data(train, *([dev] if dev else []))
     kept = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
     return {**kept, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from support import scripts
@@ -90,6 +91,17 @@ def test_knowledge_may_come_from_any_corpus(folder):
     assert found["test1:3"].knowledge == ()
     error = run("data_gen/turn_features.py", "--run", folder, "--know", "ranker", fails=True)
     assert "know: ranker and the key 'ranker' belong together" in error
+
+
+def test_features_of_another_file_of_turns_are_refused(folder):
+    run("data_gen/turn_features.py", "--run", folder, "--know", "tfidf")
+    features = folder / "turns_features.jsonl"
+    turns = list(read(TurnExample, folder / "turns.jsonl"))
+    write(folder / "turns.jsonl", [replace(one, label=not one.label) for one in turns])
+    fit = ("recipes/fit_gate.py", "--gate", "structural", "--train", features, "--dev", features)
+    for call in (("eval/score.py", "--run", folder, "--turns", features), (*fit, "--output", folder / "structural")):
+        told = "turns_features.jsonl: made from another turns.jsonl; run data_gen/turn_features.py again"
+        assert told in run(*call, fails=True)
 
 
 def test_gates_without_training_are_scored_and_compared(folder):
