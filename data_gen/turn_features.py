@@ -34,6 +34,7 @@ from kbtrain.dialogue.features import (
 )
 from kbtrain.dialogue.responses import all_responses
 from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample
@@ -81,6 +82,7 @@ def main(config: TurnFeaturesConfig) -> None:
 
 def responses(config: TurnFeaturesConfig, turns: Sequence[TurnExample], source: Path) -> dict[str, str]:
     key = {"turns": file_sha256(source), "words": config.context_words, "llm": config.run_settings()}
+    key |= {MODEL_FILES: hashes_of(config.model)}
     with progress_bar(total=len(turns), desc="syn-resp", unit="turns") as bar:
         path, opened = config.run / "responses.jsonl", lambda: open_llm(config)
         return all_responses(path, key, opened, turns, config.context_words, bar.update)

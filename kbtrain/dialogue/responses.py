@@ -16,7 +16,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, read_text, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, there
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import differing
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -57,16 +57,15 @@ class Response:
 
 
 def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
-    """The responses of an earlier run in ``path`` if it had the same ``key``; else the file is begun again. A line that
-    a killed run left unfinished is cut off.
+    """The responses of an earlier run in ``path`` if it had the same ``key`` (of model files what both know); else the
+    file is begun again. A line that a killed run left unfinished is cut off.
     """
     check_regular_or_absent(path)
-    note = _note(path)
-    wanted = json.dumps(dict(key), sort_keys=True)
-    if not (path.exists() and there(note) and read_text(note) == wanted):
+    note, wanted = _note(path), json.dumps(dict(key), sort_keys=True)
+    if not (path.exists() and there(note)) or differing(jsonl.read_json(note), json.loads(wanted)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
-        write_atomically(note, wanted)
+    write_atomically(note, wanted)
     cut_torn_line(path)
     return {response.id: response.text for response in jsonl.read(Response, path)}
 

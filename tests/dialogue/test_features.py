@@ -20,6 +20,7 @@ from kbtrain.dialogue.responses import all_responses, asked, generated
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
+from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Entity, Utterance
 from kbtrain.retrieval.ranker import Candidates, TfIdfRank
@@ -113,6 +114,10 @@ def test_an_interrupted_generation_goes_on_and_another_model_begins_anew(tmp_pat
     seen.clear()
     all_responses(path, {"model": "b"}, lambda: scripted(seen), examples, 50)
     assert len(seen) == 4
+    for files, asked_now in (({"w": "1"}, 0), ({"w": "1"}, 0), ({"w": "2"}, 4)):  # the first were not noted before
+        seen.clear()
+        all_responses(path, {"model": "b", MODEL_FILES: files}, lambda: scripted(seen), examples, 50)
+        assert len(seen) == asked_now
 
 
 def test_knowledge_comes_from_the_turn_s_own_dialogue():
