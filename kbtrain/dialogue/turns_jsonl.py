@@ -45,6 +45,7 @@ def _complete(line: str, path: Path, number: int, split: Split | None) -> str:
     if not isinstance(data, dict):
         return line
     if not {"split", *data} - _OWN:
+        data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
         where = at(path, number, "context")
         data = {**data, "context": [vars(u) for u in _context(data.get("context"), where)]}
         dialogue = str(data.get("dialogue_id", f"{path.stem}-{number}"))
