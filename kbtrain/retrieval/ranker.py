@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.jsonl import read, read_json
@@ -211,5 +213,8 @@ class TfIdfRank:
             return []
         query = self._vectorizer.transform([context_text(example.context)])
         scores = (self._matrix[[self._place[hit.passage_id] for hit in hits]] @ query.T).toarray()[:, 0]
-        found = [Hit(h.passage_id, h.title, h.text, round(float(s), 6)) for h, s in zip(hits, scores, strict=True)]
+        # of thousands of candidates few come near the k best; what rounding may make equal is among them
+        least = np.partition(scores, -k)[-k] - 1e-6 if k < len(hits) else -np.inf
+        near = [(hits[i], round(float(scores[i]), 6)) for i in np.flatnonzero(scores >= least)]
+        found = [Hit(hit.passage_id, hit.title, hit.text, score) for hit, score in near]
         return sorted(found, key=lambda hit: (-hit.score, hit.passage_id))[:k]

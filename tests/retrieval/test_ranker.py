@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny_turns import bert_folder, snippets, turn
+from tiny_turns import PLACES, bert_folder, snippets, turn
 
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
@@ -113,3 +113,12 @@ def test_a_tokenizer_without_the_tokens_of_a_pair_is_one_line(ranker):
     lacking.sep_token = None
     with pytest.raises(UserError, match="has no cls_token or no sep_token"):
         Ranker(ranker.model, lacking, 40)
+
+
+def test_the_first_of_many_candidates_are_those_of_all_of_them_in_order():
+    """Only those that come near are looked at closely; equal scores by id."""
+    known = [Snippet(f"s{i}", None, "", f"{PLACES[i * i % 3]} opens {i % 5}") for i in range(60)]
+    rank, pool = TfIdfRank(known), Candidates(known)
+    for one in (turn(0), turn(4), turn(1)):
+        whole = rank(one, pool.of(one), 60)
+        assert len(whole) == 60 and all(rank(one, pool.of(one), k) == whole[:k] for k in (1, 3, 20, 59))
