@@ -215,6 +215,6 @@ class TfIdfRank:
         scores = (self._matrix[[self._place[hit.passage_id] for hit in hits]] @ query.T).toarray()[:, 0]
         # of thousands of candidates few come near the k best; what rounding may make equal is among them
         least = np.partition(scores, -k)[-k] - 1e-6 if k < len(hits) else -np.inf
-        near = [(hits[i], round(float(scores[i]), 6)) for i in np.flatnonzero(scores >= least)]
+        near = [(hits[i], round(float(scores[i]), 6)) for i in np.flatnonzero(scores >= least).tolist()]
         found = [Hit(hit.passage_id, hit.title, hit.text, score) for hit, score in near]
         return sorted(found, key=lambda hit: (-hit.score, hit.passage_id))[:k]
