@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.training.run import (
+    check_processes,
     check_saved,
     check_states,
     claim_folder,
@@ -138,7 +139,7 @@ class Recipe:
     def train_to_end(self, trainer: Trainer) -> None:
         """Train, from the last complete checkpoint if there is one; incomplete ones are deleted, and said.
 
-        Raises :class:`UserError` for a checkpoint with code in it.
+        Raises :class:`UserError` for a checkpoint with code in it, and for one of another number of processes.
         """
         checkpoint, broken = last_good(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
@@ -146,6 +147,7 @@ class Recipe:
             self.say(f"{path}: incomplete (killed while saving); left out")
             shutil.rmtree(path, ignore_errors=True)
         if checkpoint:
+            check_processes(checkpoint, self.processes)
             check_states(checkpoint)
             self.say(f"goes on from {checkpoint}")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -297,6 +297,18 @@ def check_states(checkpoint: Path) -> None:
             )
 
 
+def check_processes(checkpoint: Path, processes: int) -> None:
+    """Raise :class:`UserError` for a checkpoint of another number of processes: each leaves the state of its random
+    numbers in it. Its number of steps would be another share of the training, and whole epochs left out in silence.
+    """
+    before = len([*checkpoint.glob("rng_state_*.pth")]) or 1
+    if before != processes:
+        raise UserError(
+            f"{at(checkpoint)}: was written by {before} process{'es' * (before > 1)}, and now {processes} would go on; "
+            f"start {before}, or delete {checkpoint.parent.parent} to train again"
+        )
+
+
 def rotate(run: Path, keep: set[Path]) -> None:
     """Delete all complete checkpoints but the newest and those to keep."""
     good = [path for path in all_checkpoints(run) if is_complete(path)]

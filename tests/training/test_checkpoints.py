@@ -7,6 +7,7 @@ from kbtrain.errors import UserError
 from kbtrain.training.run import (
     MARK,
     all_checkpoints,
+    check_processes,
     claim_folder,
     defaults_of,
     is_complete,
@@ -49,6 +50,19 @@ def test_rotation_keeps_the_newest_the_best_and_what_is_not_complete(tmp_path):
     broken = make(tmp_path, 4, complete=False)
     rotate(tmp_path, {folders[0]})
     assert all_checkpoints(tmp_path) == [folders[0], folders[2], broken]
+
+
+@pytest.mark.parametrize(("states", "before"), [(["rng_state.pth"], 1), (["rng_state_0.pth", "rng_state_1.pth"], 2)])
+def test_a_checkpoint_is_for_as_many_processes_as_wrote_it(tmp_path, states, before):
+    """transformers counts steps: the second of three epochs was left out where twice as many processes went on."""
+    folder = make(tmp_path, 6)
+    for name in states:
+        (folder / name).touch()
+    check_processes(folder, before)
+    with pytest.raises(
+        UserError, match=rf"checkpoint-6: was written by {before} process.* now 4 .* start {before}, or"
+    ):
+        check_processes(folder, 4)
 
 
 def test_a_first_attempt_that_left_nothing_binds_nothing(tmp_path):
