@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import BaseTrainer
+from kbtrain.training.processes import is_zero3, names_optimizer
 from kbtrain.training.recipe import OnLog
 
 
@@ -152,7 +153,11 @@ class Objective:
 
 
 class ClassifierTrainer(BaseTrainer):
-    """``measure`` gives the dev figures of the model being trained; every rank measures all of dev."""
+    """``measure`` gives the dev figures of the model being trained; every rank measures all of dev.
+
+    Raises :class:`UserError` under ZeRO-3, whose split weights the first rank cannot save alone, and where an optimizer
+    of DeepSpeed's own would ignore ``rates``.
+    """
 
     def __init__(
         self,
@@ -174,6 +179,10 @@ class ClassifierTrainer(BaseTrainer):
             train_dataset=list(rows),
             eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
         )
+        if is_zero3(self.accelerator) or (rates and names_optimizer(self.accelerator)):
+            raise UserError(
+                "launcher: neither ZeRO-3 nor offload is for a classifier; use ds_configs/zero2.json or none"
+            )
         self.rows = rows
         self.objective: Objective = objective
         self.measure = measure

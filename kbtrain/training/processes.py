@@ -75,6 +75,12 @@ def is_zero3(accelerator: Any) -> bool:
     return plugin is not None and int(plugin.zero_stage) == 3
 
 
+def names_optimizer(accelerator: Any) -> bool:
+    """True if the launcher's DeepSpeed configuration names an optimizer: it has one learning rate for all weights."""
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    return plugin is not None and "optimizer" in plugin.deepspeed_config
+
+
 def extra_batches(mine: int) -> int:
     """Forward passes that this rank must make on top of its own, so that all ranks make as many as the busiest.
 

@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 
 from kbtrain.errors import UserError, require
-from kbtrain.training.processes import start_processes
+from kbtrain.training.processes import is_zero3, names_optimizer, start_processes
 
 
 def test_an_optional_package_that_is_missing_is_named_with_its_extra():
@@ -26,3 +28,14 @@ def test_ranks_that_would_not_train_together_are_refused(monkeypatch):
     monkeypatch.setattr("accelerate.state.PartialState", Alone)
     with pytest.raises(UserError, match="2 processes were started but 1 would train together"):
         start_processes("cpu")
+
+
+@pytest.mark.parametrize(
+    ("stage", "config", "found"), [(3, {}, (True, False)), (2, {"optimizer": {"type": "AdamW"}}, (False, True))]
+)
+def test_what_deepspeed_would_do_is_read_from_its_configuration(stage, config, found):
+    plugin = SimpleNamespace(zero_stage=stage, deepspeed_config=config)
+    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    assert (is_zero3(accelerator), names_optimizer(accelerator)) == found
+    without = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None))
+    assert not is_zero3(without) and not names_optimizer(without)
