@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -36,6 +36,7 @@ class Config(BaseModel):
     """Base of all script configs: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    shared_work: ClassVar[bool] = False  # True: several processes of a launcher do the script's work together
 
     @model_validator(mode="before")
     @classmethod
@@ -280,8 +281,12 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _written(config: Config) -> tuple[Path, ...]:
-    """Files to lock while the script runs: in the first of several ranks, not where it only says what it would do."""
-    alone = os.environ.get("RANK", "0") == "0" and not getattr(config, "dry_run", False)
+    """Files to lock while the script runs: in the first of ranks that share its work, not where it only says what it
+    would do. Raises :class:`UserError` in a launcher's further processes, if they would do the same work again."""
+    further = os.environ.get("RANK", "0") != "0"
+    if further and not config.shared_work and "LOCAL_RANK" in os.environ:
+        raise UserError("launcher: several processes would do the same work; start this script without a launcher")
+    alone = not (further and config.shared_work) and not getattr(config, "dry_run", False)
     return config.writes() if alone else ()
 
 

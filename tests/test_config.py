@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 import yaml
@@ -16,8 +16,9 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from support import scripts
 
-from kbtrain.config import Config, build, parse_args, read_yaml
+from kbtrain.config import Config, build, parse_args, read_yaml, run_script
 from kbtrain.errors import UserError
+from kbtrain.files import writing
 from kbtrain.llm.backends import LLMConfig
 
 
@@ -327,3 +328,34 @@ def test_a_number_that_would_never_end_or_overflow_is_refused_before_the_work(
     for field in fields(script, key):
         with pytest.raises(ValidationError, match="less than or equal"):
             TypeAdapter(Annotated[float, field]).validate_python(number)
+
+
+def test_a_launcher_s_further_processes_do_not_do_the_same_work_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A probe was fitted by both of two ranks, each of which removed what the other was saving."""
+
+    class Alone(Config):
+        output: Path
+
+        def writes(self) -> tuple[Path, ...]:
+            return (self.output,)
+
+    class Together(Alone):
+        shared_work: ClassVar[bool] = True
+
+    monkeypatch.setattr(sys, "argv", ["script.py", "--output", str(tmp_path / "out")])
+    done: list[Config] = []
+    monkeypatch.setenv("RANK", "1")
+    run_script(done.append, Alone)  # a job's own number, as Kubeflow sets it: nobody launched several here
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit):
+        run_script(done.append, Alone)
+    assert capsys.readouterr().err.startswith("error: launcher: several processes would do the same work")
+    with writing(tmp_path / "out"):
+        run_script(done.append, Together)  # the first rank holds it
+        monkeypatch.delenv("LOCAL_RANK")
+        with pytest.raises(SystemExit):
+            run_script(done.append, Alone)
+    assert "another process is writing it" in capsys.readouterr().err
+    assert [type(config) for config in done] == [Alone, Together]

@@ -64,6 +64,8 @@ class TrainingConfig(FitConfig):
     than what bf16 can add to a weight.
     """
 
+    shared_work: ClassVar[bool] = True
+
     epochs: float = Field(3, gt=0, le=1e6, description="passes over the training examples")
     device_batch_size: int = Field(4, ge=1, description="rows per device and forward pass")
     gradient_accumulation_steps: int = Field(1, ge=1, description="forward passes per step")
