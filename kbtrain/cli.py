@@ -149,7 +149,8 @@ def _add_scripts(parsers: Parsers) -> None:
         "run",
         "run a stage or a recipe, as python SCRIPT would",
         usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
-        epilog="The keys of a script: kbtrain run NAME --help",
+        epilog="The keys of a script: kbtrain run NAME --help. With --launch, accelerate's --num_processes, "
+        "--num_machines, --machine_rank, --main_process_ip and --main_process_port may stand among them.",
     )
     run.add_argument("name", metavar="NAME|PATH", help="stage, recipe, or a script of your own")
     run.add_argument("--launch", metavar="NAME|PATH", help="start it with accelerate and this launch file")

@@ -108,17 +108,35 @@ def launch(script: Path, launch_file: Path, arguments: Sequence[str]) -> None:
     os.execv(command[0], command)  # noqa: S606 - a list of arguments, no shell is wanted
 
 
+OF_LAUNCHER = frozenset({"machine_rank", "main_process_ip", "main_process_port", "num_machines", "num_processes"})
+
+
+def of_launcher(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """accelerate's own options, by their names, and the script's arguments."""
+    own, rest, words = dict[str, str](), list[str](), iter(arguments)
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and (known := name.replace("-", "_")) in OF_LAUNCHER:
+            own[known] = value or next(words, "")
+        else:
+            rest.append(word)
+    return own, rest
+
+
 def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) -> list[str]:
-    """Arguments of ``accelerate launch``; paths are absolute, so that it works in any folder.
+    """Arguments of ``accelerate launch``; paths are absolute, so that it works in any folder. Its own options among the
+    script's arguments (:data:`OF_LAUNCHER`) go to it.
 
     ``--quiet``: no traceback of the launcher's own under what the script has said, by one process or DeepSpeed.
     """
     settings, options = _launch_settings(launch_file), ["--quiet", "--config_file", str(launch_file.resolve())]
+    given, arguments = of_launcher(arguments)
     deepspeed = _deepspeed_file(launch_file, settings)
     if deepspeed:
         options += ["--deepspeed_config_file", str(deepspeed)]
     if settings.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
         options += ["--num_cpu_threads_per_process", str(_threads(int(settings.get("num_processes", 1))))]
+    options += [f"--{name}={value}" for name, value in given.items()]
     return [sys.executable, "-m", "accelerate.commands.launch", *options, str(script.resolve()), *arguments]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kbtrain.commands import launch_of
 from kbtrain.config import Config, parse_args
-from kbtrain.scripts import find
+from kbtrain.scripts import find, of_launcher
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,7 +67,9 @@ def test_a_script_that_is_run_by_name_takes_the_arguments_that_are_shown(command
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.yaml").write_text("backend: openai\n")  # as check-server writes it
     launch, arguments = launch_of(None, command[1:])
-    assert launch is None or find(launch, "launch", what="launch file").is_file()
+    if launch is not None:
+        assert find(launch, "launch", what="launch file").is_file()
+        _, arguments = of_launcher(arguments)
     parse_args(config_of(str(find(command[0], "stages", "recipes", what="script"))), arguments)
 
 

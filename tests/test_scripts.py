@@ -86,6 +86,16 @@ def test_a_launch_names_its_files_absolutely(tmp_path, monkeypatch):
     assert command[8:] == [str(script), "--epochs", "1"]
 
 
+def test_options_of_the_launcher_go_to_it_and_not_to_the_script(tmp_path):
+    """On the second of two machines the script did not know --machine_rank."""
+    script, launch = home() / "recipes/train_kbm.py", home() / "ds_configs/accelerate_zero2_2nodes.yaml"
+    words = ["--machine_rank", "1", "--epochs=2", "--main-process-ip=10.0.0.1", "main_process_port=1"]
+    command = scripts.launch_command(script, launch, words)
+    at = command.index(str(script))
+    assert command[at - 2 : at] == ["--machine_rank=1", "--main_process_ip=10.0.0.1"]
+    assert command[at + 1 :] == ["--epochs=2", "main_process_port=1"]
+
+
 def test_a_copied_launch_file_still_finds_deepspeeds_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = scripts.copy("zero2_4gpu", tmp_path / "mine.yaml")
