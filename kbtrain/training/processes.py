@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbtrain.errors import UserError, require
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 T = TypeVar("T")
+
+_PATIENCE = timedelta(days=1)  # of ranks that wait while the first saves and scores; torch's own is 10 or 30 minutes
 
 
 def start_processes(device: str) -> int:
@@ -36,7 +39,8 @@ def start_processes(device: str) -> int:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if explicit:
         _compile_nothing()
-    state = PartialState(backend="gloo") if explicit else PartialState(cpu=on_cpu)
+    how: dict[str, Any] = {"backend": "gloo"} if explicit else {"cpu": on_cpu}
+    state = PartialState(**how, timeout=_PATIENCE)
     together = state.num_processes if alone or state.distributed_type.value != "NO" else 1
     if together != wanted:
         raise UserError(

@@ -30,6 +30,25 @@ def test_ranks_that_would_not_train_together_are_refused(monkeypatch):
         start_processes("cpu")
 
 
+@pytest.mark.parametrize("deepspeed", ["true", "false"])
+def test_ranks_wait_for_as_long_as_the_first_saves_and_scores(monkeypatch, deepspeed):
+    """After torch's own 10 minutes (gloo: 30) they ended the training that the first was about to finish."""
+    given = {}
+
+    def state(**how):
+        given.update(how)
+        return SimpleNamespace(num_processes=2, distributed_type=SimpleNamespace(value="MULTI_CPU"))
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", deepspeed)
+    monkeypatch.setattr("accelerate.state.PartialState", state)
+    monkeypatch.setattr("kbtrain.training.processes.require", lambda *_: None)
+    monkeypatch.setattr("kbtrain.training.processes._compile_nothing", lambda: None)
+    assert start_processes("cpu") == 2
+    assert given.pop("timeout").total_seconds() >= 12 * 3600
+    assert given == ({"backend": "gloo"} if deepspeed == "true" else {"cpu": True})
+
+
 @pytest.mark.parametrize(
     ("stage", "config", "found"), [(3, {}, (True, False)), (2, {"optimizer": {"type": "AdamW"}}, (False, True))]
 )
