@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.errors import UserError, at, did_you_mean, require
 from kbtrain.installation import as_typed, home
 
 Kind = Literal["stages", "recipes", "configs", "launch"]
@@ -104,6 +104,7 @@ def run(script: Path, arguments: Sequence[str]) -> None:
 def launch(script: Path, launch_file: Path, arguments: Sequence[str]) -> None:
     """Replace this process by ``accelerate launch`` with the script. Raises :class:`UserError`."""
     command = launch_command(script, launch_file, arguments)
+    require("deepspeed", "train", "--deepspeed_config_file" in command)  # else the launcher ends in a traceback
     sys.stdout.flush()
     os.execv(command[0], command)  # noqa: S606 - a list of arguments, no shell is wanted
 

@@ -96,6 +96,12 @@ def test_options_of_the_launcher_go_to_it_and_not_to_the_script(tmp_path):
     assert command[at + 1 :] == ["--epochs=2", "main_process_port=1"]
 
 
+def test_a_launch_with_deepspeed_that_is_not_installed_is_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'pip install "kbtrain\[train\]"'):
+        scripts.launch(home() / "recipes/train_kbm.py", home() / "ds_configs/accelerate_zero2_4gpu.yaml", [])
+
+
 def test_a_copied_launch_file_still_finds_deepspeeds_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = scripts.copy("zero2_4gpu", tmp_path / "mine.yaml")
