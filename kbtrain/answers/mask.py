@@ -164,7 +164,8 @@ def mask_answers(text: str, question: Question) -> str:
         return text
     folded, origin = fold(text)
     parts, after = [], 0
-    for found in _pattern(gold).finditer(folded):
+    possible = tuple(alias for alias in gold if _may_stand(alias, folded))
+    for found in _pattern(possible).finditer(folded) if possible else ():
         begin, end = origin[found.start()], origin[found.end() - 1] + 1
         while end < len(text) and is_mark(text[end]):
             end += 1
@@ -205,10 +206,21 @@ def _pattern(gold: tuple[str, ...]) -> regex.Pattern[str]:
     return regex.compile("|".join(_alias(fold(text)[0]) for text in gold))
 
 
+def _may_stand(gold: str, folded: str) -> bool:
+    """False where a word of an answer, which has one form alone, is nowhere in a folded text: its pattern, which would
+    match nothing, takes a millisecond to compile, and a question may have many aliases."""
+    words = (piece for piece in _pieces(fold(gold)[0]) if piece.isalpha() and not _is_chinese(piece))
+    return all(word in folded for word in words if word != "and" and not is_number_word(word))
+
+
+def _pieces(text: str) -> list[str]:
+    """Words, numbers, Chinese characters and signs of a folded alias."""
+    return _PIECE.findall(_without_article(text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip()))
+
+
 def _alias(text: str) -> str:
     """A pattern for one folded alias."""
-    inner = _without_article(text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip())
-    pieces = _PIECE.findall(inner)
+    pieces = _pieces(text)
     groups = _numbers_joined(pieces)
     words = [i for i, group in enumerate(groups) if re.match(r"\w", group[0])]
     if not words:

@@ -130,3 +130,14 @@ def test_numbers_are_read_as_they_are_written() -> None:
     ]  # fmt: skip
     assert [mask.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
     assert mask.from_chinese("十百") is None and mask.from_chinese("两千") == 2000
+
+
+def test_a_pattern_is_compiled_of_aliases_alone_whose_words_stand_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[str, ...]] = []
+    pattern = mask._pattern
+    monkeypatch.setattr(mask, "_pattern", lambda gold: compiled.append(gold) or pattern(gold))
+    question = asked("New York", "York City", "21", "Big Apple", "the City")
+    assert mask_answers("A city of twenty-one parts, New-York.", question) == "A MASK of MASK parts, MASK."
+    assert compiled == [("York City", "New York", "the City", "21")]
+    assert mask_answers("Nothing here.", asked("Lima", "Big Apple")) == "Nothing here."
+    assert len(compiled) == 1
