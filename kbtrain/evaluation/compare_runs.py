@@ -9,7 +9,7 @@ import numpy as np
 
 from kbtrain.arrays import Floats
 from kbtrain.evaluation.results import GateResult
-from kbtrain.metrics.significance import Delta, McNemar, delta, holm, mcnemar, resampled_means
+from kbtrain.metrics.significance import Delta, McNemar, delta, holm, mcnemar, resampled_tables
 from kbtrain.records import Outcome
 
 
@@ -56,13 +56,13 @@ def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int
         return []
     clusters = [first.entities[i] for i in shared] if draws_entities(first, second) else None
     at = [np.array([place[i] for i in shared]) for place in places]
-    found = []
+    pairs = {}
     for gate in (g.gate for g in first.gates):
-        decided = [decisions_of(run, gate) for run in (first, second)]
-        if decided[0] is None or decided[1] is None:
-            continue
-        a, b = (columns[index] for columns, index in zip(decided, at, strict=True) if columns is not None)
-        found.append(_difference(gate, a, b, draws, seed, clusters))
+        a, b = (decisions_of(run, gate) for run in (first, second))
+        if a is not None and b is not None:
+            pairs[gate] = a[at[0]], b[at[1]]
+    drawn = resampled_tables([b - a for a, b in pairs.values()], draws, seed, clusters)
+    found = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
     adjusted = iter(holm([d.mcnemar.p for d in found if d.mcnemar is not None]))
     return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in found]
 
@@ -72,10 +72,9 @@ def draws_entities(first: Decided, second: Decided) -> bool:
     return bool(first.entities and second.entities)
 
 
-def _difference(gate: str, a: Floats, b: Floats, draws: int, seed: int, clusters: Sequence[str] | None) -> Difference:
-    """``a``, ``b``: (n, 2), correctness and decision of each question."""
-    change = b - a
-    means, drawn = change.mean(axis=0), resampled_means(change, draws, seed, clusters)
+def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
+    """``a``, ``b``: (n, 2), correctness and decision of each question; ``drawn``: means of b - a in each resample."""
+    means = (b - a).mean(axis=0)
     return Difference(
         gate=gate,
         n=len(a),

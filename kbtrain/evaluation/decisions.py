@@ -17,6 +17,7 @@ from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
 from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
+    Delta,
     delta,
     holm,
     interval,
@@ -25,6 +26,7 @@ from kbtrain.metrics.significance import (
     random_gates,
     resampled_areas,
     resampled_means,
+    resampled_tables,
 )
 from kbtrain.metrics.thresholds import (
     RULES,
@@ -146,29 +148,39 @@ def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, los
 
 
 def loss_rows(
-    gate: GateInput, dev: Sequence[Outcome], answers: Correctness, draws: int, seed: int, kind: AccuracyKind = "greedy"
-) -> list[LossRow]:
-    """For each of :data:`LIMITS` the threshold with the fewest searches on dev, and its loss on the evaluated questions
-    with a paired bootstrap interval; none for gates without a choice."""
-    if not gate.learnt or not dev:
-        return []
-    table, rows = dev_table(gate, dev, kind), []
-    for limit in LIMITS:
-        value = max(fewest_searches(table, limit), -np.inf if gate.floor is None else gate.floor)
-        on_dev, retrieve = chosen(value, "ratio", table), gate.test > value
-        lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
-        drawn = resampled_means(lost[:, None], draws, seed, answers.clusters)[:, 0]
-        rows.append(
-            LossRow(
+    gates: Sequence[GateInput],
+    dev: Sequence[Outcome],
+    answers: Correctness,
+    draws: int,
+    seed: int,
+    kind: AccuracyKind = "greedy",
+) -> list[list[LossRow]]:
+    """For each gate and each of :data:`LIMITS` the threshold with the fewest searches on dev, and its loss on the
+    evaluated questions with a paired bootstrap interval; none for gates without a choice."""
+    rows: dict[str, list[LossRow]] = {gate.name: [] for gate in gates}
+    losses, made = [], []
+    for gate in gates if dev else ():
+        if not gate.learnt:
+            continue
+        table = dev_table(gate, dev, kind)
+        for limit in LIMITS:
+            value = max(fewest_searches(table, limit), -np.inf if gate.floor is None else gate.floor)
+            on_dev, retrieve = chosen(value, "ratio", table), gate.test > value
+            lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
+            losses.append(lost[:, None])
+            row = LossRow(
                 limit=limit,
                 threshold=float(value),
                 dev_lost=float(table.rag.mean()) - on_dev.dev_accuracy,
                 dev_ratio=on_dev.dev_ratio,
-                lost=delta(float(lost.mean()), drawn),
+                lost=Delta(float(lost.mean()), np.nan, np.nan),
                 retrieval_ratio=float(retrieve.mean()),
             )
-        )
-    return rows
+            made.append((gate.name, row))
+    drawn = resampled_tables(losses, draws, seed, answers.clusters)
+    for (name, row), means in zip(made, drawn, strict=True):
+        rows[name].append(replace(row, lost=delta(row.lost.mean, means[:, 0])))
+    return list(rows.values())
 
 
 def by_all_rules(

@@ -78,12 +78,12 @@ def evaluate(
         measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
     ]
     drawn = [areas(table, chosen, draws=min(AREA_DRAWS, s.bootstrap_draws), seed=s.seed) for table in tables]
+    losses = loss_rows(gates, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
     results, rest = [], iter(measured[0][len(chosen) :])
-    for i, (decision, group) in enumerate(zip(chosen, others, strict=True)):
+    for i, (decision, group, lost) in enumerate(zip(chosen, others, losses, strict=True)):
         rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
         points = [kind[i].point for kind in measured]
         rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
-        lost = loss_rows(decision.gate, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
         found = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
         results.append(replace(found, rules=rules, loss_rows=lost))
     return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kbtrain.arrays import Bools, Floats
 
 _CELLS = 250_000  # numbers held at once: 2 MB stay in the cache, and so the memory is allocated once
+_ROWS = 8  # resamples held at once at least: columns larger than the cache are read once for all of them
 _STRATIFIED_CELLS = 4_000_000  # part of the random stream: another number draws other resamples
 
 
@@ -50,8 +52,19 @@ def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[s
     All columns see the same questions in each draw, so differences between columns are paired. ``clusters``: of each
     question; whole clusters are drawn then.
     """
-    parts = question_counts(len(columns), draws, seed, clusters)
-    return np.concatenate([counts @ columns / counts.sum(axis=1)[:, None] for counts in parts])
+    return resampled_tables([columns], draws, seed, clusters)[0]
+
+
+def resampled_tables(
+    tables: Sequence[Floats], draws: int, seed: int, clusters: Sequence[str] | None = None
+) -> list[Floats]:
+    """:func:`resampled_means` of each table of columns of the same questions, which are drawn once for all of them."""
+    found: list[list[Floats]] = [[] for _ in tables]
+    for counts in question_counts(len(tables[0]), draws, seed, clusters) if tables else ():
+        size = counts.sum(axis=1)[:, None]
+        for parts, columns in zip(found, tables, strict=True):
+            parts.append(counts @ columns / size)
+    return [np.concatenate(parts) for parts in found]
 
 
 def resampled_areas(
@@ -62,19 +75,27 @@ def resampled_areas(
     NaN where the resample leaves the oracle nothing to gain.
     """
     gain = rag - llm
+    ideal, *own = (_blocks_in_order(scores) for scores in (gain, *orders))
     parts = []
     for counts in question_counts(len(gain), draws, seed, clusters):
-        best = _excess_area(gain, gain, counts)
+        best = _excess_area(*ideal, gain, counts)
         best[best <= 1e-12] = np.nan
-        parts.append(np.stack([_excess_area(scores, gain, counts) / best for scores in orders], axis=1))
+        parts.append(np.stack([_excess_area(*blocks, gain, counts) / best for blocks in own], axis=1))
     return np.concatenate(parts)
 
 
-def _excess_area(scores: Floats, gain: Floats, counts: Floats) -> Floats:
+Places = NDArray[np.intp]
+
+
+def _blocks_in_order(scores: Floats) -> tuple[Places, Places]:
+    """The questions' order, highest score first, and where in it each block of equal scores starts."""
+    order = np.argsort(-scores, kind="stable")
+    return order, np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+
+
+def _excess_area(order: Places, starts: Places, gain: Floats, counts: Floats) -> Floats:
     """Area between a gate's curve and the random line, per resample (rows of ``counts``: copies of each question)."""
     n = counts.sum(axis=1)
-    order = np.argsort(-scores, kind="stable")
-    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))  # of the blocks of equal scores
     size = counts.take(order, axis=1)
     gained = size * gain[order]
     if len(starts) < len(gain):
@@ -98,7 +119,7 @@ def question_counts(n: int, draws: int, seed: int, clusters: Sequence[str] | Non
             yield counts[:, of_question]
         return
     rng = np.random.default_rng(seed)
-    step = max(1, _CELLS // n)
+    step = max(_ROWS, _CELLS // n)
     for start in range(0, draws, step):
         rows = min(step, draws - start)
         picked = rng.integers(n, size=(rows, n)) + (np.arange(rows) * n)[:, None]

@@ -17,6 +17,7 @@ from kbtrain.metrics.significance import (
     random_gates,
     resampled_areas,
     resampled_means,
+    resampled_tables,
     stratified_counts,
 )
 
@@ -34,7 +35,20 @@ def test_the_result_does_not_depend_on_the_memory_limit(monkeypatch: pytest.Monk
     columns = np.random.default_rng(0).random((50, 2))
     whole = resampled_means(columns, 100, seed=1)
     monkeypatch.setattr(significance, "_CELLS", 70)
+    assert resampled_means(columns, 100, seed=1) == pytest.approx(whole)  # eight resamples at a time
+    monkeypatch.setattr(significance, "_ROWS", 1)
     assert resampled_means(columns, 100, seed=1) == pytest.approx(whole)
+
+
+def test_questions_are_drawn_once_for_many_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [np.random.default_rng(i).random((50, 1 + i)) for i in range(3)]
+    alone = [resampled_means(table, 100, seed=1) for table in tables]
+    drawn: list[int] = []
+    counts = significance.question_counts
+    monkeypatch.setattr(significance, "question_counts", lambda n, *rest: drawn.append(n) or counts(n, *rest))
+    together = resampled_tables(tables, 100, seed=1)
+    assert drawn == [50] and all((a == b).all() for a, b in zip(alone, together, strict=True))
+    assert resampled_tables([], 100, seed=1) == []
 
 
 def test_columns_stay_paired() -> None:
