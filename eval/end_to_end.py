@@ -93,8 +93,8 @@ def main(config: EndToEndConfig) -> None:
     clusters = clusters_of(config.resample, test.questions)
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta, clusters)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
-    meta = result_meta(config.run, settings, dev, test, folder.sampling, started) | {"resample": config.resample}
-    meta["dev_entities_in_test"] = folder.dev_entities_in_test
+    meta = result_meta(config.run, settings, dev, test, folder.sampling, stored.files, started)
+    meta |= {"resample": config.resample, "dev_entities_in_test": folder.dev_entities_in_test}
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
     sampled = answers(test.outcomes, "expected") if has_expected(test.outcomes) else None

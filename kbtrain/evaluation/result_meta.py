@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from kbtrain import gate_folder as gate_folder
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
-from kbtrain.evaluation.run_folder import Stored, stored_scores
+from kbtrain.evaluation.run_folder import Stored
 from kbtrain.files import there
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import (
@@ -44,9 +44,11 @@ def result_meta(
     dev: Stored,
     test: Stored,
     sampling: Mapping[str, Any],
+    scores: Sequence[Path],
     started: float,
 ) -> dict[str, Any]:
-    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before."""
+    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before, of the files of
+    ``scores`` too."""
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
     card = run / "kbm" / gate_folder.CARD
     return {
@@ -65,7 +67,7 @@ def result_meta(
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(sampling),
         "gate": KBMCard.read(card.parent).model_dump(mode="json") if there(card) else None,
-        "stages": stages(run),
+        "stages": stages(run, scores),
         "packages": package_versions(),
         **git_state(),
         "python": platform.python_version(),
@@ -76,11 +78,10 @@ def result_meta(
     }
 
 
-def stages(run: Path) -> dict[str, dict[str, Any]]:
+def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
     found = {}
-    scores = [path.relative_to(run).as_posix() for path in stored_scores(run, required=False).files]
-    for name in (*STAGES, *scores):
+    for name in (*STAGES, *(path.relative_to(run).as_posix() for path in scores)):
         if there(meta_path(run / name)):
             meta = read_meta(run / name)
             found[name] = {key: value for key, value in meta.items() if key != "packages"}

@@ -299,7 +299,8 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
         questions = list(jsonl.read(Question, path / "questions.jsonl"))
         asked = {leak_key(question) for question in questions if question.split == "test"}
         leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in asked]
-        questions = [question for question in questions if question.id not in set(leaked)]
+        left_out = set(leaked)
+        questions = [question for question in questions if question.id not in left_out]
         verdicts = run_verdicts(path)
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts) for split in _SPLITS)
     notes = check_missing([dev, test], store_file, allow_missing)

@@ -19,6 +19,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation import run_folder as folder_module
 from kbtrain.evaluation.results import check, load
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.evaluation.savings import savings
@@ -54,6 +55,13 @@ def test_results_hold_all_gates_and_follow_the_schema(
     assert all(name in said for name in NAMES)
     assert "accuracy of greedy answers" in said
     assert load(run_folder / "results.json").meta["sampling"]["model"] == "made-up"
+
+
+def test_each_score_file_is_read_once(script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(folder_module, "read_scores", lambda path: read.append(path) or read_scores(path))
+    evaluate(script, run_folder)
+    assert read == [run_folder / "scores.jsonl"]
 
 
 def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
