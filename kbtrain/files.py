@@ -162,7 +162,7 @@ def loads(text: str) -> Any:
     Raises ``ValueError``: :class:`BadField`, ``json.JSONDecodeError``, or itself for endless digits or brackets.
     """
     try:
-        return json.loads(text, object_pairs_hook=_written_object if _HALF.search(text) else plain_object)
+        return (_WRITTEN if _HALF.search(text) else _PLAIN).decode(text)
     except RecursionError as error:
         raise ValueError(str(error)) from None
 
@@ -187,6 +187,9 @@ def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if isinstance(number, float) and not math.isfinite(number):
                 raise BadField(key, f"expected a finite number, found {number}")
     return found
+
+
+_WRITTEN, _PLAIN = (json.JSONDecoder(object_pairs_hook=hook) for hook in (_written_object, plain_object))
 
 
 def append(file: TextIO, text: str) -> None:

@@ -28,11 +28,24 @@ def dump(record: Any) -> str:
 
     A field with ``omit_default`` in its metadata is left out where it has its default.
     """
-    data = dataclasses.asdict(record)
+    data = _fields(record)
     for name, default in _left_out(cast(Any, type(record))):
         if data[name] == default:
             del data[name]
-    return json.dumps(data, ensure_ascii=False)
+    return _ENCODER.encode(data)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """A record's fields as they are: what :func:`dataclasses.asdict` copies in depth is encoded all the same."""
+    return {name: getattr(record, name) for name in _names(cast(Any, type(record)))}
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_fields)
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @functools.cache
@@ -46,7 +59,7 @@ def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
     data = value(line, path, number)
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
-    known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = _names(cast(Any, kind))
     for key in data:
         if key not in known:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, known)}")

@@ -99,6 +99,16 @@ def test_every_record_comes_back_exactly(tmp_path: Path) -> None:
         assert list(json.loads(jsonl.dump(record))) == [field.name for field in dataclasses.fields(record)]
 
 
+def test_a_line_holds_what_a_copy_in_depth_would() -> None:
+    for record in EVERY:
+        data = dataclasses.asdict(record)  # type: ignore[call-overload]
+        line = json.loads(jsonl.dump(record))
+        assert {**json.loads(json.dumps(data)), **line} == json.loads(json.dumps(data))
+        assert [*line] == [name for name in data if name in line]
+    with pytest.raises(TypeError):
+        jsonl.dump(dataclasses.replace(QUESTION, answers={"a", "b"}))  # type: ignore[arg-type]
+
+
 def test_rare_fields_are_written_only_where_they_say_something() -> None:
     plain = jsonl.dump(Question("q", "?", ("a",), "test", "d"))
     assert not {"gold", "fact_type", "false_premise", "context_passages"} & set(json.loads(plain))
