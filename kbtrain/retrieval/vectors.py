@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
-import json
 import pickle
 import re
 import sqlite3
@@ -28,7 +27,7 @@ from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, at, require, strike
 from kbtrain.event_loop import EventLoop, run
-from kbtrain.files import check_regular, errors_of
+from kbtrain.files import check_regular, errors_of, loads, read_text
 from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
@@ -236,7 +235,7 @@ def check_names(folder: Path) -> None:
     its name is a path, ``a/b`` or ``../a``. Raises ``ValueError`` and its like where no names can be read.
     """
     meta = folder / "meta.json"
-    for name in json.loads(meta.read_text(encoding="utf-8"))["collections"] if meta.exists() else ():
+    for name in loads(read_text(meta))["collections"] if meta.exists() else ():
         if not re.match(NAME, name):
             raise UserError(f"{at(meta)}: no name of a collection: '{name}'; remove the folder and embed the passages "
                             "again")  # fmt: skip
