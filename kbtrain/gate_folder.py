@@ -403,7 +403,7 @@ class Gate(ABC):
     ``needs_evidence``: examples carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
     where it is neither a probability nor log odds. ``spent`` counts the prompt tokens read, where a gate tells them;
     requests, samples and tokens of a gate that needs more, or less, than one forward pass an example. ``card`` is None
-    for gates without a folder.
+    for gates without a folder. ``gates``: those that it is made of.
     """
 
     needs_samples: bool = False
@@ -411,6 +411,7 @@ class Gate(ABC):
     reads: frozenset[Reads] = frozenset({"question"})
     unit: Unit | None = None
     card: GateCard | None = None
+    gates: Sequence[Gate] = ()
 
     @property
     @abstractmethod
@@ -461,8 +462,10 @@ class Gate(ABC):
     def use_run(self, run: Path) -> None:  # noqa: B027 - most gates have nothing there
         """Take from a run folder what it holds and this gate would compute again, such as stored states."""
 
-    def answer_within(self, seconds: float) -> None:  # noqa: B027 - most gates ask nobody
-        """Give up after so many seconds what a score asks of a server: someone waits for it."""
+    def answer_within(self, seconds: float) -> None:
+        """Give up after so many seconds what a score asks of a server, its members' too: someone waits for it."""
+        for gate in self.gates:
+            gate.answer_within(seconds)
 
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.

@@ -51,11 +51,6 @@ class AverageGate(Gate):
         """Turns that its members left out of contexts that were too long, summed."""
         return sum(getattr(gate, "cut", 0) for gate in self.gates)
 
-    def answer_within(self, seconds: float) -> None:
-        """As of each member."""
-        for gate in self.gates:
-            gate.answer_within(seconds)
-
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` for a member that gives no probability."""
         return mean_log_odds([gate.score(examples) for gate in self.gates], [gate.name for gate in self.gates])

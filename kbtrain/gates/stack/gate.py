@@ -91,11 +91,6 @@ class Stack(KeyedGate):
         for gate in self.gates:
             gate.use_run(run)
 
-    def answer_within(self, seconds: float) -> None:
-        """As of each member."""
-        for gate in self.gates:
-            gate.answer_within(seconds)
-
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return combined(self.card, self._columns(examples), (self.key,))[self.name]
