@@ -5,6 +5,7 @@ A decision holds the threshold it came from; differences have paired bootstrap i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,6 @@ from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
 from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
-    Delta,
     delta,
     holm,
     interval,
@@ -168,18 +168,18 @@ def loss_rows(
             on_dev, retrieve = chosen(value, "ratio", table), gate.test > value
             lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
             losses.append(lost[:, None])
-            row = LossRow(
+            row = functools.partial(
+                LossRow,
                 limit=limit,
                 threshold=float(value),
                 dev_lost=float(table.rag.mean()) - on_dev.dev_accuracy,
                 dev_ratio=on_dev.dev_ratio,
-                lost=Delta(float(lost.mean()), np.nan, np.nan),
                 retrieval_ratio=float(retrieve.mean()),
             )
             made.append((gate.name, row))
     drawn = resampled_tables(losses, draws, seed, answers.clusters)
-    for (name, row), means in zip(made, drawn, strict=True):
-        rows[name].append(replace(row, lost=delta(row.lost.mean, means[:, 0])))
+    for (name, row), lost, means in zip(made, losses, drawn, strict=True):
+        rows[name].append(row(lost=delta(float(lost.mean()), means[:, 0])))
     return list(rows.values())
 
 
