@@ -34,7 +34,6 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.questions.checks import read_questions
@@ -124,7 +123,7 @@ def open_judge(config: JudgeConfig) -> Judge:
 
 def key_of(config: JudgeConfig, judge: Judge, source: Path, answers: Path) -> dict[str, Any]:
     """All that the verdicts depend on: the same is gone on with after an interruption."""
-    model = {**config.run_settings(), "files": digest(config.model)} if config.judge in ("llm", "token") else None
+    model = config.depends() if config.judge in ("llm", "token") else None
     hashes = {"questions": file_sha256(source), "answers": file_sha256(answers), **grading.RULES}
     return {"judge": judge.facts(), "model": model, "run": config.sampling_run, **hashes}
 

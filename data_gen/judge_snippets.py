@@ -37,7 +37,6 @@ from kbtrain.evaluation.snippet_use import agreement_with_gold
 from kbtrain.evaluation.turns import labelled_turns
 from kbtrain.labeling.judges import LLMJudge, PromptJudge
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
@@ -74,13 +73,13 @@ def main(config: JudgeSnippetsConfig) -> None:
     judge = open_judge(config)
     every: list[AugmentedResponse] = []
     read: list[ReadSnippets] = []
-    for name in names:
-        made = list(jsonl.read(AugmentedResponse, folder / f"{name}.jsonl"))
+    found_in = {folder / f"{name}.jsonl": folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names}
+    for path, evidence in found_in.items():
+        made = list(jsonl.read(AugmentedResponse, path))
         every += made
-        texts = read_texts(folder / f"{name.rpartition('_')[0]}{EVIDENCE}", made)
-        read += read_snippets(turns, made, texts, config.context_words)
-    inputs, out = [source, *(folder / f"{name}.jsonl" for name in names)], folder / VERDICTS
-    key = key_of(config, judge, [*inputs, *(folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names)])
+        read += read_snippets(turns, made, read_texts(evidence, made), config.context_words)
+    inputs, out = [source, *found_in], folder / VERDICTS
+    key = key_of(config, judge, [*inputs, *found_in.values()])
     if is_made(out, key):
         return print(f"{out} is there already, judged from the same responses by the same judge")
     judge_all(config, judge, read, out, key)
@@ -97,9 +96,8 @@ def main(config: JudgeSnippetsConfig) -> None:
 
 def key_of(config: JudgeSnippetsConfig, judge: PromptJudge, inputs: Sequence[Path]) -> dict[str, Any]:
     """All that the verdicts depend on: the same is gone on with after an interruption."""
-    model = {**config.run_settings(), "files": digest(config.model)}
     hashes = {path.name: file_sha256(path) for path in inputs}
-    return {"judge": judge.facts(), "model": model, "words": config.context_words, **hashes}
+    return {"judge": judge.facts(), "model": config.depends(), "words": config.context_words, **hashes}
 
 
 def judge_all(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.base import LLM, Sampling
+from kbtrain.models.files_read import digest
 from kbtrain.records import DtypeName
 from kbtrain.servers import LONGEST_ASKED
 
@@ -79,6 +80,10 @@ class LLMConfig(Config):
         kept = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
         kept["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__}
         return kept | {key: dumped[key] for key, default in later_defaults().items() if dumped[key] != default}
+
+    def depends(self) -> dict[str, Any]:
+        """All that answers depend on, as JSON values: :meth:`run_settings`, and the model's files if they are here."""
+        return {**self.run_settings(), "files": digest(self.model)}
 
 
 def later_defaults() -> dict[str, Any]:
