@@ -183,7 +183,7 @@ class SeakrRun:
         return dev_threshold(note, self._dev, begin, thinking, self.config.ratio, key)
 
     def _signal(self) -> str:
-        return self.config.signal or SeakrCard.read(self.config.gate).settings.signal
+        return str(self.config.signal or self._key["settings"]["signal"])
 
     def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
         """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
