@@ -193,6 +193,11 @@ def _add_public(parsers: Parsers) -> None:
         default=30,
         help="to each training question, a third to each dev question (default: 30); fewer take less time",
     )
+    public.add_argument(
+        "--prompts",
+        metavar="{llm: FILE, rag: FILE}",
+        help="own templates with {question} and {evidence}: a base model needs a few questions and answers",
+    )
     public.set_defaults(run=commands.public)
 
 

@@ -89,7 +89,7 @@ def evidence(args: argparse.Namespace) -> None:
 def public(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_public
 
-    run_public(Path(args.data), Path(args.run_folder), args.model, args.chinese, args.answers, step)
+    run_public(Path(args.data), Path(args.run_folder), args.model, args.chinese, args.answers, step, args.prompts)
 
 
 def demo(args: argparse.Namespace) -> None:

@@ -256,17 +256,20 @@ _TABLED = (
 )
 
 
-def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int = 30) -> list[Step]:
+def public_chain(
+    data: Path, run: Path, model: str, chinese: bool, answers: int = 30, prompts: str | None = None
+) -> list[Step]:
     """White-box gates on public questions of which ``model`` knows 15 % (docs/public.md); ``data``: their files.
 
     The data sets' own folders lie beside ``run``, the screening in ``run/screen``. ``answers``: to each training
-    question under each condition; a third of them to each dev question.
+    question under each condition; a third of them to each dev question. ``prompts``: own templates as at sampling.
     """
     sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
             "--runs", _listed(*(run.parent / name for name in sets)))  # fmt: skip
     found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
     asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
+    put = (*asked, *(("--prompts", prompts) if prompts else ()))  # whatever asks in the product's words
     examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     members = "[probe, draft_probe, features, p_yes, draft]"
     measured = [
@@ -281,12 +284,12 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int 
              (*pool, "--output", str(screen), "--train", "550" if chinese else "350", "--dev", "0", "--test", "0")),
         Step("retrieve", "a passage for each", 0.5, ("--run", str(screen), *found)),
         Step("sample", "one answer to each", 3,
-             (*screened, *asked, "--samples", "{train: 0, dev: 0, test: 0}", "--max-new-tokens", "32")),
+             (*screened, *put, "--samples", "{train: 0, dev: 0, test: 0}", "--max-new-tokens", "32")),
         Step("pool", "questions of the groups it knows", 0.1,
              (*pool, "--output", str(run), "--screened", str(screen))),
         Step("retrieve", "a passage for each", 0.5, (*here, *found)),
         Step("sample", "answers with and without it", 10 + 50 * answers / 30,
-             ("--config", "sample_public", *here, *asked,
+             ("--config", "sample_public", *here, *put,
               "--samples", f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}")),
         Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
         Step("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
@@ -298,7 +301,7 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int 
               "--output", f"{run}/draft_probe")),
         Step("train_features", "a gate that reads how it is asked", 0.1,
              ("--config", "features_demo", *examples, "--index", f"{run}/bm25", "--output", f"{run}/features")),
-        Step("make_untrained", "gates without training", 0.1, (*asked, "--output", str(run))),
+        Step("make_untrained", "gates without training", 0.1, (*put, "--output", str(run))),
         Step("score", "their scores of every question", 8,
              (*here, *asked, "--splits", "[train, dev, test]", "--only", members)),
         Step("train_stack", "all five as one", 0.1,
@@ -307,7 +310,7 @@ def public_chain(data: Path, run: Path, model: str, chinese: bool, answers: int 
         Step("train_kbm", "a gate of its own weights", 10,
              ("--config", "kbm_smollm2", *asked, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
         Step("make_seakr", "the scale of the model's uncertainty", 2,
-             ("--config", "seakr_smollm2", *asked, "--questions", f"{run}/questions.jsonl",
+             ("--config", "seakr_smollm2", *put, "--questions", f"{run}/questions.jsonl",
               "--output", f"{run}/seakr")),
         *measured,
         Step("compare_scores", "which answers will be wrong", 0.1,
@@ -325,13 +328,15 @@ def _listed(*runs: Path) -> str:
     return json.dumps([str(run) for run in runs], ensure_ascii=False)
 
 
-def run_public(data: Path, run: Path, model: str, chinese: bool, answers: int, say: Say) -> None:
+def run_public(
+    data: Path, run: Path, model: str, chinese: bool, answers: int, say: Say, prompts: str | None = None
+) -> None:
     """Run :func:`public_chain`. Raises :class:`UserError` for a folder without its files."""
     files = [file for _, file in {**_PUBLIC, **(_CHINESE if chinese else {})}.values()]
     for name in (*files, "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; docs/public.md says where each file comes from")
-    follow(public_chain(data, run, model, chinese, answers), run, say)
+    follow(public_chain(data, run, model, chinese, answers, prompts), run, say)
 
 
 def follow(

@@ -85,7 +85,7 @@ def main(config: TrainDialogueConfig) -> None:
 
         responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
         recipe.say(finish_dialogue(config, responder, data, rows, trainer.state, recipe.facts(**facts)))
-    return recipe.wait()
+    return recipe.leave()
 
 
 def train(

@@ -75,7 +75,7 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
         model: Any = trainer.plain_model()
         gate.model = (model.merge_and_unload() if config.method == "lora" else model).float()
         recipe.say(finish_classifier(config, "encoder", gate, data, trainer.state, recipe.facts(**facts)))
-    recipe.wait()
+    recipe.leave()
 
 
 def train(

@@ -76,7 +76,7 @@ def main(config: TrainKBMConfig) -> None:
 
         card = card_of(config, trainer, compute)
         recipe.say(finish_kbm(config, trainer, model, card, data, recipe.facts(compute=compute)))
-    recipe.wait()
+    recipe.leave()
 
 
 def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[KBMTrainer, str]:

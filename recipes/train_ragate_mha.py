@@ -105,7 +105,7 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
     if recipe.first:
         gate.model = trainer.plain_model()
         recipe.say(finish_classifier(config, "ragate_mha", gate, data, trainer.state, recipe.facts()))
-    recipe.wait()
+    recipe.leave()
 
 
 def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> tuple[RagateMHA, ClassifierTrainer]:

@@ -82,7 +82,7 @@ def main(config: TrainRagatePeftConfig) -> None:
         settings = config.model_dump(include={"method", "max_length", "seed"})
         card = new_card(config, compute, config.features, merged=config.merge_adapter, **settings)
         recipe.say(finish_peft(config, gate, card, data, trainer.state, run))
-    return recipe.wait()
+    return recipe.leave()
 
 
 def train(

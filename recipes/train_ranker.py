@@ -64,7 +64,7 @@ def main(config: TrainRankerConfig) -> None:
         data = (config.snippets, turns, candidates)
         for line in finish_ranker(config, *data, ranker, trainer.rows, trainer.state, recipe.facts()):
             recipe.say(line)
-    return recipe.wait()
+    return recipe.leave()
 
 
 def train(

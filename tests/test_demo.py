@@ -168,6 +168,18 @@ def test_the_public_chain_draws_a_third_of_the_answers_to_dev_questions_and_neve
     assert (asked["train"], asked["dev"], asked["test"]) == (*samples, 0)
 
 
+def test_the_public_chain_puts_own_prompts_wherever_the_model_is_asked_in_the_product_s_words(tmp_path):
+    (tmp_path / "llm.txt").write_text("Q: {question}\nA:", encoding="utf-8")
+    given = f"{{llm: {tmp_path / 'llm.txt'}}}"
+    steps = public_chain(tmp_path, Path("runs/public"), "some/model", False, 4, given)
+    own = []
+    for step in steps:
+        script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
+        if getattr(parse_args(config_class(script), step.arguments), "prompts", None) == {"llm": tmp_path / "llm.txt"}:
+            own.append(step.script)
+    assert own == ["sample", "sample", "make_untrained", "make_seakr"]
+
+
 @pytest.mark.parametrize("answers", ["1", "1001", "-3", "4.5", "\u0663", "many"])
 def test_a_number_of_answers_that_is_none_is_refused_in_a_line(answers, capsys):
     assert main(["public", "data", f"--answers={answers}"]) == 2

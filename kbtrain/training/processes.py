@@ -50,6 +50,14 @@ def start_processes(device: str) -> int:
     return wanted
 
 
+def end_processes() -> None:
+    """End the group of ranks, where there is one."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def _compile_nothing() -> None:
     """DeepSpeed on CPU would compile a shared-memory sum at its first start (a minute, and a C++ compiler must be
     there), which only inference uses. Gloo does without."""

@@ -95,6 +95,8 @@ class Recipe:
         check_saved(config.output, *last_files)
         done = late(self.device) if self.first else ""
         self.say(f"{config.output} is finished already; {done or 'nothing to do'}")
+        if not self.label:
+            self.leave()
         return False
 
     def _bind(self) -> None:
@@ -163,6 +165,13 @@ class Recipe:
 
         PartialState().wait_for_everyone()
 
+    def leave(self) -> None:
+        """Wait for all ranks, and end their group: NCCL warns of one that is still there when the process ends."""
+        from kbtrain.training.processes import end_processes
+
+        self.wait()
+        end_processes()
+
 
 def quiet_libraries() -> None:
     """Turn off bars and notices of transformers and bitsandbytes: a stage's output is its own."""
@@ -170,4 +179,5 @@ def quiet_libraries() -> None:
 
     disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    warnings.filterwarnings("ignore", message=r"barrier\(\): using the device")  # accelerate has chosen it before
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class SeakrPipelineConfig(Config):
-    """Settings that a pipeline's answers depend on; ``limit``, ``at_once`` and ``batch_prompt_tokens`` may change."""
+    """Settings that a pipeline's answers depend on; ``limit``, ``at_once`` and the batches' sizes may change."""
 
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and passages.jsonl")
     seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr")
@@ -71,6 +71,7 @@ class SeakrPipelineConfig(Config):
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
     chain_tokens: int = Field(192, ge=1, description="tokens of a chain of reasoning over the kept documents")
     at_once: int = Field(4, ge=1, description="questions in work at the same time")
+    batch_rows: int = Field(256, ge=1, description="samples drawn at once; a GPU takes thousands")
     batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
     dtype: DtypeName = Field("auto", description="auto: as the gate was made")
     device: str = Field("auto", description="auto, cpu or cuda")
@@ -125,7 +126,7 @@ _THOUGHT = (
     "base_model", "demonstrations", "titles", "max_new_tokens", "chain_tokens", "dtype", "rules", MODEL_FILES,
 )  # fmt: skip
 _RULES = 4  # of the loops: traces and thresholds made by other rules are not gone on with (4: guesses are answers)
-_CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_prompt_tokens", "device"}
+_CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_rows", "batch_prompt_tokens", "device"}
 
 
 class SeakrRun:
@@ -230,7 +231,7 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     if config.signal is not None:
         changes["signal"] = config.signal
     model, tokenizer = open_base_model(card, config.gate, config.dtype, config.device)
-    limits = BatchLimits(rows=256, prompt_tokens=config.batch_prompt_tokens)
+    limits = BatchLimits(rows=config.batch_rows, prompt_tokens=config.batch_prompt_tokens)
     engine = Uncertainty(model, tokenizer, card.settings.model_copy(update=changes), limits)
     return PromptEngine(engine, config.demonstrations, config.chain_tokens, config.titles)
 
