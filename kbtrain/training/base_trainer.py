@@ -89,6 +89,9 @@ class BaseTrainer(Trainer):
     def __init__(self, *, on_log: OnLog = lambda step, steps, logs: None, **kwargs: Any) -> None:
         if not torch.cuda.is_available():
             keep_freed_memory()  # else a step on a CPU waits longer for zeroed pages than it computes
+        # On Hopper, from torch 2.11 on, cuDNN's attention is the default, and its gradients are no numbers where a mask
+        # hides all of a row and length % 128 == 64 (pytorch/pytorch#196678): seen with padded batches on an H200.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         super().__init__(**kwargs)
         if not torch.cuda.is_available():
             self.add_callback(_GiveBack())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
+from support.scripts import run_command
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -120,3 +122,21 @@ def test_an_id_that_a_corpus_holds_twice_is_told_with_its_file(tmp_path: Path) -
     jsonl.write(tmp_path / "passages.jsonl", [*ANIMALS, ANIMALS[0]])
     with pytest.raises(UserError, match=r"passages\.jsonl: field 'id': two passages have the id '.': number 1 and"):
         open_index("bm25", tmp_path / "passages.jsonl", tmp_path / "index")
+
+
+def test_a_search_does_not_import_jax_which_would_take_most_of_a_gpu_s_memory(tmp_path):
+    """bm25s imports it where it finds it, and JAX takes three quarters of the memory when it begins."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n", encoding="utf-8")
+    (tmp_path / "jax" / "lax.py").write_text("def top_k(scores, k): return scores, scores\n", encoding="utf-8")
+    jsonl.write(tmp_path / "passages.jsonl", ANIMALS)
+    code = (
+        "import sys, pathlib; from kbtrain.retrieval.retrieve_stage import open_index;"
+        f"folder = pathlib.Path({str(tmp_path)!r});"
+        "found = open_index('bm25', folder / 'passages.jsonl', folder / 'bm25').search(['cat'], 1);"
+        "print(found[0][0].title, 'jax' in sys.modules);"
+        "import jax"
+    )
+    done = run_command(sys.executable, "-c", code, env={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout.split()) == (0, ["cat", "False"]), done.stderr
+    assert (tmp_path / "imported").exists()  # by the last line, ours

@@ -109,6 +109,13 @@ def trainer(tmp_path_factory):
     return small_trainer(tmp_path_factory.mktemp("trainer"))
 
 
+def test_no_training_takes_cudnn_s_attention_whose_gradients_may_be_no_numbers(tmp_path):
+    """Seen on an H200 with torch 2.11: rows padded on the left, lengths of 64 more than a multiple of 128."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    small_trainer(tmp_path)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 STATES = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "global_step2/mp_rank_00_model.pt")
 
 

@@ -1,9 +1,10 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from kbtrain.errors import UserError, require
-from kbtrain.training.processes import is_zero3, names_optimizer, start_processes
+from kbtrain.training.processes import end_processes, is_zero3, names_optimizer, start_processes
 
 
 def test_an_optional_package_that_is_missing_is_named_with_its_extra():
@@ -58,3 +59,11 @@ def test_what_deepspeed_would_do_is_read_from_its_configuration(stage, config, f
     assert (is_zero3(accelerator), names_optimizer(accelerator)) == found
     without = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None))
     assert not is_zero3(without) and not names_optimizer(without)
+
+
+def test_a_group_of_ranks_is_ended_and_where_there_is_none_nothing_is(tmp_path):
+    """NCCL warned at the end of every training that it was still there."""
+    end_processes()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    end_processes()
+    assert not torch.distributed.is_initialized()
