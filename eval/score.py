@@ -28,10 +28,12 @@ from typing import Any, NamedTuple
 from kbtrain.config import run_script
 from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
 from kbtrain.evaluation.gate_choice import ChoiceConfig, chosen, prompted_model
+from kbtrain.evaluation.stack_scores import from_members
 from kbtrain.files import writing
 from kbtrain.gates.handles import PROMPTED, GateHandle
 from kbtrain.gates.noted import sources_of
 from kbtrain.gates.score_stage import (
+    Engine,
     ScoreFile,
     chunks_left,
     examples_left,
@@ -134,14 +136,16 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         chunks = chunks_left(scores, gate, asked.examples, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
         with progress_bar(desc=gate.name, unit=f"{asked.reads}s", total=total, disable=not chunks) as bar:
-            for n in score_chunks(scores, with_run(gate, config.run), chunks, config.scoring()):
+            engine = members_engine(config, asked, gate, hashes) or config.scoring()
+            for n in score_chunks(scores, with_run(gate, config.run), chunks, engine):
                 bar.update(n)
+        costs = scores.costs()
         extra: dict[str, Any] = {
-            "seconds_per_question": {name: {s: scores.seconds(name, s) for s in splits} for name in gate.names},
-            "spent_per_question": {name: {s: scores.spent(name, s) for s in splits} for name in gate.names},
+            "seconds_per_question": {name: {s: costs.seconds(name, s) for s in splits} for name in gate.names},
+            "spent_per_question": {name: {s: costs.spent(name, s) for s in splits} for name in gate.names},
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             "model": prompted_model(config) if gate.name in PROMPTED else None,
-            "device": scores.device(),
+            "device": costs.device(),
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
@@ -153,6 +157,20 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     if asked.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
         note_best_f1(Path(gate.opening.model), gate, out, asked.examples["dev"], asked.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)
+
+
+def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Engine | None:
+    """For a stack whose members' scores are all stored: one that reads them. None: the members are asked."""
+    if gate.opening is None or gate.opening.prompt is not None:
+        return None
+
+    def stored(member: GateHandle) -> bool:
+        whole, files = with_evidence(config, member, asked, hashes)
+        if any(member.has_held_out(rows) for rows in whole.examples.values()):
+            return False  # the stack reads what the member says itself
+        return not examples_left(config.run, member, inputs_of(config, member, files), whole.examples)
+
+    return from_members(Path(gate.opening.model), config.run, gate, stored)
 
 
 if __name__ == "__main__":

@@ -61,9 +61,10 @@ def main(config: ScoreReferenceConfig) -> None:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
         scores.finish()
-        seconds = {name: {split: scores.seconds(name, split) for split in config.splits} for name in source.names}
-        spent = {name: {split: scores.spent(name, split) for split in config.splits} for name in source.names}
-        extra = {"seconds_per_question": seconds, "spent_per_question": spent, "device": scores.device()}
+        costs = scores.costs()
+        seconds = {name: {split: costs.seconds(name, split) for split in config.splits} for name in source.names}
+        spent = {name: {split: costs.spent(name, split) for split in config.splits} for name in source.names}
+        extra = {"seconds_per_question": seconds, "spent_per_question": spent, "device": costs.device()}
         extra[MODEL_FILES] = noted_models(out, source.models)
     write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,
                started=started)  # fmt: skip

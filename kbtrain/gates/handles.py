@@ -58,14 +58,27 @@ class GateHandle:
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`."""
-        found = {self.stored.get(name, name): values for name, values in gate.score_all(examples).items()}
+        return self.named(gate.score_all(examples), examples)
+
+    def named(self, own: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
+        """The gate's ``own`` scores by :attr:`names`, held-out ones where the gate was fitted to the question."""
+        found = {self.stored.get(name, name): values for name, values in own.items()}
         if not self.held_out:
             return found
-        hashes = [question_hash(e.question) if isinstance(e, GateExample) else "" for e in examples]
+        hashes = [_hash(e) for e in examples]
         return {
             name: [self.held_out.get(name, {}).get(one, value) for one, value in zip(hashes, values, strict=True)]
             for name, values in found.items()
         }
+
+    def has_held_out(self, examples: Sequence[Example]) -> bool:
+        """True if a score of one of these is held out: not what the gate itself says."""
+        known = {one for scores in self.held_out.values() for one in scores}
+        return bool(known) and any(_hash(e) in known for e in examples)
+
+
+def _hash(example: Example) -> str:
+    return question_hash(example.question) if isinstance(example, GateExample) else ""
 
 
 def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None) -> GateHandle:

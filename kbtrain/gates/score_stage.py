@@ -46,6 +46,39 @@ class Timing:
     device: str = ""
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What stored scores took, batch by batch."""
+
+    timings: tuple[Timing, ...]
+
+    @classmethod
+    def of(cls, progress: Path) -> Costs:
+        """As noted in a file beside the scores."""
+        lines = read_text(progress).splitlines()[1:]
+        return cls(tuple(jsonl.parse(Timing, line, progress, number) for number, line in enumerate(lines, 2)))
+
+    def seconds(self, gate: str, split: Split) -> float:
+        """Seconds per example of this gate as measured on one split; 0 before anything was scored."""
+        timings = self._of(gate, split)
+        n = sum(t.n for t in timings)
+        return sum(t.seconds for t in timings) / n if n else 0.0
+
+    def spent(self, gate: str, split: Split) -> dict[str, float]:
+        """Requests, samples and tokens per example of this gate on one split; empty for one request a question."""
+        timings = self._of(gate, split)
+        n = sum(t.n for t in timings)
+        names = sorted({name for t in timings for name in t.spent})
+        return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
+
+    def device(self) -> str:
+        """Device on which the scores were computed; this process's device if that was not noted."""
+        return ", ".join(sorted({t.device for t in self.timings if t.device})) or provenance.device()
+
+    def _of(self, gate: str, split: Split) -> list[Timing]:
+        return [t for t in self.timings if gate in t.gates and t.split == split]
+
+
 class ScoreFile:
     """Scores on disk, kept as long as ``inputs`` (names and hashes of what they depend on) are the same.
 
@@ -91,22 +124,9 @@ class ScoreFile:
             append(file, text)
         self.done |= {(score.gate, score.question_id) for score in new}
 
-    def seconds(self, gate: str, split: Split) -> float:
-        """Seconds per example of this gate as measured on one split; 0 before anything was scored."""
-        timings = [t for t in self._timings() if gate in t.gates and t.split == split]
-        n = sum(t.n for t in timings)
-        return sum(t.seconds for t in timings) / n if n else 0.0
-
-    def spent(self, gate: str, split: Split) -> dict[str, float]:
-        """Requests, samples and tokens per example of this gate on one split; empty for one request a question."""
-        timings = [t for t in self._timings() if gate in t.gates and t.split == split]
-        n = sum(t.n for t in timings)
-        names = sorted({name for t in timings for name in t.spent})
-        return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
-
-    def device(self) -> str:
-        """Device on which the scores were computed; this process's device if that was not noted."""
-        return ", ".join(sorted({t.device for t in self._timings() if t.device})) or provenance.device()
+    def costs(self) -> Costs:
+        """What the scores took so far."""
+        return Costs.of(self._progress_path)
 
     def finish(self) -> None:
         """Put new scores in the place of those of other inputs, once all of them are there."""
@@ -129,9 +149,10 @@ class ScoreFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _timings(self) -> list[Timing]:
-        lines = read_text(self._progress_path).splitlines()[1:]
-        return [jsonl.parse(Timing, line, self._progress_path, number) for number, line in enumerate(lines, 2)]
+
+def costs_of(run: Path, gate: GateHandle) -> Costs:
+    """What a gate's stored scores took."""
+    return Costs.of(_progress(score_path(run, gate.name)))
 
 
 def _progress(path: Path) -> Path:

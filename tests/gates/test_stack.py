@@ -202,6 +202,27 @@ def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):
     assert len(list(read(GateScore, run / "scores" / "stack.jsonl"))) == 2 * sum(SIZES.values())
 
 
+def test_members_that_are_scored_are_not_asked_again(run, monkeypatch):
+    stack(run)
+    own, meta = run / "scores" / "stack.jsonl", meta_path(run / "scores" / "stack.jsonl")
+    (run / "scores" / "draft.jsonl").rename(run / "away")
+    score(run, "[dev, test]", only=("stack",))
+    asked = {row.question_id: row.score for row in read(GateScore, own)}, json.loads(meta.read_text())
+    for path in (own, meta, run / "scores" / "stack.jsonl.progress"):
+        path.unlink()
+    (run / "away").rename(run / "scores" / "draft.jsonl")
+    opened = []
+    monkeypatch.setattr("kbtrain.gates.handles.load_gate", lambda folder, **_: opened.append(folder))
+    score(run, "[dev, test]", only=("stack",))
+    assert not opened
+    found = json.loads(meta.read_text())
+    assert {row.question_id: row.score for row in read(GateScore, own)} == asked[0]
+    assert found["spent_per_question"] == asked[1]["spent_per_question"] and found["device"] == asked[1]["device"]
+    members = [json.loads(meta_path(run / "scores" / f"{name}.jsonl").read_text()) for name in ("features", "draft")]
+    seconds = [next(iter(member["seconds_per_question"].values()))["dev"] for member in members]
+    assert next(iter(found["seconds_per_question"].values()))["dev"] == pytest.approx(sum(seconds))
+
+
 def test_the_scores_of_what_it_was_fitted_to_are_held_out(run):
     stack(run)
     score(run, only=("stack",))

@@ -71,7 +71,7 @@ class SeakrPipelineConfig(Config):
     max_new_tokens: int = Field(48, ge=1, description="tokens of a sentence")
     chain_tokens: int = Field(192, ge=1, description="tokens of a chain of reasoning over the kept documents")
     at_once: int = Field(4, ge=1, description="questions in work at the same time")
-    batch_rows: int = Field(256, ge=1, description="samples drawn at once; a GPU takes thousands")
+    batch_rows: int = Field(256, ge=1, description="samples drawn at once; a GPU has room for more")
     batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
     dtype: DtypeName = Field("auto", description="auto: as the gate was made")
     device: str = Field("auto", description="auto, cpu or cuda")
