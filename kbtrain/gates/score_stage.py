@@ -48,7 +48,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Costs:
-    """What stored scores took, batch by batch."""
+    """Costs of stored scores, batch by batch."""
 
     timings: tuple[Timing, ...]
 
@@ -125,7 +125,7 @@ class ScoreFile:
         self.done |= {(score.gate, score.question_id) for score in new}
 
     def costs(self) -> Costs:
-        """What the scores took so far."""
+        """Costs of the scores so far."""
         return Costs.of(self._progress_path)
 
     def finish(self) -> None:
@@ -151,7 +151,7 @@ class ScoreFile:
 
 
 def costs_of(run: Path, gate: GateHandle) -> Costs:
-    """What a gate's stored scores took."""
+    """Costs of a gate's stored scores."""
     return Costs.of(_progress(score_path(run, gate.name)))
 
 
