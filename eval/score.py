@@ -96,6 +96,9 @@ def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], h
         whole, files = with_evidence(config, gate, asked, hashes)
         rows = examples_left(config.run, gate, inputs_of(config, gate, files), whole.examples)
         print(f"{gate.name}: {len(rows)} of {total} {asked.reads}s to score")
+        if rows and members_engine(config, asked, gate, hashes):
+            print("  from its members' scores, which are stored: no model is asked")
+            continue
         for line in price_of_scores(gate, rows, config.run, config.measure, price) if rows else ():
             print(f"  {line}")
 
@@ -136,7 +139,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         chunks = chunks_left(scores, gate, asked.examples, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
         with progress_bar(desc=gate.name, unit=f"{asked.reads}s", total=total, disable=not chunks) as bar:
-            engine = members_engine(config, asked, gate, hashes) or config.scoring()
+            engine = (members_engine(config, asked, gate, hashes) if chunks else None) or config.scoring()
             for n in score_chunks(scores, with_run(gate, config.run), chunks, engine):
                 bar.update(n)
         costs = scores.costs()

@@ -19,7 +19,6 @@ from kbtrain.records import GateScore
 class _Stored:
     """A member's scores by (name, id), under the names that the stack's models give them; what one example took."""
 
-    member: Member
     names: dict[str, str]  # the stack's name -> the stored one
     scores: dict[tuple[str, str], float]
     costs: Costs
@@ -63,7 +62,7 @@ def from_members(folder: Path, run: Path, gate: GateHandle, stored: Callable[[Ga
 def _read(member: Member, one: GateHandle, run: Path) -> _Stored:
     rows = jsonl.read(GateScore, score_path(run, one.name))
     names = {given: one.stored.get(score, score) for score, given in member.inputs().items()}
-    return _Stored(member, names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, one))
+    return _Stored(names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, one))
 
 
 def _scored(card: StackCard, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:

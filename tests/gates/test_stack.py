@@ -202,7 +202,7 @@ def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):
     assert len(list(read(GateScore, run / "scores" / "stack.jsonl"))) == 2 * sum(SIZES.values())
 
 
-def test_members_that_are_scored_are_not_asked_again(run, monkeypatch):
+def test_members_that_are_scored_are_not_asked_again(run, monkeypatch, capsys):
     stack(run)
     own, meta = run / "scores" / "stack.jsonl", meta_path(run / "scores" / "stack.jsonl")
     (run / "scores" / "draft.jsonl").rename(run / "away")
@@ -213,6 +213,8 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch):
     (run / "away").rename(run / "scores" / "draft.jsonl")
     opened = []
     monkeypatch.setattr("kbtrain.gates.handles.load_gate", lambda folder, **_: opened.append(folder))
+    score(run, "[dev, test]", only=("stack",), dry_run=True)
+    assert "stack: 28 of 28 questions to score\n  from its members' scores" in capsys.readouterr().out
     score(run, "[dev, test]", only=("stack",))
     assert not opened
     found = json.loads(meta.read_text())
