@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
 
 from kbtrain.errors import UserError, is_text
@@ -20,6 +21,7 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
     What the system refuses and no writer named its own file for is one line here: the last place that can say it.
     """
     _print_any_text()
+    warnings.formatwarning = _one_line
     try:
         with errors_of():
             _check_folder()
@@ -58,3 +60,15 @@ def _drop_output() -> None:
         sys.stdout.flush()
     except (OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_usual = warnings.formatwarning
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as errors are told; Python's own form adds a path and a line of code, which only deprecations need."""
+    if category is UserWarning:
+        return f"warning: {' '.join(str(message).split())}\n"
+    return _usual(message, category, filename, lineno, line)

@@ -168,6 +168,9 @@ def main(config):
         raise UserError("two is too many")
     if config.n == 3:
         raise KeyboardInterrupt
+    if config.n == 4:
+        import warnings
+        warnings.warn("four\\nis many", stacklevel=1)
     print("n =", config.n)
 
 if __name__ == "__main__":
@@ -180,6 +183,7 @@ if __name__ == "__main__":
     [
         (["--n", "5"], 0, "n = 5\n", ""),
         (["--n", "2"], 2, "", "error: two is too many\n"),
+        (["--n", "4"], 0, "n = 4\n", "warning: four is many\n"),
         (["--m", "2"], 2, "", "error: command line: unknown argument '--m'; did you mean '--n'?\n"),
         (["--n", "3"], 130, "", "interrupted: what was finished is kept; run the same command again to go on\n"),
     ],
