@@ -5,6 +5,7 @@ A recipe keeps what is its own, from top to bottom: configuration, data, model, 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
@@ -166,11 +167,11 @@ class Recipe:
         PartialState().wait_for_everyone()
 
     def leave(self) -> None:
-        """Wait for all ranks, and end their group: NCCL warns of one that is still there when the process ends."""
+        """Wait for all ranks. Their group ends with the process: NCCL warns of one that is left to itself then."""
         from kbtrain.training.processes import end_processes
 
         self.wait()
-        end_processes()
+        atexit.register(end_processes)  # not at once: more trainings may follow in these processes
 
 
 def quiet_libraries() -> None:
