@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.recipe import Recipe
@@ -57,3 +58,18 @@ def test_a_card_records_key_facts_and_device(config):
     facts = recipe.facts(compute="fp32")
     assert facts.pop("seconds") >= 0
     assert facts == {"train_sha256": "00", "compute": "fp32", "device": "cpu", "processes": 2}
+
+
+def test_the_group_of_ranks_ends_with_the_process_and_not_with_its_first_training(config, tmp_path, monkeypatch):
+    """Ended at once, the next training in the same processes waited for ranks that did not come."""
+    at_end = []
+    monkeypatch.setattr("atexit.register", at_end.append)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        Recipe("train_kbm", config).leave()
+        assert torch.distributed.is_initialized()
+        at_end[-1]()
+        assert not torch.distributed.is_initialized()
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
