@@ -225,6 +225,20 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch, capsys):
     assert next(iter(found["seconds_per_question"].values()))["dev"] == pytest.approx(sum(seconds))
 
 
+def test_members_whose_stored_scores_are_held_out_are_asked(run):
+    """Of questions that a member was fitted to, and the stack was not: it reads what the member says itself."""
+    stack(run, fit_on="dev")
+    own, found = run / "scores" / "stack.jsonl", []
+    for stored in (True, False):
+        if not stored:
+            (run / "scores" / "features.jsonl").unlink()
+            for path in (own, meta_path(own), run / "scores" / "stack.jsonl.progress"):
+                path.unlink()
+        score(run, "[train]", only=("stack",), allow_trained=True)
+        found.append({(row.gate, row.question_id): row.score for row in read(GateScore, own)})
+    assert found[0] == found[1] and len(found[0]) == 2 * SIZES["train"]
+
+
 def test_the_scores_of_what_it_was_fitted_to_are_held_out(run):
     stack(run)
     score(run, only=("stack",))
