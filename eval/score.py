@@ -142,13 +142,10 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             engine = (members_engine(config, asked, gate, hashes) if chunks else None) or config.scoring()
             for n in score_chunks(scores, with_run(gate, config.run), chunks, engine):
                 bar.update(n)
-        costs = scores.costs()
         extra: dict[str, Any] = {
-            "seconds_per_question": {name: {s: costs.seconds(name, s) for s in splits} for name in gate.names},
-            "spent_per_question": {name: {s: costs.spent(name, s) for s in splits} for name in gate.names},
+            **scores.costs().facts(gate.names, splits),
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             "model": prompted_model(config) if gate.name in PROMPTED else None,
-            "device": costs.device(),
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
@@ -173,7 +170,7 @@ def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: 
             return False  # the stack reads what the member says itself
         return not examples_left(config.run, member, inputs_of(config, member, files), whole.examples)
 
-    return from_members(Path(gate.opening.model), config.run, gate, stored)
+    return from_members(gate.opening, config.run, stored)
 
 
 if __name__ == "__main__":

@@ -61,11 +61,7 @@ def main(config: ScoreReferenceConfig) -> None:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
         scores.finish()
-        costs = scores.costs()
-        seconds = {name: {split: costs.seconds(name, split) for split in config.splits} for name in source.names}
-        spent = {name: {split: costs.spent(name, split) for split in config.splits} for name in source.names}
-        extra = {"seconds_per_question": seconds, "spent_per_question": spent, "device": costs.device()}
-        extra[MODEL_FILES] = noted_models(out, source.models)
+        extra = {**scores.costs().facts(source.names, config.splits), MODEL_FILES: noted_models(out, source.models)}
     write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,
                started=started)  # fmt: skip
     print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {out}")

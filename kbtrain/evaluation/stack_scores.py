@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.gates.handles import GateHandle, handle
+from kbtrain.gates.handles import GateHandle, Opening, handle
 from kbtrain.gates.registry import kind_of
 from kbtrain.gates.score_stage import Chunk, Costs, Engine, ScoredChunk, Timing, costs_of, score_path, scored_id
 from kbtrain.gates.stack.gate import Member, StackCard, combined
@@ -36,18 +36,19 @@ class _Stored:
         return n * self.costs.seconds(name, chunk.split), {what: n * value for what, value in spent.items()}
 
 
-def from_members(folder: Path, run: Path, gate: GateHandle, stored: Callable[[GateHandle], bool]) -> Engine | None:
-    """An engine of a stack in ``folder``, if ``stored`` says of each member that its scores are in ``run``.
+def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
+    """An engine of the stack that ``opening`` names, if ``stored`` says of each member that its scores are in ``run``.
 
     None for gates of other kinds, and where a member's scores are missing. Costs are the sum of the members'.
     """
+    folder = Path(opening.model)
     kind_name, kind = kind_of(folder)
     card = kind.card.read(folder, kind_name)
     if not isinstance(card, StackCard):
         return None
     found = []
     for member in card.members:
-        one = handle(folder / member.folder, gate.opening.dtype if gate.opening else "auto")
+        one = handle(folder / member.folder, opening.dtype)
         if not stored(one):
             return None
         found.append(_read(member, one, run))

@@ -75,6 +75,14 @@ class Costs:
         """Device on which the scores were computed; this process's device if that was not noted."""
         return ", ".join(sorted({t.device for t in self.timings if t.device})) or provenance.device()
 
+    def facts(self, gates: Sequence[str], splits: Sequence[Split]) -> dict[str, Any]:
+        """Seconds and spent of a question by gate and split, and the device, as the scores' meta data have them."""
+        return {
+            "seconds_per_question": {name: {split: self.seconds(name, split) for split in splits} for name in gates},
+            "spent_per_question": {name: {split: self.spent(name, split) for split in splits} for name in gates},
+            "device": self.device(),
+        }
+
     def _of(self, gate: str, split: Split) -> list[Timing]:
         return [t for t in self.timings if gate in t.gates and t.split == split]
 

@@ -96,8 +96,7 @@ class Recipe:
         check_saved(config.output, *last_files)
         done = late(self.device) if self.first else ""
         self.say(f"{config.output} is finished already; {done or 'nothing to do'}")
-        if not self.label:
-            self.leave()
+        self.leave()
         return False
 
     def _bind(self) -> None:
