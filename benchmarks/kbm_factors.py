@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -42,7 +42,7 @@ from kbtrain.records import NEEDS_RETRIEVAL, GateExample, GateScore
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "train_kbm.py"
 Factor = Literal[
     "base", "epochs_2", "epochs_4", "values", "beta2", "values_beta2", "hard", "smoothing", "lora", "rate_low",
-    "rate_high", "order", "alone",
+    "rate_high", "order", "alone", "balanced", "prompt", "prompt_epochs_4",
 ]  # fmt: skip
 FACTORS: dict[Factor, dict[str, str]] = {
     "base": {},
@@ -58,6 +58,9 @@ FACTORS: dict[Factor, dict[str, str]] = {
     "rate_high": {"--learning-rate": "3e-4"},
     "order": {"--keys": "[benefit, certainty, mastery]"},
     "alone": {"--keys": "[benefit]"},
+    "balanced": {},  # other labels: see trained()
+    "prompt": {"--prompt": "answer"},
+    "prompt_epochs_4": {"--prompt": "answer", "--epochs": "4"},
 }
 GATES = ("kbm", "probe", "features", "stack")
 
@@ -178,6 +181,11 @@ def trained(
         from kbtrain.gates.kbm.gate import KBM
 
         examples = config.run / "examples"
+        shares = means(train) if factor == "balanced" else {}
+        if shares:
+            examples = config.output / "balanced"
+            jsonl.write(examples / "train.jsonl", [balanced(e, shares) for e in train])
+            jsonl.write(examples / "dev.jsonl", [balanced(e, shares) for e in dev])
         given = {"--config": config.kbm_config, "--train": str(examples / "train.jsonl"),
                  "--dev": str(examples / "dev.jsonl"), "--epochs": str(config.epochs), **FACTORS[factor],
                  "--seed": str(seed), "--output": str(output)}  # fmt: skip
@@ -189,11 +197,29 @@ def trained(
         found: dict[Key, Learnt] = {}
         for key in ALL_KEYS:
             if key in made:
-                found[key] = learnt(train, dev, key, dict(zip(ids, made[key], strict=True)), folder)
+                p = [weighed(value, 1 - shares[key]) for value in made[key]] if shares else made[key]
+                found[key] = learnt(train, dev, key, dict(zip(ids, p, strict=True)), folder)
         write_atomically(kept, json.dumps({key: asdict(one) for key, one in found.items()}))
         shutil.rmtree(output)  # weights: the figures are what is kept
     figures = jsonl.read_json(kept)
     return {key: Learnt(**figures[key]) for key in ALL_KEYS if key in figures}
+
+
+def means(examples: Sequence[GateExample]) -> dict[Key, float]:
+    """Mean of each key's soft labels."""
+    known = {key: [s for e in examples if (s := getattr(e, f"soft_{key}")) is not None] for key in ALL_KEYS}
+    return {key: statistics.fmean(values) for key, values in known.items()}
+
+
+def balanced(example: GateExample, shares: Mapping[Key, float]) -> GateExample:
+    """The example with labels in which True and False weigh alike over all: a weighted loss has its least there."""
+    soft = {f"soft_{key}": (getattr(example, f"soft_{key}"), share) for key, share in shares.items()}
+    return replace(example, **{name: weighed(s, share) for name, (s, share) in soft.items() if s is not None})
+
+
+def weighed(p: float, share: float) -> float:
+    """A probability of True when True weighs as much more as it is rarer; with 1 - ``share``: back."""
+    return p * (1 - share) / (p * (1 - share) + (1 - p) * share)
 
 
 def row(name: str, found: Sequence[Learnt]) -> str:

@@ -260,7 +260,11 @@ def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     from kbtrain.prompts.kbm import PAPER_KEYS
     from kbtrain.records import GateExample
 
-    encoder = Encoder(load_tokenizer(config.model), kbm_template(config.keys or PAPER_KEYS), config.max_length)
+    encoder = Encoder(
+        load_tokenizer(config.model),
+        kbm_template(config.keys or PAPER_KEYS, config.prompt or "paper"),
+        config.max_length,
+    )
     found = [encoder.encode(example).length for example in read(GateExample, train)]
     if not found:
         raise UserError(f"{train}: no examples in it")

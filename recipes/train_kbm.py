@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.models.adapters import Adapter
-from kbtrain.prompts.kbm import ALL_KEYS, Key, kbm_fingerprint
+from kbtrain.prompts.kbm import ALL_KEYS, KBMPrompt, Key, kbm_fingerprint
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
 from kbtrain.training.recipe import Recipe
@@ -36,6 +36,9 @@ class TrainKBMConfig(TrainingConfig):
     label_smoothing: float = Field(0, ge=0, lt=1, description="share of each target that is replaced by 1/2")
     loss_on: Literal["answer", "values"] = Field(
         "answer", description="the answer's tokens, as in the paper, or those that read True or False alone"
+    )
+    prompt: KBMPrompt = Field(
+        "paper", description="figure 14 of the paper, or answer: the prompt under which the model gives its answers"
     )
     max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
     method: Literal["full", "lora", "qlora"] = Field(
@@ -66,7 +69,7 @@ def main(config: TrainKBMConfig) -> None:
 
         rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
         shape = (config.keys, config.labels, config.max_length, config.epochs, rows_a_step)
-        return recipe.show(dry_run(config.model, data, *shape, config.adapter()))
+        return recipe.show(dry_run(config.model, data, *shape, config.adapter(), config.prompt))
     if not recipe.claim(CARD):
         return None
     trainer, compute = train(recipe, config, data)
@@ -88,7 +91,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     from kbtrain.training.plan.plan import planned
 
     tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
-    encode = Encoder(tokenizer, kbm_template(config.keys), config.max_length).encode
+    encode = Encoder(tokenizer, kbm_template(config.keys, config.prompt), config.max_length).encode
     taught = [smoothed_targets(e, config.keys, config.labels, config.label_smoothing) for e in data.train]
     rows = [make_row(encode(e), t, config.loss_on == "values") for e, t in zip(data.train, taught, strict=True)]
     check_rows(rows, [e.id for e in data.train])
@@ -97,7 +100,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
     model, tokenizer = opened(config, recipe.device, compute)
-    kbm = KBM(model, tokenizer, config.keys, config.max_length)
+    kbm = KBM(model, tokenizer, config.keys, config.max_length, prompt=config.prompt)
     arguments = training_arguments(config, compute, recipe.device, bool(data.dev))
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, recipe.bar())
     recipe.train_to_end(trainer)
@@ -116,12 +119,12 @@ def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCar
 
     return KBMCard(
         base_model=config.model,
-        prompt_fingerprint=kbm_fingerprint(trainer.kbm.scorer.encoder.tokenizer, config.keys),
+        prompt_fingerprint=kbm_fingerprint(trainer.kbm.scorer.encoder.tokenizer, config.keys, config.prompt),
         dtype="bf16" if compute == "bf16" else "fp32",
         merged=config.method == "full" or config.merge_adapter,
         base_fingerprint=None if config.method == "full" else base_fingerprint(config.model),
         label_rule=label_rule(config.train),
-        **config.model_dump(include={"keys", "max_length", "method", "labels"}),
+        **config.model_dump(include={"keys", "max_length", "method", "labels", "prompt"}),
     )
 
 

@@ -240,7 +240,7 @@ def test_fingerprints_tell_prompts_keys_and_templates_apart() -> None:
     plain, chat, other = tokenizer(None), tokenizer(TEMPLATE), tokenizer(TEMPLATE.replace("<|bot|>", "<|bot|>\n"))
     made = [prompts.answer_fingerprint(t) for t in (plain, chat, other)]
     for keys in (("mastery",), ("certainty",), ("mastery", "certainty"), ("certainty", "mastery"), ALL_KEYS):
-        made += [prompts.kbm_fingerprint(t, keys) for t in (plain, chat, other)]
+        made += [prompts.kbm_fingerprint(t, keys, form) for t in (plain, chat, other) for form in ("paper", "answer")]
     assert all(a != b for a, b in itertools.combinations(made, 2)) and {len(x) for x in made} == {16}
     assert prompts.kbm_fingerprint(tokenizer(TEMPLATE), ALL_KEYS) == prompts.kbm_fingerprint(chat, ALL_KEYS)
 
@@ -253,6 +253,7 @@ def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pyt
             (table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS))
             for table in ("_KBM_HEAD", "_KBM_ASK", "_KBM_BENEFIT")
         ),
+        *((table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS, "answer")) for table in ("_OPEN", "_OPEN_RAG")),
     ]:
         before = fingerprint(plain)
         for language in ("en", "zh"):

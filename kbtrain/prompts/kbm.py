@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Language = Literal["en", "zh"]
 Key = Literal["mastery", "certainty", "benefit"]
+KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 ALL_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")
 NO_REFERENCE = "None"
@@ -158,8 +159,19 @@ def background(evidence: str, language: Language) -> str:
     return _EVIDENCE[language].format(evidence=evidence)
 
 
-def kbm_prompt(query: str, reference: str | None, language: Language, keys: Sequence[Key] = PAPER_KEYS) -> str:
-    """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours)."""
+def kbm_prompt(
+    query: str,
+    reference: str | None,
+    language: Language,
+    keys: Sequence[Key] = PAPER_KEYS,
+    prompt: KBMPrompt = "paper",
+) -> str:
+    """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours).
+
+    ``prompt`` answer: the model is asked as it is for an answer (figures 9, 10) and learns to state its values there.
+    """
+    if prompt == "answer":
+        return (_OPEN_RAG if reference else _OPEN)[language].format(query=query, evidence=reference)
     benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""
     head = _KBM_HEAD[language].format(reference=reference or NO_REFERENCE, query=query)
     return head + _KBM_ASK[language].format(benefit=benefit)
@@ -281,9 +293,10 @@ def answer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     return fingerprint(tokenizer, *texts)
 
 
-def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key]) -> str:
-    """Fingerprint of figure 14's prompts and answers with these keys."""
-    prompts = [kbm_prompt(_PROBE, None, lang, keys) for lang in ("en", "zh")]
+def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key], prompt: KBMPrompt = "paper") -> str:
+    """Fingerprint of a KBM's prompts (figure 14's, or those that ask for an answer) and answers with these keys."""
+    references = (None,) if prompt == "paper" else (None, _PROBE)  # figure 14's words for both are the same
+    prompts = [kbm_prompt(_PROBE, given, lang, keys, prompt) for lang in ("en", "zh") for given in references]
     return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))
 
 

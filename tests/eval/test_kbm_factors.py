@@ -1,6 +1,7 @@
 """What a KBM has learnt beside other gates: figures by hand, and trainings whose figures are kept."""
 
 import json
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import numpy as np
@@ -84,6 +85,38 @@ def test_a_factor_is_trained_once_a_seed_and_its_figures_are_kept(run, tmp_path,
     assert len(trained) == 2 and printed(capsys) == first
 
 
+def test_balanced_labels_weigh_true_and_false_alike_and_predictions_come_back(run, tmp_path, monkeypatch):
+    """Their mean says nothing any more; a gate that predicts a label's balanced value is read as the label."""
+    train = list(jsonl.read(GateExample, run / "examples" / "train.jsonl"))
+    shares = factors.means(train)
+    made = [factors.balanced(e, shares) for e in train]
+    for key, share in shares.items():
+        soft = [(getattr(e, f"soft_{key}"), getattr(m, f"soft_{key}")) for e, m in zip(train, made, strict=True)]
+        true, false = (sum(mass for mass in part) for part in zip(*((s * (1 - share), (1 - s) * share)
+                       for s, _ in soft), strict=True))  # fmt: skip
+        assert true == pytest.approx(false)
+        assert all(m == pytest.approx(s * (1 - share) / (s * (1 - share) + (1 - s) * share)) for s, m in soft)
+        assert all(factors.weighed(m, 1 - share) == pytest.approx(s) for s, m in soft)
+    folder = make_folder(tmp_path / "model")
+    settings = tmp_path / "tiny.yaml"
+    settings.write_text(f"model: {folder}\nlabels: soft\ndtype: fp32\nselect: last\n")
+    given = []
+
+    def here(command, **options):
+        given.extend(jsonl.read(GateExample, Path(command[command.index("--train") + 1])))
+        Recipe("kbm")(command[2:])
+        return CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("subprocess.run", here)
+    asked = {"run": run, "train": ("balanced",), "seeds": 1, "kbm_config": str(settings), "output": tmp_path / "out"}
+    factors.main(build(factors.KBMFactorsConfig, None, asked))
+    assert given == made
+    kept = json.loads((tmp_path / "out" / "balanced-0.json").read_text())
+    assert kept["mastery"]["labels_spread"] == pytest.approx(
+        np.std([e.soft_mastery for e in jsonl.read(GateExample, run / "examples" / "dev.jsonl")])
+    )  # measured on labels as they are
+
+
 @pytest.mark.parametrize("factor", factors.FACTORS)
 def test_a_factor_is_in_place_of_what_it_changes(run, factor, tmp_path, monkeypatch):
     """The recipe takes every factor's command; a training that fails is one line."""
@@ -91,7 +124,7 @@ def test_a_factor_is_in_place_of_what_it_changes(run, factor, tmp_path, monkeypa
 
     def failed(command, **options):
         config = parse_args(recipe.config, command[2:])
-        assert config.epochs == {"epochs_2": 2, "epochs_4": 4}.get(factor, 0.5)
+        assert config.epochs == {"epochs_2": 2, "epochs_4": 4, "prompt_epochs_4": 4}.get(factor, 0.5)
         return CompletedProcess(command, 2, "", "")
 
     monkeypatch.setattr("subprocess.run", failed)

@@ -11,7 +11,7 @@ from kbtrain.gate_folder import ADAPTER, CARD, KeyedCard, KeyedGate, Pass
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter
-from kbtrain.prompts.kbm import Key, kbm_fingerprint, kbm_prompt
+from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint, kbm_prompt
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ class KBMCard(KeyedCard):
     dtype: str
     method: Literal["full", "lora", "qlora"]
     labels: Literal["hard", "soft"]
+    prompt: KBMPrompt = "paper"
     merged: bool = True
     base_fingerprint: str | None = None
 
     def passes(self, example: Any) -> list[Pass]:
-        """One over figure 14's prompt; its answers are read, not generated."""
-        return [Pass(kbm_prompt(example.question, example.reference, example.language, self.keys))]
+        """One over the prompt; its answers are read, not generated."""
+        return [Pass(kbm_prompt(example.question, example.reference, example.language, self.keys, self.prompt))]
 
 
 class KBM(KeyedGate):
@@ -60,11 +61,12 @@ class KBM(KeyedGate):
         tokens_per_batch: int = TOKENS_PER_BATCH,
         card: KBMCard | None = None,
         key: Target | None = None,
+        prompt: KBMPrompt = "paper",
     ) -> None:
         self.keys: tuple[Key, ...] = tuple(keys)
         self.key: Target = self.keys[0] if key is None else key
         self.card: KBMCard | None = card
-        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys), max_length), tokens_per_batch)
+        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys, prompt), max_length), tokens_per_batch)
 
     @classmethod
     def load(
@@ -78,9 +80,9 @@ class KBM(KeyedGate):
         from kbtrain.models.load import load_tokenizer
 
         card = KBMCard.read(folder)
-        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys), folder)
+        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.prompt), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key())
+        return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key(), card.prompt)
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""

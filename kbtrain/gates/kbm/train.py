@@ -22,7 +22,7 @@ from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged, save_adapter
 from kbtrain.models.load import NAMES
-from kbtrain.prompts.kbm import Key
+from kbtrain.prompts.kbm import KBMPrompt, Key
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import GateExample, Target
 from kbtrain.training.answer_rows import IGNORE, Row
@@ -79,6 +79,7 @@ def dry_run(
     epochs: float,
     rows_a_device: int,
     adapt: Callable[[Any], Any] | None = None,
+    prompt: KBMPrompt = "paper",
 ) -> str:
     """Two examples as the model reads them (the answer in double brackets), then one line of figures.
 
@@ -87,7 +88,7 @@ def dry_run(
     empty, tokenizer = open_without_weights(model)
     if adapt:
         empty = adapt(empty)
-    encoder = Encoder(tokenizer, kbm_template(keys), max_length)
+    encoder = Encoder(tokenizer, kbm_template(keys, prompt), max_length)
     encoded = [encoder.encode(e) for e in data.train]
     lines = []
     for example, made in list(zip(data.train, encoded, strict=True))[:2]:
@@ -229,7 +230,8 @@ def finish_kbm(
 
     def write(folder: Path) -> None:
         plain = write_gate(folder, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
-        kept.update(KBM(plain, tokenizer, card.keys, card.max_length).probabilities(probe))
+        kbm = KBM(plain, tokenizer, card.keys, card.max_length, prompt=card.prompt)
+        kept.update(kbm.probabilities(probe))
 
     def difference(folder: Path) -> float:
         return reload_difference(folder, kept, probe, str(model.device))

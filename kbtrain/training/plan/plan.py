@@ -50,6 +50,7 @@ class PlannedTraining(TrainingConfig):
     merge_adapter: bool = Field(True, description="also save merged weights")
     select: str = Field("loss", description="checkpoint kept")  # type: ignore[assignment]
     keys: Any = None
+    prompt: Any = None
     labels: Any = None
     features: Any = None
     test: Any = None
