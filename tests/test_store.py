@@ -219,7 +219,7 @@ WRITER = """
     with SampleStore(sys.argv[1]) as store:
         store.begin("main", {"seed": 1})
         done = store.done("main")
-        for start in range(0, 400, 4):
+        for start in range(0, 280, 4):
             for condition in CONDITIONS:
                 batch = [made(f"q{i}", condition, n=30) for i in range(start, start + 4)]
                 batch = [item for item in batch if (item.question_id, condition) not in done]
@@ -260,7 +260,7 @@ def test_killed_at_random_moments_it_continues_to_the_undisturbed_store(tmp_path
             (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
     assert kills >= 20, f"only {kills} kills"
     assert rows(path) == rows(tmp_path / "calm.db")
-    assert len(rows(path)) == 1 + 400 + 1200 + 1200 * 31
+    assert len(rows(path)) == 1 + 280 + 840 + 840 * 31
 
 
 def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
