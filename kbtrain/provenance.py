@@ -197,6 +197,14 @@ def stamp(path: Path) -> dict[str, int | None]:
     return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns}
 
 
+def flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key, so that an error can name the one that differs: ``sampling.max_new_tokens``."""
+    found: dict[str, Any] = {}
+    for key, value in meta.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
 def meta_path(path: Path) -> Path:
     """``F.meta.json`` for ``F``."""
     path = Path(path)

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.files import beside, there
-from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
+from kbtrain.provenance import file_sha256, flat, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
 
 VERSION = 2  # 1: without digests; such a store is read, and gone on with as it is
@@ -174,14 +174,6 @@ def writing(path: Path, run: str) -> Iterator[None]:
         yield
 
 
-def _flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key, so that an error can name the one that differs: ``sampling.max_new_tokens``."""
-    found: dict[str, Any] = {}
-    for key, value in meta.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found
-
-
 class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     """The samples of one or more runs in one file; a context manager.
 
@@ -232,7 +224,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 f"ON CONFLICT (name) DO UPDATE SET meta = excluded.meta{new} WHERE {unanswered}",
                 (run, text, *([_digest_of_run(run, text, 0, 0)] if self._digests else [])),
             )
-        stored, wanted = _flat(self.run_meta(run)), _flat(wanted)
+        stored, wanted = flat(self.run_meta(run)), flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
                 before, now = (json.dumps(side.get(key), ensure_ascii=False)[:60] for side in (stored, wanted))

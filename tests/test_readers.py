@@ -51,10 +51,10 @@ def _frequencies(path: Path) -> object:
     return document_frequencies(path.parent)
 
 
-def _note(path: Path) -> Path:
+def _note(path: Path, results: str = "") -> Path:
     """The file of results whose note is at ``path``."""
     target = path.with_suffix("")
-    target.write_text("")
+    target.write_text(results)
     return target
 
 
@@ -91,7 +91,7 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "scores beside their folder": ("scores.jsonl", lambda path: stored_scores(path.parent, required=False)),
     "useful snippets": (VERDICTS, lambda path: read_verdicts(path.parent)),
     "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
-    "kept responses": ("x.jsonl.key", lambda path: kept_responses(_note(path), {})),
+    "kept responses": ("x.jsonl.key", lambda path: kept_responses(_note(path, '{"id": "a", "text": "b"}\n'), {})),
 }
 NO_TEXT: dict[str, tuple[str, Reader]] = {
     "hash": ("x", file_sha256),

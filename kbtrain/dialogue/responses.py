@@ -57,17 +57,30 @@ class Response:
 
 
 def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
-    """The responses of an earlier run in ``path`` if it had the same ``key`` (of model files what both know); else the
-    file is begun again. A line that a killed run left unfinished is cut off.
+    """The finished responses of an earlier run in ``path``; a line that it left unfinished is cut off. A run that
+    finished none binds nothing.
+
+    Raises :class:`UserError` naming what differs if these responses have another ``key`` (of model files what both
+    know): hours of work are not thrown away for a misspelled model.
     """
     check_regular_or_absent(path)
-    note, wanted = _note(path), json.dumps(dict(key), sort_keys=True)
-    if not (path.exists() and there(note)) or differing(jsonl.read_json(note), json.loads(wanted)):
+    wanted = json.dumps(dict(key), sort_keys=True)
+    if path.exists() and cut_torn_line(path):
+        _check_begun(path, json.loads(wanted))
+    else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
-    write_atomically(note, wanted)
-    cut_torn_line(path)
+    write_atomically(_note(path), wanted)
     return {response.id: response.text for response in jsonl.read(Response, path)}
+
+
+def _check_begun(path: Path, key: Mapping[str, Any]) -> None:
+    remedy, note = "move or delete this file to generate anew", _note(path)
+    if not there(note):
+        raise UserError(f"{at(path)}: responses of an unknown model, their settings ({note.name}) are gone; {remedy}")
+    for name, before, now in differing(jsonl.read_json(note), key):
+        before, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
+        raise UserError(f"{at(path)}: begun with {name} = {before}, now it is {now}; set it back, or {remedy}")
 
 
 def keep(path: Path, found: Iterable[Any]) -> None:

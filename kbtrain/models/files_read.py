@@ -15,7 +15,7 @@ from typing import Any
 from kbtrain.errors import UserError
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
-from kbtrain.provenance import file_sha256, stamp
+from kbtrain.provenance import file_sha256, flat, stamp
 
 MODEL_FILES = "model_files"  # name of what is noted, in meta data and settings
 Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
@@ -82,11 +82,12 @@ def _sha256(path: Path, noted: Any) -> str:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ, with both values; a model's files one by one.
+    """Settings that differ, with both values: nested ones by dotted key, a model's files one by one.
 
     Files that one side lacks (not noted then, or not here now) do not differ.
     """
-    found = [(name, before.get(name), now.get(name)) for name in sorted({*before, *now} - {MODEL_FILES})]
+    sides = [flat({name: value for name, value in side.items() if name != MODEL_FILES}) for side in (before, now)]
+    found = [(name, *(side.get(name) for side in sides)) for name in sorted({*sides[0], *sides[1]})]
     old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new:
         files = sorted({*old, *new})

@@ -100,7 +100,7 @@ def test_a_long_dialogue_loses_its_oldest_turns_not_its_last():
     assert asked(turn(2), 1).text == "USER: Book 2 tickets"
 
 
-def test_an_interrupted_generation_goes_on_and_another_model_begins_anew(tmp_path):
+def test_an_interrupted_generation_goes_on(tmp_path):
     examples, path = [turn(i) for i in range(4)], tmp_path / "responses.jsonl"
     first = all_responses(path, {"model": "a"}, scripted, examples[:2], 50)
     with open(path, "a") as file:
@@ -111,13 +111,46 @@ def test_an_interrupted_generation_goes_on_and_another_model_begins_anew(tmp_pat
     assert {k: whole[k] for k in first} == first
     assert (len(whole), len(seen), told) == (4, 2, [2, 1, 1])
     assert all_responses(path, {"model": "a"}, lambda: pytest.fail("opened for nothing"), examples, 50) == whole
-    seen.clear()
+
+
+def test_finished_responses_of_another_model_or_other_settings_are_kept(tmp_path):
+    examples, path = [turn(i) for i in range(4)], tmp_path / "responses.jsonl"
+    key = {"words": 50, "llm": {"model": "a", "batch_rows": 8}}
+
+    def refused(other, named):
+        before = path.read_bytes()
+        with pytest.raises(UserError) as error:
+            all_responses(path, other, lambda: pytest.fail("opened for nothing"), examples, 50)
+        assert str(error.value) == f"{path}: {named}; set it back, or move or delete this file to generate anew"
+        assert path.read_bytes() == before
+
+    whole = all_responses(path, key, scripted, examples, 50)
+    refused({**key, "words": 51}, "begun with words = 50, now it is 51")
+    refused({**key, "llm": {"model": "b", "batch_rows": 8}}, 'begun with llm.model = "a", now it is "b"')
+    noted = {**key, MODEL_FILES: {"w": "1"}}  # an older key noted no files
+    for _ in range(2):
+        assert all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50) == whole
+    refused({**noted, MODEL_FILES: {"w": "2"}}, 'begun with model_files w = "1", now it is "2"')
+    path.with_name("responses.jsonl.key").unlink()
+    with pytest.raises(UserError, match=r"their settings \(responses\.jsonl\.key\) are gone; move or delete this file"):
+        all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50)
+    assert path.read_bytes()
+
+
+def test_responses_that_were_moved_away_or_never_made_bind_nothing(tmp_path):
+    examples, path = [turn(i) for i in range(4)], tmp_path / "responses.jsonl"
+    with pytest.raises(UserError, match="no such model"):
+        all_responses(path, {"model": "aa"}, no_model, examples, 50)
+    all_responses(path, {"model": "a"}, scripted, examples, 50)
+    path.rename(tmp_path / "first.jsonl")
+    seen: list[str] = []
     all_responses(path, {"model": "b"}, lambda: scripted(seen), examples, 50)
-    assert len(seen) == 4
-    for files, asked_now in (({"w": "1"}, 0), ({"w": "1"}, 0), ({"w": "2"}, 4)):  # the first were not noted before
-        seen.clear()
-        all_responses(path, {"model": "b", MODEL_FILES: files}, lambda: scripted(seen), examples, 50)
-        assert len(seen) == asked_now
+    assert len(seen) == 4 and path.read_bytes() == (tmp_path / "first.jsonl").read_bytes()
+    assert len(all_responses(path, {"model": "b"}, lambda: pytest.fail("opened for nothing"), examples, 50)) == 4
+
+
+def no_model():
+    raise UserError("no such model")
 
 
 def test_knowledge_comes_from_the_turn_s_own_dialogue():
