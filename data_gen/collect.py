@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
 from kbtrain.files import there
+from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import made_before, meta_path, read_meta, unchanged, write_meta
 from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
@@ -77,6 +78,9 @@ class CollectConfig(Config):
         return () if self.list else (self.run / "questions.jsonl", self.run / "passages.jsonl")
 
 
+PLACES = frozenset({"run", "path", "near_duplicates", "list"})  # options that decide no question
+
+
 def main(config: CollectConfig) -> None:
     if config.list:
         print(catalogue_text())
@@ -86,6 +90,7 @@ def main(config: CollectConfig) -> None:
     if made_before(target, options, inputs) and corpus_whole(config.run):
         print(f"{target} is there already, made with the same options from the same data")
         return
+    check_replaceable(target, "collect", config, inputs, PLACES)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, group_by=config.group_by)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or ())

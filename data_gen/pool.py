@@ -28,6 +28,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
+from kbtrain.llm.answered import check_replaceable
 from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
@@ -62,6 +63,9 @@ class PoolConfig(Config):
         return (self.output / "questions.jsonl",)
 
 
+PLACES = frozenset({"runs", "output", "near_duplicates"})  # options that decide no question
+
+
 def main(config: PoolConfig) -> None:
     started, target = time.monotonic(), config.output / "questions.jsonl"
     inputs = [run / "questions.jsonl" for run in config.runs]
@@ -71,6 +75,7 @@ def main(config: PoolConfig) -> None:
     if made_before(target, settings, inputs):
         print(f"{target} is there already, made with the same options from the same data")
         return
+    check_replaceable(target, "pool", config, inputs, PLACES)
     rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
                     config.longest, config.seed)  # fmt: skip
     groups = candidates(_every(config), rule)

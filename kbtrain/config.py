@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, T
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 
 from kbtrain.cores import share_cores
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
@@ -59,6 +60,12 @@ class Config(BaseModel):
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""
         return ()
+
+
+def defaults_of(config: BaseModel) -> dict[str, Any]:
+    """Defaults of a configuration's keys, as JSON values."""
+    fields = type(config).model_fields.items()
+    return {key: to_jsonable_python(field.default) for key, field in fields if not field.is_required()}
 
 
 def _is_number(annotation: Any) -> bool:

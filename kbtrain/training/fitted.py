@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD, Gate, KeyedCard
 from kbtrain.jsonl import read_json
@@ -26,7 +27,7 @@ from kbtrain.training.finish import (
 )
 from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
-from kbtrain.training.run import claim_folder, defaults_of
+from kbtrain.training.run import claim_folder
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbtrain.config import defaults_of
 from kbtrain.training.run import (
     check_processes,
     check_saved,
     check_states,
     claim_folder,
     claim_model,
-    defaults_of,
     finished,
     last_good,
     remember_once,

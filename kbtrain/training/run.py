@@ -20,7 +20,6 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
@@ -52,12 +51,6 @@ def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: f
     check_data(train, *([dev] if dev else []))
     kept = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
     return {**kept, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
-
-
-def defaults_of(config: BaseModel) -> dict[str, Any]:
-    """Defaults of a configuration's keys, as ``run.json`` would hold them."""
-    fields = type(config).model_fields.items()
-    return {key: to_jsonable_python(field.default) for key, field in fields if not field.is_required()}
 
 
 def claim_folder(

@@ -17,7 +17,8 @@ from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.questions import DATA_SETS
 from kbtrain.questions.collect import warnings
 from kbtrain.questions.data_sets.atlas import atlas_file
-from kbtrain.records import Evidence, Passage, Question
+from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet
+from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "data_gen" / "collect.py"
@@ -322,3 +323,55 @@ def test_more_questions_than_are_compared_are_said_so(monkeypatch: pytest.Monkey
     (said,) = warnings(splits, None)
     assert said.startswith("questions of different splits were not compared: 12 are more than 5")
     assert warnings(splits, None, looked=False) == [] == warnings(splits, [])
+
+
+def answered(run: Path, facts: dict[str, str]) -> None:
+    with SampleStore(run / "samples.db") as store:
+        store.begin("main", facts)
+        greedy = Sample(-1, "b", 1, "eos", -0.1)
+        store.put("main", [SampleSet(question.id, "llm", (), greedy, 5) for question in collected(run)])
+
+
+def test_questions_with_stored_answers_are_not_replaced_by_others(tmp_path: Path) -> None:
+    run, path = tmp_path / "run", own(tmp_path / "mine.jsonl")
+    options = ("--run", run, "--dataset", "jsonl", *MAP)
+    shares = ("--path", path, "--shares", ".5,.25,.25")
+    assert collect(*options, *shares).returncode == 0
+    before = (run / "questions.jsonl").read_bytes()
+    answered(run, {"questions": file_sha256(run / "questions.jsonl")})
+
+    def refused(*given: object) -> str:
+        done = collect(*options, *given)
+        assert done.returncode == 2 and (run / "questions.jsonl").read_bytes() == before, done.stdout
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    assert refused("--path", path) == (
+        f"error: {run}/questions.jsonl: samples.db holds answers to these questions, which were made with shares = "
+        "[0.5, 0.25, 0.25], now it is null; set it back, choose another folder, or move this file away first\n"
+    )
+    assert 'made with group_by = null, now it is "topic"' in refused(*shares, "--group-by", "topic")
+    assert "which were made from other data" in refused("--path", own(tmp_path / "less.jsonl", 80), *shares[2:])
+    assert "there already" in collect(*options, *shares).stdout
+    done = collect(*options, *shares, "--near-duplicates", "ignore")  # an option that decides no question
+    assert done.returncode == 0 and (run / "questions.jsonl").read_bytes() == before, done.stderr
+    (run / "questions.jsonl").rename(run / "first.jsonl")
+    assert collect(*options, "--path", path).returncode == 0
+    assert (run / "questions.jsonl").read_bytes() != before
+    assert collect(*options, *shares).returncode == 0  # the answered ones take their place again
+    assert (run / "questions.jsonl").read_bytes() == before
+
+
+def test_imported_answers_keep_their_questions_and_a_store_without_answers_binds_nothing(tmp_path: Path) -> None:
+    run, path = tmp_path / "run", own(tmp_path / "mine.jsonl")
+    options = ("--run", run, "--dataset", "jsonl", "--path", path, *MAP)
+    run.mkdir()
+    with SampleStore(run / "samples.db") as store:
+        store.begin("main", {"model": "none such"})
+    for more in ((), ("--limit", 8)):
+        assert collect(*options, *more).returncode == 0
+    answered(run, {"source": "x"})  # as import_answers.py notes it
+    meta = meta_path(run / "questions.jsonl")
+    meta.write_text(meta.read_text().replace('"stage": "collect"', '"stage": "import_answers"'))
+    done = collect(*options, "--limit", 9)
+    assert done.returncode == 2 and "which were not made by collect" in done.stderr, done.stderr

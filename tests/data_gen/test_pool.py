@@ -164,6 +164,23 @@ def test_a_question_that_stands_in_two_runs_is_told_with_both(tmp_path):
     assert not (tmp_path / "out" / "questions.jsonl").exists()
 
 
+def test_pooled_questions_with_stored_answers_are_not_replaced_by_others(tmp_path):
+    runs = [run_of(tmp_path / name, questions(name, 80)) for name in ("one", "two")]
+    out = tmp_path / "out"
+    for train in (20, 12):
+        pool(runs, out, train=train)
+    answered(out, set())
+    before = (out / "questions.jsonl").read_bytes()
+    message = r"out/questions\.jsonl: samples\.db holds answers to these questions, which were made "
+    with pytest.raises(UserError, match=message + "with train = 12, now it is 20; set it back"):
+        pool(runs, out, train=20)
+    with pytest.raises(UserError, match=message + "from other data; "):
+        pool(runs[:1], out, train=12)
+    assert (out / "questions.jsonl").read_bytes() == before
+    pool([run.rename(run.with_name(f"{run.name}2")) for run in runs], out, train=12)
+    assert (out / "questions.jsonl").read_bytes() == before
+
+
 def test_any_first_part_of_a_split_holds_all_groups():
     groups = candidates([*questions("a", 60), *questions("b", 60)], PoolRule(THIRDS, {}))
     taken = drawn(groups, {"train": 20, "dev": 0, "test": 4})

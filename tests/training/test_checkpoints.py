@@ -2,14 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.config import Config
+from kbtrain.config import Config, defaults_of
 from kbtrain.errors import UserError
 from kbtrain.training.run import (
     MARK,
     all_checkpoints,
     check_processes,
     claim_folder,
-    defaults_of,
     is_complete,
     last_good,
     mark_complete,

@@ -1,0 +1,67 @@
+"""Question files that answers are stored to: a stage does not put other questions in their place.
+
+Answers cost hours or money, and the sampling run that made them goes on with the very file of questions it was begun
+with; other options of a second try are a slip more often than a wish.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from kbtrain.config import defaults_of
+from kbtrain.errors import UserError, at
+from kbtrain.files import there
+from kbtrain.provenance import file_sha256, flat, known_sha256, meta_of
+from kbtrain.store import SampleStore
+
+
+def check_replaceable(
+    questions: Path, stage: str, config: BaseModel, inputs: Sequence[Path], places: frozenset[str]
+) -> None:
+    """Raise :class:`UserError` where a stage would replace answered questions by those of other options or data.
+
+    ``places``: options that decide no question, as where something lies. An option that an older version did not know
+    counts as left at its default. The same questions are made again freely.
+    """
+    if not there(questions) or not (store := _store_of(questions)):
+        return
+    meta, new = meta_of(questions), config.model_dump(mode="json", exclude=set(places))
+    noted = meta.get("config")
+    old = {**defaults_of(config), **(noted if isinstance(noted, dict) else {})}
+    if meta.get("stage") != stage:
+        was = f"not made by {stage}"
+    elif differs := _differing({key: value for key, value in old.items() if key not in places}, new):
+        was = differs
+    elif {file_sha256(path) for path in inputs} == set(meta["inputs"].values()):
+        return
+    else:
+        was = "made from other data"
+    raise UserError(
+        f"{at(questions)}: {store.name} holds answers to these questions, which were {was}; set it back, choose "
+        "another folder, or move this file away first"
+    )
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    before, now = flat(old), flat(new)
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
+            was, is_now = (json.dumps(side.get(key), ensure_ascii=False)[:60] for side in (before, now))
+            return f"made with {key} = {was}, now it is {is_now}"
+    return None
+
+
+def _store_of(questions: Path) -> Path | None:
+    """A store beside the file with answers to it; imported ones name no file and count as well."""
+    now = known_sha256(questions)
+    for path in sorted(questions.parent.glob("samples*.db")):
+        with SampleStore(path, read_only=True) as store:
+            for run in store.runs():
+                if store.run_meta(run).get("questions", now) == now and any(store.counts(run).values()):
+                    return path
+    return None
