@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import RULES
+from kbtrain.answers.grading import rules_of
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
@@ -32,7 +32,7 @@ from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import ALL_KEYS, evidence_text
 from kbtrain.provenance import check_made_from, check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
-from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
+from kbtrain.records import OF_QUESTION, GateExample, Label, Question, Split, Target
 from kbtrain.training.data import label_rule
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -85,13 +85,16 @@ def examples(
         targets.check()
 
 
-def refuse_old(rule: Mapping[str, Any], labels: Path | None) -> None:
+def refuse_old(rule: Mapping[str, Any], labels: Path | None, questions: Path) -> None:
     """Raise :class:`UserError` for labels of answers that today's rules of grading might judge otherwise."""
-    old = [name for name, value in RULES.items() if "normalisation" in rule and rule.get(name) != value]
+    if "normalisation" not in rule:
+        return
+    today = rules_of(jsonl.read(Question, questions))
+    old = [name for name, value in today.items() if rule.get(name) != value]
     if old:
         raise UserError(
             f"{at(labels or '')}: its answers were graded by an older rule ({old[0]} {rule.get(old[0])}, today "
-            f"{RULES[old[0]]}); run data_gen/label.py again"
+            f"{today[old[0]]}); run data_gen/label.py again"
         )
 
 
@@ -103,7 +106,7 @@ def main(config: BuildConfig) -> None:
     for made in inputs[1:]:
         check_made_from(made, inputs[0], config.run / "samples.db")
     rule = label_rule(labels) if labels else {}
-    refuse_old(rule, labels)
+    refuse_old(rule, labels, inputs[0])
     known = jsonl.read(Label, labels) if labels else ()
     benefit = BenefitTarget.of(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}

@@ -124,7 +124,9 @@ def open_judge(config: JudgeConfig) -> Judge:
 def key_of(config: JudgeConfig, judge: Judge, source: Path, answers: Path) -> dict[str, Any]:
     """All that the verdicts depend on: the same is gone on with after an interruption."""
     model = config.depends() if config.judge in ("llm", "token") else None
-    hashes = {"questions": file_sha256(source), "answers": file_sha256(answers), **grading.RULES}
+    # a model reads either characters: what it was paid for stays
+    rules = grading.RULES if model else grading.rules_of(question for _, question in read_questions(source))
+    hashes = {"questions": file_sha256(source), "answers": file_sha256(answers), **rules}
     return {"judge": judge.facts(), "model": model, "run": config.sampling_run, **hashes}
 
 

@@ -106,7 +106,7 @@ def main(config: LabelConfig) -> None:
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
-        **grading.RULES,
+        **grading.rules_of(question for _, question in read_questions(source)),
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }

@@ -29,7 +29,7 @@ from pydantic import (
     model_serializer,
 )
 
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.chinese import CJK
 from kbtrain.errors import HALVES, UserError, at, did_you_mean
 from kbtrain.files import read_text, there, writing
 from kbtrain.jsonl import one_line, read_json

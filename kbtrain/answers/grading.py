@@ -1,8 +1,8 @@
 """Grading of answers: the only place that decides what "correct" means, for labels and for end-to-end scores.
 
 Three rules (KBM, section 4.2): ``exact`` (NaturalQuestions, TriviaQA), ``contains`` (the rest), ``option`` (multiple
-choice). Texts are compared after :func:`normalise`. Exact match and token F1 of short answers, as HotpotQA and SQuAD
-report them, use the same normalisation.
+choice). Texts are compared after :func:`normalise`; traditional and simplified Chinese characters are alike. Exact
+match and token F1 of short answers, as HotpotQA and SQuAD report them, use the same normalisation.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from kbtrain.answers.chinese import CJK, has_chinese, simplified
 from kbtrain.errors import UserError
 from kbtrain.records import Question
 
@@ -20,8 +21,8 @@ Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said o
 
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
+_CHINESE = {"chinese": "simplified/1"}  # noted where it can matter, so that other labels stay what they are
 _ARTICLES = {"a", "an", "the"}
-CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(rf"([{CJK}])")
 
 
@@ -93,6 +94,7 @@ def contains(answer: str, gold: str) -> bool:
 
     Nor is a Chinese numeral in a longer one (四 in 十四).
     """
+    answer, (gold,) = _alike(answer, (gold,))
     numeral = "".join(_words(gold))
     if not numeral:
         return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
@@ -285,12 +287,27 @@ def _denied(text: str, option: str) -> bool:
     return place >= 0 and _REFUSED.search(text[:place]) is not None
 
 
+def _alike(answer: str, golds: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """All in simplified characters where a gold answer is Chinese: only there can it matter."""
+    texts = tuple(golds)
+    return (simplified(answer), tuple(map(simplified, texts))) if any(map(has_chinese, texts)) else (answer, texts)
+
+
+def _in_chinese(question: Question) -> bool:
+    return question.language == "zh" or any(map(has_chinese, (question.text, *question.answers, *question.options)))
+
+
+def rules_of(questions: Iterable[Question]) -> dict[str, str]:
+    """The rules that answers to these questions are graded and grouped by, to be noted and compared."""
+    return RULES | (_CHINESE if any(map(_in_chinese, questions)) else {})
+
+
 def is_correct(question: Question, answer: str) -> bool:
     """Grade one answer by the question's own rule."""
     if question.grading == "option":
-        return option_letter(answer, question.options) in question.answers
+        return _option(question, answer) in question.answers
     if question.grading == "exact":
-        return normalise(answer) in {normalise(gold) for gold in question.answers}
+        return exact_match(answer, question.answers) == 1
     return any(contains(answer, gold) for gold in question.answers)
 
 
@@ -319,8 +336,14 @@ def group_key(question: Question, answer: str) -> str:
     """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
     if is_empty(answer):
         return ""
-    letter = option_letter(answer, question.options) if question.grading == "option" else None
-    return letter or normalise(answer)
+    letter = _option(question, answer) if question.grading == "option" else None
+    return letter or normalise(simplified(answer) if _in_chinese(question) else answer)
+
+
+def _option(question: Question, answer: str) -> str | None:
+    if not _in_chinese(question):
+        return option_letter(answer, question.options)
+    return option_letter(simplified(answer), tuple(map(simplified, question.options)))
 
 
 def is_empty(answer: str) -> bool:
@@ -339,12 +362,14 @@ _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wron
 
 def exact_match(answer: str, golds: Iterable[str]) -> float:
     """1 if the answer is one of the accepted ones after normalisation, else 0."""
-    return float(normalise(answer) in {normalise(gold) for gold in golds})
+    said, wanted = _alike(answer, golds)
+    return float(normalise(said) in set(map(normalise, wanted)))
 
 
 def token_f1(answer: str, golds: Iterable[str]) -> float:
     """The best F1 over the accepted answers, of words (Chinese: characters) with repeats."""
-    return max((_f1(normalise(answer), normalise(gold)) for gold in golds), default=0.0)
+    said, wanted = _alike(answer, golds)
+    return max((_f1(normalise(said), normalise(gold)) for gold in wanted), default=0.0)
 
 
 def _f1(answer: str, gold: str) -> float:

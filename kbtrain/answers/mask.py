@@ -12,11 +12,11 @@ import functools
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
 
 import regex
 
-from kbtrain.answers.grading import CJK, NUMERAL, contains
+from kbtrain.answers.chinese import CJK, simplified_character
+from kbtrain.answers.grading import NUMERAL, contains
 from kbtrain.records import Question
 
 _ONES = (
@@ -128,17 +128,9 @@ def is_chinese(char: str) -> bool:
 @functools.lru_cache(maxsize=65_536)
 def _fold(char: str) -> str:
     if is_chinese(char):
-        return str(_simplifier().convert(unicodedata.normalize("NFKC", char)))
+        return simplified_character(char)
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
     return "".join(c for c in plain if not is_mark(c))
-
-
-@functools.cache
-def _simplifier() -> Any:
-    """OpenCC; one character at a time, so that no phrase changes the length of a text."""
-    from opencc import OpenCC
-
-    return OpenCC("t2s")
 
 
 MASK = "MASK"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from kbtrain.answers.grading import CJK, is_empty
+from kbtrain.answers.chinese import CJK
+from kbtrain.answers.grading import is_empty
 from kbtrain.answers.guesses import is_given
 
 _WHOLE = {  # as a whole answer; within a text they may be a name's

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.chinese import CJK
 from kbtrain.gates.features.question import KINDS, names
 from kbtrain.metrics.calibration import ALARM, shift
 

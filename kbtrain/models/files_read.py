@@ -86,15 +86,15 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[s
 
     Files that one side lacks (not noted then, or not here now) do not differ.
     """
-    sides = [flat({name: value for name, value in side.items() if name != MODEL_FILES}) for side in (before, now)]
-    found = [(name, *(side.get(name) for side in sides)) for name in sorted({*sides[0], *sides[1]})]
+    one, other = (flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now))
+    found = [(name, one.get(name), other.get(name)) for name in sorted({*one, *other})]
     old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new:
         files = sorted({*old, *new})
         found += [(f"{MODEL_FILES} {name}", str(old.get(name))[:12], str(new.get(name))[:12]) for name in files]
     elif old and new:
         found.append((MODEL_FILES, str(old)[:12], str(new)[:12]))
-    return [one for one in found if one[1] != one[2]]
+    return [setting for setting in found if setting[1] != setting[2]]
 
 
 def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:

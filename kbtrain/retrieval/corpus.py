@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
 from kbtrain.records import Passage

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at
 from kbtrain.files import read_text
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.chinese import CJK
 from kbtrain.prompts.kbm import Language, answer_prompt, background, evidence_text, render_chat
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Hit, Question

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from kbtrain.answers.grading import contains, group_key, is_correct, normalise, token_f1
+from kbtrain.answers.grading import (
+    RULES,
+    contains,
+    exact_match,
+    graded,
+    group_key,
+    is_correct,
+    normalise,
+    rules_of,
+    token_f1,
+)
 from kbtrain.evaluation.groups import answer_counts
 from kbtrain.records import Passage, Question
 
@@ -80,3 +90,48 @@ def test_answers_that_say_nothing_are_one_group_and_a_sign_is_its_own() -> None:
     asked = Question("q", "Which sign?", ("+",), "train", "t")
     assert {group_key(asked, text) for text in ("", " ", "...", "-", "( )")} == {""}
     assert len({group_key(asked, text) for text in ("", "+", "*", "plus")}) == 4 and is_correct(asked, "+")
+
+
+ALIKE = [
+    ("臺北市位於臺灣", "台北市"),
+    ("台北市", "臺北市"),
+    ("乾隆皇帝", "乾隆"),
+    ("共兩萬人", "两万"),
+    ("《紅樓夢》", "红楼梦"),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold"), ALIKE)
+def test_traditional_characters_are_graded_as_the_simplified_ones(answer: str, gold: str) -> None:
+    question = Question("q", "Where?", ("Paris", gold), "test", "made")
+    assert is_correct(question, answer) and contains(answer, gold)
+    assert not is_correct(question, "紅燒肉")
+
+
+def test_traditional_characters_are_alike_in_exact_answers_groups_and_f1() -> None:
+    question = Question("q", "谁？", ("张学友", "Jacky Cheung"), "test", "made", "zh", grading="exact")
+    said = ("張學友", "张学友", "張学友。", "jacky cheung", "張學良")
+    assert [is_correct(question, answer) for answer in said] == [True] * 4 + [False]
+    assert group_key(question, "張學友") == group_key(question, "张学友") != group_key(question, "張學良")
+    assert exact_match("張學友", question.answers) == 1 and token_f1("張學良", question.answers) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("answer", ["選B", "答案應該是B", "藍色", "正確選項：B", "B項正確"])
+def test_traditional_answers_name_their_option(answer: str) -> None:
+    question = Question(
+        "q", "天空？", ("B",), "test", "made", "zh", form="choice", grading="option", options=("红色", "蓝色")
+    )
+    assert is_correct(question, answer) and group_key(question, answer) == "B"
+
+
+def test_only_chinese_questions_are_graded_by_the_rule_of_characters() -> None:
+    english = Question("q", "Where?", ("Paris",), "test", "made")
+    assert rules_of([english]) == RULES
+    assert group_key(english, "臺北") == "臺 北"  # what was grouped before stays as it was
+    by_gold = Question("r", "Where?", ("北京",), "test", "made")
+    assert rules_of([english, by_gold]).items() > RULES.items()
+
+
+def test_a_judges_verdicts_are_found_by_the_characters_that_it_was_shown() -> None:
+    question = Question("q", "在哪里？", ("台北",), "test", "made", "zh")
+    assert [graded(question, answer, {"臺 北": True, "北 京": False}) for answer in ("臺北", "北京")] == [True, False]

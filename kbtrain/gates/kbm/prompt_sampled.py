@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kbtrain.answers.grading import CJK
+from kbtrain.answers.chinese import CJK
 from kbtrain.gate_folder import Gate
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_prompt
