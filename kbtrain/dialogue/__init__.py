@@ -58,12 +58,12 @@ def load_turns(
 
 
 def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:
-    """No turn twice, no dialogue in two splits."""
+    """No turn of a named dialogue twice, no dialogue in two splits."""
     seen: set[tuple[str, int]] = set()
     splits: dict[str, Split] = {}
-    for number, example in plain_turns(path, split):
+    for number, example, named in plain_turns(path, split):
         where = f"{path}:{number}: dialogue '{example.dialogue_id}'"
-        if (example.dialogue_id, example.turn) in seen:
+        if named and (example.dialogue_id, example.turn) in seen:
             raise UserError(f"{where}: turn {example.turn} stands there twice; delete one")
         if splits.setdefault(example.dialogue_id, example.split) != example.split:
             raise UserError(f"{where}: in {example.split} and in {splits[example.dialogue_id]}; keep it in one split")

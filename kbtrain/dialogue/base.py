@@ -37,7 +37,8 @@ History = Literal["plain", "enriched"]
 
 @dataclass(frozen=True)
 class Dialogue:
-    """``where`` names file and dialogue for errors. ``only_last``: the last turn alone is an example."""
+    """``where`` names file and dialogue for errors. ``only_last``: the last turn alone is an example. ``of``: name of
+    the dialogue that this is one of several parts of; None: it is whole."""
 
     id: str
     split: Split
@@ -45,6 +46,7 @@ class Dialogue:
     where: str
     snippets: tuple[Snippet, ...] = ()
     only_last: bool = False
+    of: str | None = None
 
 
 def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[TurnExample]:
@@ -59,7 +61,7 @@ def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[Tu
             context = tuple(earlier.said if history == "plain" else earlier.heard() for earlier in before)
             yield TurnExample(
                 id=f"{dialogue.id}:{i}",
-                dialogue_id=dialogue.id,
+                dialogue_id=dialogue.of or dialogue.id,
                 split=dialogue.split,
                 turn=i,
                 context=context,

@@ -6,12 +6,14 @@ A folder with train, val and test, each with logs.json and labels.json, and know
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.dialogue.base import Dialogue, Turn, load_list, parsed, split_of
+from kbtrain.dialogue.together import Together
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.jsonl import read_value
@@ -45,7 +47,8 @@ class _Label(BaseModel):
 
 
 def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
-    """One dialogue per instance; its last turn is the labelled one. Without labels.json labels are unknown.
+    """One record per instance; its last turn is the labelled one. Without labels.json labels are unknown. Instances
+    that go on with one dialogue share its name (:class:`~kbtrain.dialogue.together.Together`).
 
     All snippets come with the first dialogue: they belong to no dialogue alone. Raises :class:`UserError` naming the
     instance (number from 0, as the data sets count).
@@ -57,7 +60,7 @@ def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]
         if split not in (None, name):
             continue
         for dialogue in _instances(folder, name, known):
-            yield Dialogue(dialogue.id, name, dialogue.turns, dialogue.where, snippets, only_last=True)
+            yield replace(dialogue, snippets=snippets)
             snippets = ()
 
 
@@ -66,14 +69,17 @@ def _instances(folder: Path, split: Split, known: set[str]) -> Iterator[Dialogue
     labels = load_list(folder / "labels.json") if there(folder / "labels.json") else [None] * len(logs)
     if len(logs) != len(labels):
         raise UserError(f"{at(folder)}: {len(logs)} dialogues in logs.json but {len(labels)} in labels.json")
+    together = Together()
     for i, (log, label) in enumerate(zip(logs, labels, strict=True)):
         where = f"{folder}: dialogue {i}"
         said = parsed(_Log, {"turns": log}, where).turns
         if not said or said[-1].speaker != "U":
             raise UserError(f"{where}: does not end with the user's turn")
         turns = [Turn(Utterance(_SPEAKERS[turn.speaker], turn.text)) for turn in said]
+        name = f"{split}-{i}"
+        whole = together.name([turn.said for turn in turns], name)
         turns.append(_last(None if label is None else parsed(_Label, label, where), known, where))
-        yield Dialogue(f"{split}-{i}", split, tuple(turns), where)
+        yield Dialogue(name, split, tuple(turns), where, only_last=True, of=whole)
 
 
 def _last(label: _Label | None, known: set[str], where: str) -> Turn:

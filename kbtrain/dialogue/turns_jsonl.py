@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.dialogue.base import SPLITS, services_so_far, split_files
+from kbtrain.dialogue.together import Together
 from kbtrain.errors import UserError, at
 from kbtrain.records import Split, TurnExample, Utterance
 
@@ -19,17 +20,24 @@ _OWN = frozenset(field.name for field in fields(TurnExample))
 _SAID = frozenset(field.name for field in fields(Utterance))
 
 
-def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, TurnExample]]:
-    """Stream (line number, example).
+def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, TurnExample, bool]]:
+    """Stream (line number, example, whether the line names its dialogue).
 
     Needed a line: ``context``, as a list of texts (the last one the user's, speakers alternating), as a list of
     ``{"speaker": "USER", "text": "..."}``, or as one text ``USER: ... SYSTEM: ... USER: ...``. Any field of
-    :class:`TurnExample` may stand there too. Defaults: ``id`` and ``dialogue_id`` from file name and line, ``turn`` =
-    turns of the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
+    :class:`TurnExample` may stand there too. Defaults: ``id`` and ``dialogue_id`` from file name and line (lines that
+    go on with one dialogue share its first line's: :class:`~kbtrain.dialogue.together.Together`), ``turn`` = turns of
+    the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
     """
+    together: dict[Split, Together] = {}
     for name, file in _files(path, split):
         for number, line in jsonl.lines(file):
-            yield number, jsonl.parse(TurnExample, _complete(line, file, number, name), file, number)
+            text, named = _complete(line, file, number, name)
+            example = jsonl.parse(TurnExample, text, file, number)
+            if not named:
+                begun = together.setdefault(example.split, Together())
+                example = replace(example, dialogue_id=begun.name(example.context, example.dialogue_id))
+            yield number, example, named
 
 
 def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
@@ -40,10 +48,12 @@ def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
     return list(split_files(path, ".jsonl", split))
 
 
-def _complete(line: str, path: Path, number: int, split: Split | None) -> str:
+def _complete(line: str, path: Path, number: int, split: Split | None) -> tuple[str, bool]:
+    """The line with its defaults, and whether it names its dialogue itself."""
     data = jsonl.value(line, path, number)
     if not isinstance(data, dict):
-        return line
+        return line, True
+    named = "dialogue_id" in data
     if not {"split", *data} - _OWN:
         data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
         where = at(path, number, "context")
@@ -58,7 +68,7 @@ def _complete(line: str, path: Path, number: int, split: Split | None) -> str:
         data = {**defaults, **data}
         if split is not None and data["split"] != split:
             raise UserError(f"{at(path, number, 'split')}: '{data['split']}' in the file of '{split}'")
-    return json.dumps(data, ensure_ascii=False)
+    return json.dumps(data, ensure_ascii=False), named
 
 
 def _context(given: object, where: str) -> Sequence[Utterance]:

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kbtrain.dialogue import DATASETS, domain_of, load_turns
 from kbtrain.errors import UserError
 from kbtrain.records import Entity, Snippet, TurnExample
+from kbtrain.training.folds import groups_of
 
 
 def turn(speaker, text, service="Hotels_2", act="INFORM", slots=(), **more):
@@ -214,6 +216,12 @@ def test_dstc9_and_dstc11_label_the_turn_after_the_last(tmp_path):
     assert [s.text for s in snippets] == ["Fast wifi.", "Wifi? Free."]
 
 
+def test_instances_of_one_dstc_dialogue_share_its_name(tmp_path):
+    turns, _ = load("dstc", dstc(tmp_path, [{"target": True, "response": "Yes."}, {"target": False}], DSTC9))
+    assert [(t.id, t.dialogue_id) for t in turns] == [("dev-0:3", "dev-0"), ("dev-1:1", "dev-0")]
+    assert len(set(groups_of([*turns, replace(turns[0], dialogue_id="other")]))) == 2  # one fold holds both
+
+
 def test_dstc_labels_that_do_not_fit_are_refused(tmp_path):
     assert "\n" not in refused(
         "dstc", dstc(tmp_path, [{"target": False}], DSTC9), match="2 dialogues in logs.json but 1 in labels.json"
@@ -228,6 +236,32 @@ def test_dstc_labels_that_do_not_fit_are_refused(tmp_path):
 def lines(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+SAID = {
+    "a1": ["Hi"],
+    "a2": ["Hi", "Hello!", "A museum?"],
+    "a3": ["Hi", "Hello!", "A museum?", "The Uffizi.", "Is it old?"],
+    "a4": ["Hi", "Hello!", "A museum?", "The Prado.", "Where is it?"],  # another answer at the same place
+    "b2": ["Hi", "Hello!", "A hotel?"],  # begins as the others do, as many dialogues
+    "c1": ["A bus?"],
+}
+
+
+@pytest.mark.parametrize("order", [("a1", "a2", "a3", "a4", "b2", "c1"), ("c1", "a4", "b2", "a1", "a3", "a2")])
+def test_lines_without_a_name_that_go_on_with_one_dialogue_share_one(tmp_path, order):
+    rows = [{"context": SAID[name], "id": name} for name in (*order, "a2")]
+    turns, _ = load("jsonl", lines(tmp_path / "train.jsonl", *rows, {"context": SAID["a2"], "dialogue_id": "own"}))
+    dialogues = {}
+    for t in turns:
+        dialogues.setdefault(t.dialogue_id, set()).add(t.id)
+    assert sorted(map(sorted, dialogues.values())) == [["a1", "a2", "a3", "a4"], ["b2"], ["c1"], ["own:3"]]
+    unnamed = [{"context": SAID[name], "split": split} for name in order for split in ("train", "test")]
+    turns, _ = load("jsonl", lines(tmp_path / "turns.jsonl", *unnamed))
+    assert len({t.id for t in turns}) == len(unnamed)
+    assert {t.dialogue_id for t in turns if t.split == "train"}.isdisjoint(
+        t.dialogue_id for t in turns if t.split == "test"
+    )
 
 
 def test_plain_lines_need_only_context_and_label(tmp_path):
