@@ -1,6 +1,6 @@
 """A model in this process that answers like a server: for trying out, behind the project's own sampler.
 
-One answer is drawn at a time. Fields that are not about sampling are not read.
+One answer is drawn at a time. Requests that ask for more than it can do are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import copy
 import itertools
 import json
 import logging
-import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -33,6 +32,7 @@ from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import text
 from kbtrain.serve.exchange import Header, place_of
 from kbtrain.serve.kept_passes import KeptPrefills, RetellingModel
+from kbtrain.serve.local_request import LocalRequest, check_fields, read_request
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.serve.upstream import UpstreamReply
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 MOST_WAITING = 32
-DEFAULT_TOKENS = 512
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -72,19 +71,6 @@ class _TokenSampler(BatchSampler):
         (row,) = rows
         if self.told(row):
             row.finish, row.feed = row.finish or "stop", []
-
-
-@dataclass(frozen=True)
-class LocalRequest:
-    """A request that can be answered. ``chat``: as messages; else as plain text."""
-
-    ids: tuple[int, ...]
-    sampling: Sampling
-    greedy: bool
-    stop: tuple[str, ...]
-    stream: bool
-    usage: bool
-    chat: bool
 
 
 @dataclass
@@ -190,26 +176,9 @@ class LocalModel:
 
     def _read(self, path: str, body: dict[str, Any]) -> LocalRequest:
         chat = path == "chat/completions"
+        check_fields(body, chat)
         ids = self._chat_ids(body["messages"]) if chat else self._plain_ids(body["prompt"])
-        if _number(body, "n", 1, 1, 1, whole=True) != 1 or body.get("tools"):
-            raise Refused(400, "unsupported", "this model gives one answer and calls no tools", "n")
-        left = self.room - len(ids)
-        if left < 1:
-            message = f"the prompt has {len(ids)} tokens; this model has room for {self.room - 1}"
-            raise Refused(400, "context_length_exceeded", message, "messages" if chat else "prompt")
-        name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-        most = int(_number(body, name, DEFAULT_TOKENS, 1, 1_000_000, whole=True))
-        temperature = _number(body, "temperature", 1.0, 0, 2)
-        sampling = Sampling(
-            seed=str(body.get("seed")) if body.get("seed") is not None else secrets.token_hex(8),
-            temperature=temperature or 1.0,
-            top_p=max(_number(body, "top_p", 1.0, 0, 1), 1e-6),
-            max_new_tokens=min(most, left),
-            stop=(),
-        )
-        options = body.get("stream_options")
-        usage = isinstance(options, dict) and options.get("include_usage") is True
-        return LocalRequest(tuple(ids), sampling, temperature == 0, _stops(body), bool(body.get("stream")), usage, chat)
+        return read_request(body, ids, chat, self.room)
 
     def _chat_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         turns = [{"role": message["role"], "content": text(message)} for message in messages]
@@ -239,28 +208,6 @@ def _cut(so_far: str, stop: Sequence[str]) -> str:
     for string in stop:
         so_far = so_far.split(string, 1)[0]
     return so_far
-
-
-def _number(body: dict[str, Any], name: str, default: float, low: float, high: float, whole: bool = False) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        raise Refused(400, "body", f"field '{name}': expected a number from {low:g} to {high:g}", name)
-    return value
-
-
-def _stops(body: dict[str, Any]) -> tuple[str, ...]:
-    given = body.get("stop") or []
-    found = [given] if isinstance(given, str) else given
-    if (
-        not isinstance(found, list)
-        or len(found) > 16
-        or not all(isinstance(s, str) and 0 < len(s) < 1000 for s in found)
-    ):
-        raise Refused(400, "body", "field 'stop': expected a text or at most 16 of them", "stop")
-    return tuple(found)
 
 
 @dataclass(frozen=True)

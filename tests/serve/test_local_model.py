@@ -110,6 +110,58 @@ def test_settings_that_cannot_be_met_are_refused(local, wrong):
     assert reply.status == 400, reply.body
 
 
+ANSWER_CHANGES = {
+    "presence_penalty": (0.5, 0), "frequency_penalty": (-2, 0.0), "repetition_penalty": (1.1, 1), "min_p": (0.1, 0),
+    "logit_bias": ({"5": 100}, {}), "response_format": ({"type": "json_object"}, {"type": "text"}), "n": (2, 1),
+    "tools": ([{"type": "function"}], []), "functions": ([{"name": "f"}], []), "tool_choice": ("required", "auto"),
+    "logprobs": (True, False), "top_logprobs": (3, 0), "modalities": (["audio"], ["text"]),
+    "reasoning_effort": ("high", "none"), "guided_choice": (["yes", "no"], None), "prompt": ("Hi", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWER_CHANGES)
+def test_a_field_that_would_change_the_answer_is_met_or_refused_by_its_name(local, name):
+    asked, neutral = ANSWER_CHANGES[name]
+    reply = local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2, name: asked})
+    assert (reply.status, reply.json["error"]["code"], reply.json["error"]["param"]) == (400, "unsupported", name)
+    assert f"'{name}'" in reply.error and "\n" not in reply.error
+    for nothing in (neutral, None):
+        reply = local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2, name: nothing})
+        assert reply.status == 200, reply.error
+
+
+@pytest.mark.parametrize(
+    ("field", "status"),
+    [({"best_of": 1}, 200), ({"best_of": 2}, 400), ({"echo": False}, 200), ({"echo": True}, 400), ({"suffix": ""}, 200),
+     ({"suffix": "."}, 400), ({"logprobs": 0}, 400), ({"logprobs": None}, 200), ({"messages": ask("Hi")}, 400)],
+    ids=str,
+)  # fmt: skip
+def test_fields_of_plain_completions_are_met_or_refused(local, field, status):
+    reply = local.post("/v1/completions", {"prompt": KNOWN, "max_tokens": 2, **field})
+    assert reply.status == status and (status == 200 or reply.json["error"]["param"] in field)
+
+
+def test_fields_that_change_no_answer_pass(local):
+    about = {"user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "parallel_tool_calls": True}
+    assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2, **about}).status == 200
+
+
+def test_one_token_left_by_top_k_is_the_most_probable_one(local):
+    def answer(**settings):
+        body = {"messages": ask(KNOWN), "max_tokens": 12, "seed": 5, **settings}
+        return local.post("/v1/chat/completions", body).json["choices"]
+
+    assert answer(top_k=1) == answer(temperature=0) != answer()
+    assert answer(top_k=0) == answer(top_k=-1) == answer(top_k=10**6) == answer()
+
+
+def test_a_temperature_next_to_nothing_takes_the_most_probable_token(local):
+    def answer(temperature):
+        return local.post("/v1/completions", {"prompt": KNOWN, "max_tokens": 4, "temperature": temperature}).json
+
+    assert answer(1e-300)["choices"] == answer(0)["choices"]
+
+
 def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
     reply = local.post("/v1/chat/completions", {"messages": ask("Book tickets " * 1500)})
     assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
