@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 MOST_WAITING = 32
+TEXT = {None, "text", "input_text"}  # types of a message's parts that hold text
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -181,6 +182,11 @@ class LocalModel:
         return read_request(body, ids, chat, self.room)
 
     def _chat_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        listed = (message["content"] for message in messages if isinstance(message.get("content"), list))
+        if not all(
+            isinstance(part.get("text"), str) and part.get("type") in TEXT for parts in listed for part in parts
+        ):
+            raise Refused(400, "unsupported", "field 'messages': this model reads text alone", "messages")
         turns = [{"role": message["role"], "content": text(message)} for message in messages]
         if not self.tokenizer.chat_template:
             return self._plain_ids("\n".join(turn["content"] for turn in turns))

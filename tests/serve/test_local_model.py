@@ -162,6 +162,13 @@ def test_a_temperature_next_to_nothing_takes_the_most_probable_token(local):
     assert answer(1e-300)["choices"] == answer(0)["choices"]
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", None])
+def test_messages_with_more_than_text_are_refused(local, kind):
+    parts = [{"type": "text", "text": KNOWN}, {"type": kind, "image_url": {}}]
+    reply = local.post("/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "max_tokens": 2})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "text alone" in reply.error
+
+
 def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
     reply = local.post("/v1/chat/completions", {"messages": ask("Book tickets " * 1500)})
     assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
