@@ -28,9 +28,9 @@ from kbtrain.answers import grading
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
-from kbtrain.labeling.judges import Judge, LLMJudge, RuleJudge, judgement
+from kbtrain.labeling.judges import Judge, RuleJudge, judgement
+from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
 from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, counted, distinct_answers, judged
-from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
@@ -40,13 +40,13 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.record_file import RecordFile, is_made
 from kbtrain.store import SampleStore
 
+MODELS = ("token", "llm")  # judges that are none of the rules
 
-class JudgeConfig(ForecastConfig, LLMConfig):
+
+class JudgeConfig(ForecastConfig, ModelJudgeConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     judge: Literal["token", "llm", "exact", "contains", "option", "rules"] = Field("token", description="see above")
-    votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
-    margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
     batch: int = Field(512, ge=1, description="answers judged at once")
     labelled: Path | None = Field(None, description="answers that people have graded: report the agreement")
     agreement_only: bool = Field(False, description="stop after the agreement")
@@ -58,23 +58,24 @@ class JudgeConfig(ForecastConfig, LLMConfig):
 def main(config: JudgeConfig) -> None:
     if config.dry_run:
         return look_ahead(config)
+    if config.agreement_only:
+        return agree_only(config)
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
-    if config.agreement_only and config.labelled is None:
-        raise UserError("key 'agreement_only': needs labelled")
-    if not config.agreement_only:  # before a model is loaded
-        check_unchanged(source)
-        check_answers(store_path, config.sampling_run)
-    started, judge = time.monotonic(), open_judge(config)
-    extra: dict[str, Any] = {"judge": judge.facts()}
+    check_unchanged(source)
+    check_answers(store_path, config.sampling_run)
+    started, key = time.monotonic(), key_of(config, source, store_path)
+    there = f"{out} is there already, judged from the same questions and answers by the same judge"
+    if config.labelled is None and config.judge in MODELS and is_judged(out, config.judge, config, key):
+        return print(there)
+    judge = opened(config)
+    key["judge"] = judge.facts()
+    extra: dict[str, Any] = {"judge": judge.facts(), "key": key}
     if config.labelled is not None:
         made = agreement(judge, read_labelled(config.labelled))
         extra["agreement"] = dataclasses.asdict(made)
         print(line(made))
-    if config.agreement_only:
-        return
-    extra["key"] = key = key_of(config, judge, source, store_path)
-    if config.labelled is None and is_made(out, key):
-        return print(f"{out} is there already, judged from the same questions and answers by the same judge")
+    elif is_made(out, key):
+        return print(there)
     with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
         for made in verdicts(config, store, source, judge, file.n):
             file.add(made)
@@ -91,7 +92,7 @@ def main(config: JudgeConfig) -> None:
 
 def look_ahead(config: JudgeConfig) -> None:
     """Print how many distinct answers would be judged, by how many requests and tokens."""
-    if config.judge not in ("llm", "token"):
+    if config.judge not in MODELS:
         return print(f"judge {config.judge}: a rule, no model; no requests and no tokens")
     settings = config if config.judge == "llm" else config.model_copy(update={"max_new_tokens": 1})
 
@@ -109,25 +110,27 @@ def look_ahead(config: JudgeConfig) -> None:
     print("\n".join(found.lines(price_of(config.prices), "judgements")))
 
 
-def open_judge(config: JudgeConfig) -> Judge:
-    if config.judge == "token":
-        from kbtrain.labeling.judges_token import TokenJudge
+def agree_only(config: JudgeConfig) -> None:
+    """Say how far the judge agrees with people."""
+    if config.labelled is None:
+        raise UserError("key 'agreement_only': needs labelled")
+    print(line(agreement(opened(config), read_labelled(config.labelled))))
 
-        return TokenJudge.load(config.model, config.dtype, config.device, config.margin)
-    if config.judge == "llm":
-        from kbtrain.llm.backends import open_llm
 
-        return LLMJudge(open_llm(config), config.votes)
+def opened(config: JudgeConfig) -> Judge:
+    """The judge, a rule or a model."""
+    if config.judge in MODELS:
+        return open_judge(config.judge, config)
     return RuleJudge(None if config.judge == "rules" else config.judge)
 
 
-def key_of(config: JudgeConfig, judge: Judge, source: Path, answers: Path) -> dict[str, Any]:
-    """All that the verdicts depend on: the same is gone on with after an interruption."""
-    model = config.depends() if config.judge in ("llm", "token") else None
+def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:
+    """All that the verdicts depend on besides the judge's facts: the same is gone on with after an interruption."""
+    model = config.depends() if config.judge in MODELS else None
     # a model reads either characters: what it was paid for stays
     rules = grading.RULES if model else grading.rules_of(question for _, question in read_questions(source))
     hashes = {"questions": file_sha256(source), "answers": file_sha256(answers), **rules}
-    return {"judge": judge.facts(), "model": model, "run": config.sampling_run, **hashes}
+    return {"model": model, "run": config.sampling_run, **hashes}
 
 
 def verdicts(

@@ -35,20 +35,18 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.dialogue import EVIDENCE
 from kbtrain.evaluation.snippet_use import agreement_with_gold
 from kbtrain.evaluation.turns import labelled_turns
-from kbtrain.labeling.judges import LLMJudge, PromptJudge
-from kbtrain.llm.backends import LLMConfig
+from kbtrain.labeling.judges import PromptJudge
+from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
 
 
-class JudgeSnippetsConfig(LLMConfig):
+class JudgeSnippetsConfig(ModelJudgeConfig):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     responses: Path | None = Field(None, description="folder of data_gen/respond.py (default: RUN/responses)")
     augmentations: tuple[str, ...] = Field((), description="e.g. bm25_top3; without it all that are stored")
     judge: Literal["token", "llm"] = Field("token", description="see above")
-    votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
-    margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
     batch: int = Field(512, ge=1, description="sets of snippets judged at once")
     context_words: int = Field(250, ge=1, description="newest words of the dialogue that the judge sees")
 
@@ -70,7 +68,6 @@ def main(config: JudgeSnippetsConfig) -> None:
     unknown = next((name for name in names if name not in stored), None)
     if unknown is not None or not names:
         raise UserError(f"{folder}: no responses '{unknown or 'with snippets'}'; run data_gen/respond.py with a ranker")
-    judge = open_judge(config)
     every: list[AugmentedResponse] = []
     read: list[ReadSnippets] = []
     found_in = {folder / f"{name}.jsonl": folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names}
@@ -79,9 +76,14 @@ def main(config: JudgeSnippetsConfig) -> None:
         every += made
         read += read_snippets(turns, made, read_texts(evidence, made), config.context_words)
     inputs, out = [source, *found_in], folder / VERDICTS
-    key = key_of(config, judge, [*inputs, *found_in.values()])
+    key = key_of(config, [*inputs, *found_in.values()])
+    there = f"{out} is there already, judged from the same responses by the same judge"
+    if is_judged(out, config.judge, config, key):
+        return print(there)
+    judge = open_judge(config.judge, config)
+    key["judge"] = judge.facts()
     if is_made(out, key):
-        return print(f"{out} is there already, judged from the same responses by the same judge")
+        return print(there)
     judge_all(config, judge, read, out, key)
     found = list(jsonl.read(UsefulSnippets, out))
     agreed = agreement_with_gold(turns, every, {(one.turn_id, one.augmentation): one.useful for one in found})
@@ -94,10 +96,10 @@ def main(config: JudgeSnippetsConfig) -> None:
           f"-> {out}")  # fmt: skip
 
 
-def key_of(config: JudgeSnippetsConfig, judge: PromptJudge, inputs: Sequence[Path]) -> dict[str, Any]:
-    """All that the verdicts depend on: the same is gone on with after an interruption."""
+def key_of(config: JudgeSnippetsConfig, inputs: Sequence[Path]) -> dict[str, Any]:
+    """All that the verdicts depend on besides the judge's facts: the same is gone on with after an interruption."""
     hashes = {path.name: file_sha256(path) for path in inputs}
-    return {"judge": judge.facts(), "model": config.depends(), "words": config.context_words, **hashes}
+    return {"model": config.depends(), "words": config.context_words, **hashes}
 
 
 def judge_all(
@@ -112,17 +114,6 @@ def judge_all(
                     bar.update()
                 file.flush()
         file.finish()
-
-
-def open_judge(config: JudgeSnippetsConfig) -> PromptJudge:
-    """A judge of the project; its model is the user's choice."""
-    if config.judge == "token":
-        from kbtrain.labeling.judges_token import TokenJudge
-
-        return TokenJudge.load(config.model, config.dtype, config.device, config.margin)
-    from kbtrain.llm.backends import open_llm
-
-    return LLMJudge(open_llm(config), config.votes)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,19 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from model_server import ModelServer
 from support.edits import keep_change, note_change
+from support.scripts import load
+from tiny_kbm import make_folder
 
 from kbtrain import jsonl
+from kbtrain.config import parse_args
 from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.llm import transformers_llm
+from kbtrain.models import load as loading
 from kbtrain.provenance import read_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
@@ -171,6 +178,50 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         begun = len(server.requests)
         assert "is there already" in script(*asked).stdout and len(server.requests) == begun
         assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
+
+
+def test_verdicts_of_a_server_that_is_down_by_now_are_there_already(run_folder: Path, script: Script) -> None:
+    with ModelServer(say=lambda body, place: "1") as server:
+        asked = (
+            *("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--model", "tiny"),
+            *("--server-url", server.url, "--server-endpoint", "chat", "--server-tries", "1"),
+        )
+        assert script(*asked).returncode == 0
+    done = script(*asked)
+    assert (done.returncode, "is there already" in done.stdout) == (0, True), done.stderr
+    done = script(*asked, "--votes", "2")
+    assert done.returncode == 2 and "no connection" in done.stderr
+
+
+@pytest.mark.parametrize("judge", ["token", "llm"])
+def test_a_model_is_opened_only_while_something_is_left_to_judge(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], judge: str
+) -> None:
+    stage, opened, real = load("data_gen/judge.py"), [], loading.load_model
+
+    def counted(*given: Any) -> Any:
+        opened.append(given)
+        return real(*given)
+
+    for module in (loading, transformers_llm):
+        monkeypatch.setattr(module, "load_model", counted)
+    model = make_folder(tmp_path / "judge")
+    limits = ("--max-new-tokens", "2", "--judge", judge, "--model", str(model))
+    run = lambda *more: stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), *limits, *more]))  # noqa: E731
+    run()
+    assert len(opened) == 1 and "50 distinct answers judged" in capsys.readouterr().out
+    run()
+    assert len(opened) == 1 and "is there already" in capsys.readouterr().out
+    run("--device", "cpu")  # 'auto' may have meant it: that is seen when the model is open
+    assert len(opened) == 2 and "is there already" in capsys.readouterr().out
+    run("--margin" if judge == "token" else "--votes", "0.1" if judge == "token" else "1")
+    assert len(opened) == 3 and "50 distinct answers judged" in capsys.readouterr().out
+    run("--labelled", str(labelled(run_folder)))
+    assert len(opened) == 4 and "is there already" not in capsys.readouterr().out
+    template = model / "tokenizer_config.json"
+    template.write_text(json.dumps(json.loads(template.read_text()) | {"chat_template": None}))
+    run()
+    assert len(opened) == 5 and "50 distinct answers judged" in capsys.readouterr().out
 
 
 def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:

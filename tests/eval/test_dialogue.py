@@ -24,6 +24,7 @@ from kbtrain.dialogue.usefulness import UsefulSnippets
 from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.labeling import judges_token
+from kbtrain.models import load as loading
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.provenance import file_sha256
@@ -191,7 +192,9 @@ def test_an_interrupted_judge_of_snippets_goes_on_and_judges_nothing_twice(folde
         asked.append([one.id for one in questions])
         return judge(self, questions)
 
+    opened, load_model = [], loading.load_model
     monkeypatch.setattr(judges_token.TokenJudge, "judge_prompts", judged)
+    monkeypatch.setattr(loading, "load_model", lambda *given: opened.append(given) or load_model(*given))
     wanted = ("--run", folder, "--model", make_folder(tmp_path / "judge"), "--augmentations", "[tfidf_top3]")
     with pytest.raises(KeyboardInterrupt):
         script("data_gen/judge_snippets.py", *wanted, "--batch", 5)
@@ -200,7 +203,7 @@ def test_an_interrupted_judge_of_snippets_goes_on_and_judges_nothing_twice(folde
     assert [len(ids) for ids in asked] == [5, 0, 5, 2] and len({one for ids in asked for one in ids}) == 12
     assert [one.turn_id for one in read(UsefulSnippets, out)] == [one for ids in asked for one in ids]
     script("data_gen/judge_snippets.py", *wanted)
-    assert len(asked) == 4 and f"{out} is there already" in capsys.readouterr().out
+    assert len(asked) == 4 and len(opened) == 2 and f"{out} is there already" in capsys.readouterr().out
 
 
 def test_of_augmented_turns_it_is_said_how_often_their_snippets_are_useful(folder):

@@ -1,0 +1,64 @@
+"""Judges by a model: their settings, their opening, and, before anything is opened, if stored verdicts are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from kbtrain.labeling.judges import LLMJudge
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.prompts.kbm import answer_fingerprint, judge_fingerprint
+from kbtrain.provenance import meta_of
+from kbtrain.record_file import is_made
+
+if TYPE_CHECKING:
+    from kbtrain.labeling.judges_token import TokenJudge
+
+ModelJudge = Literal["token", "llm"]
+
+
+class ModelJudgeConfig(LLMConfig):
+    """Settings of a judge by a model; a script's own config says which one it is."""
+
+    votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
+    margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
+
+
+def open_judge(kind: ModelJudge, config: ModelJudgeConfig) -> TokenJudge | LLMJudge:
+    """A judge of the project; its model is the user's choice. Raises :class:`~kbtrain.errors.UserError`."""
+    if kind == "token":
+        from kbtrain.labeling.judges_token import TokenJudge
+
+        return TokenJudge.load(config.model, config.dtype, config.device, config.margin)
+    return LLMJudge(open_llm(config), config.votes)
+
+
+def is_judged(path: Path, kind: ModelJudge, config: ModelJudgeConfig, key: Mapping[str, Any]) -> bool:
+    """True if a file is whole, with this ``key`` and, under "judge", the facts of a judge of the same settings and
+    prompts. False also where only the open model can tell: then its facts are to be compared.
+
+    ``auto`` of ``dtype`` and ``device`` stays what it was when the verdicts were made, as in sampling.
+    """
+    meta = meta_of(path)
+    noted, options = meta.get("key"), meta.get("config")
+    if not (isinstance(noted, dict) and isinstance(options, dict) and isinstance(noted.get("judge"), dict)):
+        return False
+    same = {"judge": kind, **config.model_dump(mode="json", include={"votes", "margin", "dtype", "device"})}
+    if any(options.get(name) != value for name, value in same.items()):
+        return False
+    facts = noted["judge"]
+    return is_made(path, {**key, "judge": facts}) and facts.get("prompts") == _prompts(kind, config)
+
+
+def _prompts(kind: ModelJudge, config: ModelJudgeConfig) -> str:
+    """Fingerprint of the prompts as the judge's facts have it."""
+    unseen = config.backend == "scripted" or (config.backend == "openai" and config.server_endpoint == "chat")
+    if kind == "llm" and unseen:
+        return answer_fingerprint(None)
+    from kbtrain.models.load import load_tokenizer
+
+    tokenizer = load_tokenizer(config.model)
+    return judge_fingerprint(tokenizer) if kind == "token" else answer_fingerprint(tokenizer)
