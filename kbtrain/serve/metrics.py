@@ -6,14 +6,21 @@ import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from kbtrain.gate_folder import Unit
+
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 SHARES = tuple(i / 20 for i in range(1, 20))
+BEYOND = (1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
+SCORES = (*(-edge for edge in reversed(BEYOND)), -0.5, -0.2, 0, *SHARES, *BEYOND)  # of log odds, entropies, ridge
 
 
 class Metrics:
-    """All metrics of one server, in a registry of their own."""
+    """All metrics of one server, in a registry of their own.
 
-    def __init__(self) -> None:
+    ``unit``: of the scores of the gate that the server is started with; a histogram's buckets cannot change later.
+    """
+
+    def __init__(self, unit: Unit | None = None) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("kbtrain_requests", "Requests", ["route", "status"], registry=registry)
         self.decisions = Counter("kbtrain_decisions", "Decisions", ["gate", "decision", "reason"], registry=registry)
@@ -31,7 +38,8 @@ class Metrics:
         self.upstream_failures = Counter(
             "kbtrain_upstream_failures", "Failures of the upstream", ["kind"], registry=registry
         )
-        self.score = Histogram("kbtrain_score", "Scores of the gate", buckets=SHARES, registry=registry)
+        edges = SHARES if unit == "probability" else SCORES
+        self.score = Histogram("kbtrain_score", "Scores of the gate", buckets=edges, registry=registry)
         self.client_left = Counter(
             "kbtrain_client_left", "Clients that left, by what was under way", ["moment"], registry=registry
         )

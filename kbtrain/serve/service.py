@@ -78,9 +78,9 @@ class Service:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.keys = Keys.read(config.keys)
-        self.metrics = Metrics()
         self.decider = Decider(config)
         self.decider.warm_up()
+        self.metrics = Metrics(self.decider.loaded.gate.unit)
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
         self._keep_prefills(self.decider.loaded)

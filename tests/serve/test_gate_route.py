@@ -1,10 +1,13 @@
 """The gate alone by HTTP: the same decisions as in Python, clear answers to what it cannot read."""
 
 import json
+import math
+import re
 import threading
 
 import pytest
 from serve_support import KNOWN, NEEDS, probe_folder, serving
+from support import gate_folders
 
 from kbtrain import load_gate
 from kbtrain.errors import UserError
@@ -144,3 +147,23 @@ def test_a_gate_without_a_threshold_is_refused_at_the_start(tmp_path):
         pass
     with serving(folder, threshold=0.0) as server:
         assert server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"][0]["retrieve"]
+
+
+@pytest.mark.parametrize("method", ["ridge", "logistic"])
+def test_scores_of_every_unit_are_told_apart_by_the_metric(tmp_path, method):
+    gate_folders.probe(tmp_path)
+    card = tmp_path / "gate.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"method": method}))
+    with serving(tmp_path, key="mastery", threshold=0.5) as server:
+        made = server.post("/v1/gate", {"questions": [KNOWN]}).json["decisions"]
+        text = server.get("/metrics").body.decode()
+    shown = re.findall(r'^kbtrain_score_bucket\{le="(.+)"\} (.+)$', text, flags=re.M)
+    score, edges = made[0]["score"], [float(edge) for edge, _ in shown]
+    assert [float(count) for _, count in shown] == [float(score <= edge) for edge in edges]
+    inside = [0.05 * i for i in range(1, 20)]
+    if method == "logistic":
+        assert edges == pytest.approx([*inside, math.inf])
+    else:
+        assert not 0 <= score <= 1  # such scores have edges on both sides, as those within have
+        assert min(edges) < score < max(edge for edge in edges if edge < math.inf)
+        assert [edge for edge in edges if 0 < edge < 1] == pytest.approx(inside)
