@@ -166,16 +166,17 @@ def check_data(*paths: Path) -> None:
             check_made_from(path, path.parent / "turns.jsonl")
 
 
-def check_made_from(path: Path, *sources: Path) -> None:
+def check_made_from(path: Path, *sources: Path, command: str | None = None) -> None:
     """Raise :class:`UserError` for a file that notes another content of one of the files it was made from.
 
-    Sources that are not there, or that it does not note (a user's own file), pass.
+    Sources that are not there, or that it does not note (a user's own file), pass. ``command`` makes the file again;
+    None: the script that a run folder's file names.
     """
     noted = meta_of(path).get("inputs", {})
     for source in sources:
         if source.name in noted and there(source) and known_sha256(source) != noted[source.name]:
-            script = maker(path) or read_meta(path).get("stage", "the stage that writes it")
-            raise UserError(f"{at(path)}: made from another {source.name}; run {script} again")
+            stage = command or maker(path) or read_meta(path).get("stage", "the stage that writes it")
+            raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
 
 
 def known_sha256(path: Path) -> str:

@@ -16,7 +16,7 @@ from kbtrain.gate_folder import CARD
 from kbtrain.gates.noted import missing_reason, source_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
-from kbtrain.provenance import check_unchanged, known_sha256, meta_of
+from kbtrain.provenance import check_made_from, check_unchanged, meta_of
 from kbtrain.records import GateScore, Split, TurnExample
 
 
@@ -44,15 +44,14 @@ def score_file(run: Path, gate: Path) -> Path:
 
 
 def _check_current(path: Path, run: Path) -> None:
+    command = f"eval/score.py --run {run}"
     check_unchanged(path)
-    noted, turns = meta_of(path), run / "turns.jsonl"
-    scored = noted.get("inputs", {}).get(turns.name)  # not there: own scores, or of a file with features
-    if scored and there(turns) and scored != known_sha256(turns):
-        raise UserError(f"{at(path)}: scores of another {turns.name}; run eval/score.py --run {run} again")
+    check_made_from(path, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
+    noted = meta_of(path)
     for name in noted.get("gates", {}):
         gate = source_of(run, noted, name)
         if gate and there(gate.folder / CARD) and (reason := missing_reason(gate)):
-            raise UserError(f"{at(path)}: {reason}; run eval/score.py --run {run} again")
+            raise UserError(f"{at(path)}: {reason}; run {command} again")
 
 
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:

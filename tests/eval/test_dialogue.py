@@ -131,7 +131,8 @@ def test_scores_of_other_turns_or_of_a_gate_before_it_was_made_anew_are_refused(
     script("eval/score.py", *run)
     script("eval/classify.py", *run)
     write(tmp_path / "turns.jsonl", [replace(one, label=not one.label) for one in turns])
-    with pytest.raises(UserError, match=r"scores/always.jsonl: scores of another turns.jsonl; run eval/score.py"):
+    other = r"scores/always\.jsonl: made from another turns\.jsonl; run eval/score\.py --run \S+ again$"
+    with pytest.raises(UserError, match=other):
         script("eval/classify.py", *run)
     script("eval/score.py", *run)
     script("eval/classify.py", *run)
