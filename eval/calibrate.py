@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
@@ -53,9 +53,10 @@ class CalibrateConfig(Config):
     check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
 
     @model_validator(mode="after")
-    def _threshold_counts(self) -> CalibrateConfig:
-        if self.threshold is not None and self.goal != "given":
-            raise ValueError("key 'threshold': counts with goal: given alone; give that, or leave it out")
+    def _keys_count(self) -> CalibrateConfig:
+        check_counts(self, "goal", "given", "threshold")
+        check_counts(self, "goal", "max_loss", "max_loss", "delta")
+        check_counts(self, "goal", "ratio", "ratio")
         return self
 
 

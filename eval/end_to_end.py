@@ -21,7 +21,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.config import run_script
+from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.end_to_end import Settings, evaluate
@@ -57,9 +57,9 @@ class EndToEndConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     seed: int = Field(0, ge=0, lt=2**31, description="of the resamples and the random gates")
 
     @model_validator(mode="after")
-    def _thresholds_count(self) -> EndToEndConfig:
-        if self.thresholds and self.threshold_rule != "given":
-            raise ValueError("key 'thresholds': counts with threshold_rule: given alone; give that, or leave it out")
+    def _keys_count(self) -> EndToEndConfig:
+        check_counts(self, "threshold_rule", "given", "thresholds")
+        check_counts(self, "threshold_rule", "max_loss", "max_loss", "delta")
         return self
 
     def writes(self) -> tuple[Path, ...]:

@@ -246,6 +246,18 @@ def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
         raise UserError(complaint(error.errors()[0], path, lines, changes)) from None
 
 
+def check_counts(config: Config, key: str, value: str, *names: str) -> None:
+    """Raise ValueError for the first of ``names`` that was given although it counts only where ``key`` is ``value``.
+
+    A default that was spelt out is given, too; null and an empty mapping are as if left out.
+    """
+    if getattr(config, key) == value:
+        return
+    for name in names:
+        if name in config.model_fields_set and getattr(config, name) not in (None, {}):
+            raise ValueError(f"key '{name}': counts with {key}: {value} alone; give that, or leave it out")
+
+
 def unknown_keys(kind: type[Config], path: Path, lines: Mapping[str, int]) -> list[str]:
     """A message for each key of a file (key -> line) that the config does not have."""
     wrong = [key for key in lines if key not in kind.model_fields]

@@ -1,6 +1,7 @@
 """eval/calibrate.py: thresholds noted with evidence, refused under the floor; shifted scores are warned about."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -100,14 +103,39 @@ def test_mistakes_are_one_line(script, made):
         module.main(wrong)
 
 
-def test_a_threshold_that_counts_for_nothing_is_refused(script):
+@pytest.mark.parametrize(
+    ("stem", "kind", "needed", "counts", "others"),
+    [
+        ("calibrate", "CalibrateConfig", {"goal": "given"}, {"threshold": 0.0}, "max_loss"),
+        ("calibrate", "CalibrateConfig", {"goal": "max_loss"}, {"max_loss": 0.05}, "ratio"),  # the default, but given
+        ("calibrate", "CalibrateConfig", {"goal": "max_loss"}, {"delta": 0.2}, "best_accuracy"),
+        ("calibrate", "CalibrateConfig", {"goal": "ratio"}, {"ratio": 0.3}, "best_accuracy"),
+        ("end_to_end", "EndToEndConfig", {"threshold_rule": "given"}, {"thresholds": {"seakr": 0.5}}, "ratio"),
+        ("end_to_end", "EndToEndConfig", {"threshold_rule": "max_loss"}, {"max_loss": 0.02}, "fewest_searches"),
+        ("end_to_end", "EndToEndConfig", {"threshold_rule": "max_loss"}, {"delta": 0.1}, "best_f1"),
+    ],
+)
+def test_a_key_that_counts_for_nothing_is_refused(script, stem, kind, needed, counts, others):
+    config, own = getattr(script(stem), kind), {"gate": "seakr"} if stem == "calibrate" else {}
+    ((choice, value),), ((key, given),) = needed.items(), counts.items()
+    assert getattr(build(config, None, own | needed | counts), key) == given
+    with pytest.raises(UserError, match=rf"key '{key}': counts with {choice}: {value} alone; give that, or leave it"):
+        build(config, None, own | {choice: others} | counts)
+
+
+def test_without_a_goal_the_default_one_is_what_a_key_must_count_for(script, tmp_path):
     calibrate, end_to_end = script("calibrate").CalibrateConfig, script("end_to_end").EndToEndConfig
-    given = {"gate": "seakr", "threshold": 0.0}
-    with pytest.raises(UserError, match="key 'threshold': counts with goal: given alone"):
-        build(calibrate, None, given)
-    assert build(calibrate, None, given | {"goal": "given"}).threshold == 0
-    with pytest.raises(UserError, match="key 'thresholds': counts with threshold_rule: given alone"):
-        build(end_to_end, None, {"thresholds": {"seakr": 0.5}})
+    assert build(calibrate, None, {"gate": "seakr", "ratio": 0.3}).ratio == 0.3
+    file = tmp_path / "mine.yaml"
+    file.write_text("gate: seakr\nmax_loss: 0.02\n")
+    with pytest.raises(UserError, match=r"mine\.yaml:2: key 'max_loss': counts with goal: max_loss alone"):
+        build(calibrate, file, {})
+    assert build(calibrate, file, {"goal": "max_loss"}).max_loss == 0.02
+    shipped = ROOT / "eval" / "configs" / "calibrate_demo.yaml"
+    assert build(calibrate, shipped, {"goal": "best_accuracy"}).goal == "best_accuracy"
+    empty = {"threshold_rule": "best_f1", "thresholds": {}, "target_ratio": 0.2}  # the last is the random gate's, too
+    assert build(end_to_end, None, empty).target_ratio == 0.2
+    assert build(calibrate, None, {"gate": "seakr", "threshold": None}).threshold is None
 
 
 def test_it_serves_any_gate_s_folder(script, made):

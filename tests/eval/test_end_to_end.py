@@ -353,7 +353,8 @@ def test_a_calibrated_threshold_stays_unless_asked(
     folder = made_gate(run_folder / "kbm", run_folder)
     evaluate(script, run_folder)
     calibrate = script("calibrate")
-    given = {"run": str(run_folder), "gate": "kbm_mastery", "goal": "max_loss", "max_loss": 0.2}
+    half = {"run": str(run_folder), "gate": "kbm_mastery"}  # of the searches: the goal where none is given
+    given = {**half, "goal": "max_loss", "max_loss": 0.2}
     calibrate.main(build(calibrate.CalibrateConfig, None, given))
     said = capsys.readouterr().out
     assert f"kbm_mastery: {folder} had threshold" in said and "now" in said
@@ -363,9 +364,9 @@ def test_a_calibrated_threshold_stays_unless_asked(
     said = capsys.readouterr().out
     assert f"kbm_mastery: {folder} keeps its calibrated threshold {promised.threshold:.4f} (max_loss 0.2" in said
     with pytest.raises(UserError, match=r"has threshold .* with a guarantee .*; give --replace"):
-        calibrate.main(build(calibrate.CalibrateConfig, None, {**given, "goal": "ratio"}))
+        calibrate.main(build(calibrate.CalibrateConfig, None, half))
     assert KBMCard.read(folder).thresholds["kbm_mastery"] == promised
-    calibrate.main(build(calibrate.CalibrateConfig, None, {**given, "goal": "ratio", "replace": True}))
+    calibrate.main(build(calibrate.CalibrateConfig, None, {**half, "replace": True}))
     assert KBMCard.read(folder).thresholds["kbm_mastery"].rule == "ratio 0.5"
     evaluate(script, run_folder, replace_thresholds=True)
     assert KBMCard.read(folder).thresholds["kbm_mastery"].rule == "ratio"
