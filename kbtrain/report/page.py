@@ -26,7 +26,7 @@ from kbtrain.evaluation.savings import FourFold, Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
-from kbtrain.report import curves, figures, first_screen, summary, words
+from kbtrain.report import curves, figures, first_screen, summary, tables, words
 from kbtrain.report.curves import Band
 from kbtrain.report.examples import TEXT, Errors, Kind
 from kbtrain.report.first_screen import FirstScreen
@@ -217,6 +217,8 @@ def _values(report: Report) -> dict[str, Any]:
         "headline": headline(results, report.main_gate),
         "first": report.first,
         "first_head": first_screen.HEAD,
+        "methods": [tables.method_table(one, summary.drawn(results.meta)) for one in results.methods],
+        "cells": tables.cells,
         "interval": words.points_interval,
         "kind": summary.KIND,
         "conditions": [c for c in CONDITIONS if c in results.conditions],

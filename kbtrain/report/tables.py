@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kbtrain.evaluation.classify import GateClassification
-from kbtrain.evaluation.pipelines import COSTS, PipelineResult, PipelineRow
+from kbtrain.evaluation.pipelines import COSTS, DRAWS, PipelineResult, PipelineRow
 from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.turns import METRICS, GateDifference, GateTurns
+from kbtrain.report.words import gate_name, points_interval
 from kbtrain.text_table import aligned, number, signed
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
@@ -121,6 +122,42 @@ def _method_cells(row: PipelineRow) -> list[str]:
 
 def _difference(found: Delta | None) -> str:
     return "" if found is None else f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
+
+
+METHOD_COLUMNS = [
+    *(Column("answers", "text"), Column("accuracy"), Column("method minus this", "points"), Column("95 % interval")),
+    *(Column("F1"), Column("method minus this", "points"), Column("95 % interval"), Column("retrieved")),
+    *(Column(name, "count") for name in ("searches", "LLM requests", "samples", "generated tokens", "seconds")),
+]
+
+
+def method_table(result: PipelineResult, drawn: str) -> Table:
+    """A pipeline beside stored answers, for the report; ``drawn``: what its intervals' bootstrap draws.
+
+    Without rows where none of its questions has stored answers: the note says so.
+    """
+    name = gate_name(result.method)
+    if not result.rows:
+        note = f"{name}: none of its {result.left_out} questions has stored answers here."
+        return Table(result.method, name, note, METHOD_COLUMNS, [])
+    left_out = f"; {result.left_out} more have no stored answers and are left out" if result.left_out else ""
+    note = (
+        f"{name} beside stored answers to the same {result.rows[0].n} questions{left_out}. Greedy answers; shares and "
+        f"F1 in percent, differences in points, with 95 % intervals (paired bootstrap over {drawn}, {DRAWS} draws; not "
+        "corrected for the number of rows). Gates search for as many questions as the method made searches, at most "
+        "one each, those of the highest scores first. Costs are of all questions together; seconds: of the method all "
+        "its work, of a gate its scores alone, for stored answers were not timed."
+    )
+    return Table(result.method, name, note, METHOD_COLUMNS, [_method_row(row) for row in result.rows])
+
+
+def _method_row(row: PipelineRow) -> list[Value]:
+    minus: list[Value] = []
+    for figure, found in ((row.accuracy, row.accuracy_minus), (row.f1, row.f1_minus)):
+        minus += [figure, None, None] if found is None else [figure, found.mean, points_interval(found)]
+    digits = {"searches": 0, "requests": 0, "samples": 0, "tokens": 0, "seconds": 2}
+    costs = [f"{row.spent[cost]:.{n}f}" if cost in row.spent else None for cost, n in digits.items()]
+    return [gate_name(row.name) + row.seen.mark, *minus, row.searched, *costs]
 
 
 Areas = tuple[Delta | None, Delta | None]

@@ -7,6 +7,7 @@ from kbtrain.metrics.significance import Delta
 _WHOLE = {
     "llm_only": "never search",
     "all_rag": "always search",
+    "one_step_rag": "always search",
     "random": "search at random",
     "oracle": "oracle (knows both answers)",
     "prompt": "asking the model itself",

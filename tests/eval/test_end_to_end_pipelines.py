@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from html_page import Page
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -41,6 +42,46 @@ def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_fo
     _, _, costs_of = (run_folder / "report.md").read_text().partition("## Cost\n")
     row = next(line for line in costs_of.splitlines() if line.startswith("| KBM, mastery |"))
     assert row.split(" | ")[2:6] == ["400", "200", str(costs["kbm_mastery"].generated_tokens), "18000"]
+
+
+def sections(run_folder, script):
+    """The two reports' parts on whole methods, empty where there is none; the page as a reader sees it."""
+    evaluate, report = script("end_to_end"), script("write_report")
+    evaluate.main(evaluate.EndToEndConfig(run=run_folder, bootstrap_draws=200, random_draws=100))
+    report.main(report.ReportConfig(run=run_folder))
+    text, page = ((run_folder / name).read_text() for name in ("report.md", "report.html"))
+    text, page = text.partition("## Whole methods\n")[2], page.partition("<h3>Whole methods</h3>")[2]
+    return text.partition("\n## ")[0], Page(page.partition("</details>")[0]).text
+
+
+def test_the_report_shows_the_methods_with_their_costs_and_intervals(script, run_folder):
+    assert sections(run_folder, script) == ("", "")  # of a run without methods it says nothing
+    jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", [trace(i) for i in range(50)])
+    text, page = sections(run_folder, script)
+    own, never, always = (next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+                          for name in ("SeaKR, multi hop", "never search", "always search"))  # fmt: skip
+    # half of 50 are right; 33 of them searched (i % 3 is not 0), 49 times; 4 requests, 80 samples, 100 tokens each
+    assert own == "| SeaKR, multi hop | 50.0 | - | - | 50.0 | - | - | 66.0 | 49 | 200 | 4000 | 5000 | 50.00 |"
+    (method,) = load(run_folder / "results.json").methods
+    plain = next(row for row in method.rows if row.name == "llm_only")
+    gap = plain.accuracy_minus
+    assert never.split(" | ")[1:4] == [f"{100 * plain.accuracy:.1f}", f"{100 * gap.mean:+.1f}",
+                                       f"[{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"]  # fmt: skip
+    assert never.split(" | ")[7:11] == ["0.0", "0", "50", "0"] and never.endswith(" | - |")  # no seconds were measured
+    assert always.split(" | ")[7:10] == ["100.0", "50", "50"]
+    for said in (text, page):
+        assert "KBM, mastery" in said and "50 questions" in said and "paired bootstrap over questions" in said
+    assert all(cell in page for cell in ("50.0", "5000", "66.0", f"[{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"))
+
+
+def test_names_of_methods_are_escaped_and_what_cannot_be_compared_is_said(script, run_folder):
+    jsonl.write(run_folder / "methods" / "a|<b>.jsonl", [trace(i) for i in range(50)])
+    jsonl.write(run_folder / "methods" / "other.jsonl", [trace(i) for i in range(1000, 1007)])
+    text, page = sections(run_folder, script)
+    assert "| a\\|&lt;b&gt; | 50.0 |" in text and "<b>" not in text
+    assert "a|<b>" in page  # as text: a tag would be no text of the page
+    for said in (text, page):
+        assert "other: none of its 7 questions has stored answers here" in said
 
 
 def test_methods_can_be_looked_at_without_labels(script, run_folder, capsys):
