@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from kbtrain.config import run_script
 from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
 from kbtrain.evaluation.gate_choice import ChoiceConfig, chosen, prompted_model
-from kbtrain.evaluation.stack_scores import from_members
+from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import writing
 from kbtrain.gates.handles import PROMPTED, GateHandle
 from kbtrain.gates.noted import sources_of
@@ -160,14 +160,14 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
 
 
 def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Engine | None:
-    """For a stack whose members' scores are all stored: one that reads them. None: the members are asked."""
+    """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
     if gate.opening is None or gate.opening.prompt is not None:
         return None
 
     def stored(member: GateHandle) -> bool:
         whole, files = with_evidence(config, member, asked, hashes)
         if any(member.has_held_out(rows) for rows in whole.examples.values()):
-            return False  # the stack reads what the member says itself
+            return False  # it reads what the member says itself
         return not examples_left(config.run, member, inputs_of(config, member, files), whole.examples)
 
     return from_members(gate.opening, config.run, stored)

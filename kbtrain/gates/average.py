@@ -12,6 +12,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, GateCard, logistic
+from kbtrain.gates.combination import ByName, Combination
 from kbtrain.records import Example
 from kbtrain.training.model_card import write_made
 
@@ -30,21 +31,24 @@ class AverageCard(GateCard):
         """The members."""
         return self.members
 
+    def of_members(self, scores: Sequence[ByName]) -> dict[str, list[float]]:
+        """The score from those of each member, of which each has one. Raises :class:`UserError` as the gate does."""
+        named = [one for of in scores for one in of.items()]
+        return {self.kind: mean_log_odds([of for _, of in named], [name for name, _ in named])}
 
-class AverageGate(Gate):
+
+class AverageGate(Combination):
     """Score = sigmoid of the mean of the members' log odds, in (0, 1); each member's score must be a probability.
 
-    It reads what all of its members read.
+    Of a member with several scores it reads the one that the member decides by. ``spent`` is the members' sum.
     """
 
     name = "average"
     unit = "probability"
 
     def __init__(self, gates: Sequence[Gate], card: AverageCard | None = None) -> None:
-        self.gates = list(gates)
+        super().__init__(gates)
         self.card: AverageCard | None = card
-        self.needs_evidence = any(gate.needs_evidence for gate in gates)
-        self.reads = frozenset.intersection(*(gate.reads for gate in gates))
 
     @property
     def cut(self) -> int:
@@ -53,7 +57,8 @@ class AverageGate(Gate):
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` for a member that gives no probability."""
-        return mean_log_odds([gate.score(examples) for gate in self.gates], [gate.name for gate in self.gates])
+        names = [gate.name for gate in self.gates]
+        return mean_log_odds([of[name] for name, of in zip(names, self.asked(examples), strict=True)], names)
 
     @classmethod
     def of(cls, folder: Path | str, members: Sequence[Path], open_member: OpenMember) -> AverageGate:

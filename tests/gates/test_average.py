@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from support import scripts
+from support.gate_folders import FOLDERS
 from support.snippets import run_snippet
 from tiny_turns import turn
 
@@ -12,10 +13,15 @@ import kbtrain
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.evaluation.member_scores import from_members
+from kbtrain.files import beside
 from kbtrain.gate_folder import Threshold, set_threshold
-from kbtrain.gates.average import AverageGate, mean_log_odds
-from kbtrain.gates.handles import handle
+from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds
+from kbtrain.gates.handles import Opening, handle
+from kbtrain.gates.registry import read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.provenance import meta_path, read_meta
+from kbtrain.records import GateScore
 
 
 @pytest.fixture
@@ -94,3 +100,49 @@ def test_an_average_of_the_same_members_keeps_its_threshold(members, tmp_path):
     assert noted("a", "b").threshold != 0.123  # it was chosen on another gate's scores
     set_threshold(run / "average", "average", chosen)
     assert (noted("b", "a").card.members, noted("b", "a").threshold != 0.123) == (("../b", "../a"), True)
+
+
+def test_members_that_are_scored_are_not_asked_again(members, tmp_path, monkeypatch):
+    run, score = tmp_path / "run", scripts.load("eval/score.py")
+    jsonl.write(run / "turns.jsonl", [turn(i, split) for split in ("train", "dev", "test") for i in range(8)])
+    own = run / "scores" / "average.jsonl"
+
+    def scored(*names):
+        score.main(build(score.ScoreConfig, None, {"run": run, "members": ("a", "b"), "only": names, "device": "cpu"}))
+        noted = read_meta(own)
+        return list(jsonl.read(GateScore, own)), noted["spent_per_question"], noted["device"]
+
+    asked = scored("average")
+    for path in (own, meta_path(own), beside(own, ".progress")):
+        path.unlink()
+    scored_members = {"run": run, "only": ("a", "b"), "device": "cpu"}
+    score.main(build(score.ScoreConfig, None, scored_members))
+    opened = []
+    monkeypatch.setattr("kbtrain.gates.handles.load_gate", lambda folder, **_: opened.append(folder))
+    assert scored("average") == asked and not opened
+    assert asked[1]["average"]["dev"] == {"requests": 2.0}  # a member that counts none makes one a turn
+    seconds = [read_meta(run / "scores" / f"{name}.jsonl")["seconds_per_question"][name]["test"] for name in "ab"]
+    assert read_meta(own)["seconds_per_question"]["average"]["test"] == pytest.approx(sum(seconds))
+
+
+def test_it_costs_what_its_members_cost_and_needs_what_they_need(members, tmp_path):
+    average = AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
+    asked = [turn(i) for i in range(8)]
+    average.score(asked)
+    assert average.spent == {"requests": 2 * 8}
+    twice = AverageGate([average, average.gates[0]])
+    twice.score(asked[:3])
+    assert twice.spent == {"requests": 3 * 3}
+
+
+def test_a_member_of_several_keys_is_asked_for_the_one_it_decides_by(tmp_path):
+    """Its stored scores do not say which one that is."""
+    folder = tmp_path / "average"
+    FOLDERS["features"](tmp_path / "one")
+    FOLDERS["dialogue_state"](tmp_path / "two")
+    AverageCard(members=("../one", "../two")).write(folder)
+    one = read_card(tmp_path / "one")
+    models = dict.fromkeys(("mastery", "benefit"), one.models["mastery"])
+    one.model_copy(update={"keys": tuple(models), "models": models}).write(tmp_path / "one")
+    assert len(handle(tmp_path / "one").names) == 2
+    assert from_members(Opening(str(folder)), tmp_path, lambda member: True) is None

@@ -363,11 +363,11 @@ def test_members_that_read_one_model_read_one_copy_of_it(tmp_path, monkeypatch):
     stack = kbtrain.load_gate(tmp_path / "stack")
     probe, draft_probe, draft = stack.gates
     assert probe.reader.model is draft_probe.reader.model is draft.model
-    together = stack._columns(asked)
+    together = dict(zip(stack.card.parts(), stack.asked(asked), strict=True))
     for kind, score in scores.items():
         alone = kbtrain.load_gate(tmp_path / "stack" / kind)
         assert getattr(alone, "reader", alone).model is not probe.reader.model
-        assert together[f"{kind}/{score}"] == alone.score_all(asked)[score]
+        assert together[kind][score] == alone.score_all(asked)[score]
     assert kbtrain.load_gate(tmp_path / "stack", dtype="bf16").gates[2].model is not draft.model
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gates.combination import ByName, Combination
 from kbtrain.gates.stack.linear import Columns, Linear
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.trained_on import HeldOut, question_hash
@@ -64,53 +64,35 @@ class StackCard(KeyedCard):
         """That of the member that can be asked last."""
         return max((member.stage for member in self.members), key=STAGES.index)
 
+    def of_members(self, scores: Sequence[ByName]) -> dict[str, list[float]]:
+        """The scores of every key, by name, from those of each member."""
+        columns = {
+            name: of[score]
+            for member, of in zip(self.members, scores, strict=True)
+            for score, name in member.inputs().items()
+        }
+        return combined(self, columns, self.keys)
 
-class Stack(KeyedGate):
+
+class Stack(Combination, KeyedGate):
     """Score = p(retrieval needed) in [0, 1] by :attr:`key`. It costs what its members cost: ``spent`` is their sum."""
 
     prefix = "stack"
     unit = "probability"
 
     def __init__(self, gates: Sequence[Gate], card: StackCard, key: Target | None = None) -> None:
-        self.gates = list(gates)
+        super().__init__(gates)
         self.card: StackCard = card
         self.keys: tuple[Target, ...] = card.keys
         self.key: Target = card.keys[0] if key is None else key
-        self.needs_evidence = any(gate.needs_evidence for gate in gates)
-        self.needs_samples = any(gate.needs_samples for gate in gates)
-        self.reads = frozenset.intersection(*(gate.reads for gate in gates))
-        self._spent: Counter[str] = Counter()
-
-    @property
-    def spent(self) -> Counter[str]:
-        """Requests, samples and tokens of all members so far; a member that counts none makes one request each."""
-        return self._spent
-
-    def use_run(self, run: Path) -> None:
-        """Every member takes what the run folder holds for it."""
-        for gate in self.gates:
-            gate.use_run(run)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
-        return combined(self.card, self._columns(examples), (self.key,))[self.name]
+        return self.card.of_members(self.asked(examples))[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """The scores of every key, from one pass of each member."""
-        examples = cast("list[GateExample]", self.examples(inputs))
-        return combined(self.card, self._columns(examples), self.keys)
-
-    def _columns(self, examples: Sequence[GateExample]) -> Columns:
-        columns: dict[str, list[float]] = {}
-        for gate, member in zip(self.gates, self.card.members, strict=True):
-            before = Counter(gate.spent)
-            scores = gate.score_all(examples)
-            columns |= {name: scores[score] for score, name in member.inputs().items()}
-            after = gate.spent
-            cost = {name: after[name] - before[name] for name in after} or {"requests": len(examples)}
-            for name, n in cost.items():
-                self._spent[name] += n
-        return columns
+        return self.card.of_members(self.asked(self.examples(inputs)))
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:

@@ -1,4 +1,4 @@
-"""Scores of a stack from those of its members that a run folder holds: no member is opened, no model asked again."""
+"""Scores of a stack or an average from those of its members that a run folder holds: no model is asked again."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
+from kbtrain.gates.average import AverageCard
+from kbtrain.gates.combination import ByName
 from kbtrain.gates.handles import GateHandle, Opening, handle
-from kbtrain.gates.registry import kind_of
+from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import Chunk, Costs, Engine, ScoredChunk, Timing, costs_of, score_path, scored_id
-from kbtrain.gates.stack.gate import Member, StackCard, combined
+from kbtrain.gates.stack.gate import StackCard
 from kbtrain.records import GateScore
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A member's scores by (name, id), under the names that the stack's models give them; what one example took."""
+    """A member's scores by (name, id), the names that it gives them itself; what one example took."""
 
-    names: dict[str, str]  # the stack's name -> the stored one
+    names: dict[str, str]  # its own name -> the stored one
     scores: dict[tuple[str, str], float]
     costs: Costs
 
-    def columns(self, chunk: Chunk) -> dict[str, list[float]]:
+    def of(self, chunk: Chunk) -> ByName:
         return {
-            given: [self.scores[name, scored_id(example)] for example in chunk.examples]
-            for given, name in self.names.items()
+            own: [self.scores[name, scored_id(example)] for example in chunk.examples]
+            for own, name in self.names.items()
         }
 
     def took(self, chunk: Chunk) -> tuple[float, dict[str, float]]:
@@ -37,21 +39,22 @@ class _Stored:
 
 
 def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
-    """An engine of the stack that ``opening`` names, if ``stored`` says of each member that its scores are in ``run``.
+    """An engine of the stack or average that ``opening`` names, if ``stored`` says of each member that its scores are
+    in ``run``.
 
-    None for gates of other kinds, and where a member's scores are missing. Costs are the sum of the members'.
+    None for gates of other kinds, where a member's scores are missing, and for an average of a member with several: by
+    which of them it decides may change with a threshold noted later. Costs are the sum of the members'.
     """
     folder = Path(opening.model)
-    kind_name, kind = kind_of(folder)
-    card = kind.card.read(folder, kind_name)
-    if not isinstance(card, StackCard):
+    card = read_card(folder)
+    if not isinstance(card, StackCard | AverageCard):
         return None
     found = []
-    for member in card.members:
-        one = handle(folder / member.folder, opening.dtype)
-        if not stored(one):
+    for part in card.parts():
+        one = handle(folder / part, opening.dtype)
+        if not stored(one) or (isinstance(card, AverageCard) and len(one.names) > 1):
             return None
-        found.append(_read(member, one, run))
+        found.append(_read(one, run))
 
     def engine(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
         for chunk in chunks:
@@ -60,15 +63,15 @@ def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], boo
     return engine
 
 
-def _read(member: Member, one: GateHandle, run: Path) -> _Stored:
+def _read(one: GateHandle, run: Path) -> _Stored:
     rows = jsonl.read(GateScore, score_path(run, one.name))
-    names = {given: one.stored.get(score, score) for score, given in member.inputs().items()}
+    own = {name: given for given, name in one.stored.items()}
+    names = {own.get(name, name): name for name in one.names}
     return _Stored(names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, one))
 
 
-def _scored(card: StackCard, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
-    columns = {name: values for one in members for name, values in one.columns(chunk).items()}
-    made = gate.named(combined(card, columns, card.keys), chunk.examples)
+def _scored(card: StackCard | AverageCard, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
+    made = gate.named(card.of_members([one.of(chunk) for one in members]), chunk.examples)
     scores = [GateScore(scored_id(e), n, made[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
     seconds, spent = 0.0, Counter[str]()
     for one in members:
