@@ -124,7 +124,8 @@ def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCar
         merged=config.method == "full" or config.merge_adapter,
         base_fingerprint=None if config.method == "full" else base_fingerprint(config.model),
         label_rule=label_rule(config.train),
-        **config.model_dump(include={"keys", "max_length", "method", "labels", "prompt"}),
+        prompt=None if config.prompt == "paper" else config.prompt,
+        **config.model_dump(include={"keys", "max_length", "method", "labels"}),
     )
 
 

@@ -11,6 +11,7 @@ class LocalServer(ThreadingHTTPServer):
     """``path``: what its ``url`` ends with."""
 
     daemon_threads = True
+    request_queue_size = 128  # a client that asks for 32 things at once is not turned away
     path = ""
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:

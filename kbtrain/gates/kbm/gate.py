@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 class KBMCard(KeyedCard):
     """``keys`` are the targets, in the order in which the answer states them; ``dtype`` that of the weights.
 
-    ``merged`` False: the folder holds an adapter only, and ``base_model`` (by its fingerprint) is needed to open it.
+    ``prompt`` None: the paper's. ``merged`` False: the folder holds an adapter only, and ``base_model`` (by its
+    fingerprint) is needed to open it.
     """
 
     PREFIX = "kbm"
+    ABSENT = frozenset({"prompt"})
     kind: Literal["kbm"] = "kbm"
     base_model: str
     keys: tuple[Key, ...]
@@ -33,13 +35,15 @@ class KBMCard(KeyedCard):
     dtype: str
     method: Literal["full", "lora", "qlora"]
     labels: Literal["hard", "soft"]
-    prompt: KBMPrompt = "paper"
+    prompt: KBMPrompt | None = None
     merged: bool = True
     base_fingerprint: str | None = None
 
     def passes(self, example: Any) -> list[Pass]:
         """One over the prompt; its answers are read, not generated."""
-        return [Pass(kbm_prompt(example.question, example.reference, example.language, self.keys, self.prompt))]
+        return [
+            Pass(kbm_prompt(example.question, example.reference, example.language, self.keys, self.prompt or "paper"))
+        ]
 
 
 class KBM(KeyedGate):
@@ -80,9 +84,18 @@ class KBM(KeyedGate):
         from kbtrain.models.load import load_tokenizer
 
         card = KBMCard.read(folder)
-        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.prompt), folder)
+        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.prompt or "paper"), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        return cls(model, tokenizer, card.keys, card.max_length, tokens_per_batch, card, card.best_key(), card.prompt)
+        return cls(
+            model,
+            tokenizer,
+            card.keys,
+            card.max_length,
+            tokens_per_batch,
+            card,
+            card.best_key(),
+            card.prompt or "paper",
+        )
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
