@@ -15,13 +15,23 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import beside
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate_folder import Gate, Threshold, set_threshold
 from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds
 from kbtrain.gates.handles import Opening, handle
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateScore
+
+
+class Plain(Gate):
+    """One that does not count what it spends."""
+
+    name = "plain"
+    reads = frozenset({"turn"})
+
+    def score_examples(self, examples):
+        return [0.5] * len(examples)
 
 
 @pytest.fixture
@@ -120,7 +130,7 @@ def test_members_that_are_scored_are_not_asked_again(members, tmp_path, monkeypa
     opened = []
     monkeypatch.setattr("kbtrain.gates.handles.load_gate", lambda folder, **_: opened.append(folder))
     assert scored("average") == asked and not opened
-    assert asked[1]["average"]["dev"] == {"requests": 2.0}  # a member that counts none makes one a turn
+    assert asked[1]["average"]["dev"] == {"requests": 0.0}  # its members ask no model
     seconds = [read_meta(run / "scores" / f"{name}.jsonl")["seconds_per_question"][name]["test"] for name in "ab"]
     assert read_meta(own)["seconds_per_question"]["average"]["test"] == pytest.approx(sum(seconds))
 
@@ -129,10 +139,11 @@ def test_it_costs_what_its_members_cost_and_needs_what_they_need(members, tmp_pa
     average = AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
     asked = [turn(i) for i in range(8)]
     average.score(asked)
-    assert average.spent == {"requests": 2 * 8}
-    twice = AverageGate([average, average.gates[0]])
+    assert average.spent == {"requests": 0}  # none of them asks a model
+    plain = Plain()
+    twice = AverageGate([average, plain, AverageGate([plain, plain])])
     twice.score(asked[:3])
-    assert twice.spent == {"requests": 3 * 3}
+    assert twice.spent == {"requests": 3 * 3}  # a member that counts none makes one a turn
 
 
 def test_a_member_of_several_keys_is_asked_for_the_one_it_decides_by(tmp_path):

@@ -100,6 +100,11 @@ class DialogueStateGate(Gate):
         intercept = float(model.intercept_[0] - slopes @ scaler.mean_)
         return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
 
+    @property
+    def spent(self) -> Counter[str]:
+        """No request: it asks no model."""
+        return Counter(requests=0)
+
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
         return [logistic(self.log_odds(example)) for example in examples]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -96,6 +97,11 @@ class StructuralGate(Gate):
             run={"turns": len(known), "positive": sum(labels)},
         )
         return cls(card)
+
+    @property
+    def spent(self) -> Counter[str]:
+        """No request: it asks no model."""
+        return Counter(requests=0)
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""
