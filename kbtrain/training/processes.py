@@ -6,11 +6,15 @@ ZeRO-3 splits every weight over the ranks; here they are gathered to be scored a
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
-from kbtrain.errors import UserError, require
+from kbtrain.errors import UserError, at, require
 from kbtrain.models.adapters import under_deepspeed
 
 if TYPE_CHECKING:
@@ -64,6 +68,37 @@ def _compile_nothing() -> None:
     import deepspeed.ops  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def check_shared(folder: Path, patience: float = 60) -> None:
+    """Raise :class:`UserError` in every rank unless all see the first one's ``folder``: on several machines it must
+    lie on a disk that they share, or a training that goes on would find its checkpoint on one of them alone.
+
+    ``patience``: seconds until a network disk shows what another machine has written.
+    """
+    import torch
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    first, said = torch.distributed.get_rank() == 0, [uuid4().hex]
+    torch.distributed.broadcast_object_list(said)
+    note = folder / f".together-{said[0]}"
+    if first:
+        folder.mkdir(parents=True, exist_ok=True)
+        note.touch()
+    torch.distributed.barrier()
+    until = time.monotonic() + patience
+    while not (seen := note.exists()) and time.monotonic() < until:
+        time.sleep(0.1)
+    without: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(without, None if seen else socket.gethostname())
+    if first:
+        note.unlink()
+    if lacking := sorted({name for name in without if name is not None}):
+        raise UserError(
+            f"{at(folder)}: not the same folder on all machines ({', '.join(lacking)} did not see what the first rank "
+            "wrote there); give an output on a disk that they share"
+        )
 
 
 def main_first(task: Callable[[], T]) -> T:

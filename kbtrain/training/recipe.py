@@ -79,15 +79,17 @@ class Recipe:
 
         ``last_files`` are those that a finished training writes last; ``dev`` another data file than the config's
         dev, and ``facts`` more of what decides the result. ``late(device)`` does in the first rank what a finished
-        training is still asked for, and says it. Raises :class:`UserError` if another training is there.
+        training is still asked for, and says it. Raises :class:`UserError` if another training is there,
+        or if the ranks of several machines do not share the folder.
         """
         from kbtrain.models.load import choose_device
-        from kbtrain.training.processes import main_first, start_processes
+        from kbtrain.training.processes import check_shared, main_first, start_processes
 
         quiet_libraries()
         config = self.config
         self.device = choose_device(config.device)
         self.processes = start_processes(self.device)
+        check_shared(config.output)
         settings = config.model_dump(mode="json")
         self.key = {**run_key(settings, config.train, dev or config.dev, config.not_part_of_a_run), **facts}
         main_first(self._bind)

@@ -253,6 +253,26 @@ def test_two_processes_train_on_each_row_once(arguments, tmp_path, recipe):
     assert json.loads((tmp_path / "two" / "gate.json").read_text())["run"]["processes"] == 2
 
 
+def test_ranks_that_do_not_share_the_output_are_told_in_one_line_before_anything_is_written(arguments, tmp_path):
+    """Two machines without a common disk, here two current folders."""
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    given = [str(tmp_path / "waiting.py"), *arguments(output="kbm")]
+    (tmp_path / "waiting.py").write_text(
+        "import runpy, sys; from functools import partial; from kbtrain.training import processes\n"
+        "processes.check_shared = partial(processes.check_shared, patience=1)\n"
+        f"runpy.run_path('{ROOT / 'recipes' / 'train_kbm.py'}', run_name='__main__')\n"
+    )
+    ranks = []
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        env = {**shared, "RANK": rank, "LOCAL_RANK": "0"}
+        ranks.append(scripts.start(given[0], *given[1:], env=env, cwd=tmp_path / rank))
+    assert [rank.wait() for rank in ranks] == [2, 2]
+    assert ranks[0].stderr.startswith("error: kbm: not the same folder on all machines (")
+    assert ranks[0].stderr.count("\n") == 1
+    assert [list((tmp_path / rank).rglob("*.json")) for rank in "01"] == [[], []]
+
+
 def test_a_dry_run_shows_the_prompt_the_answer_and_the_steps(run, arguments, tmp_path):
     done = run([*arguments(), "--dry-run"])
     assert done.returncode == 0, done.stderr
