@@ -68,7 +68,7 @@ class LoadedGate:
         gate = load_gate(folder, key, dtype, device)
         if gate.needs_samples or gate.needs_evidence or gate.stage == "search":
             raise UserError(f"gate '{gate.name}': needs samples or retrieved text; it cannot decide before a search")
-        return cls(gate, fingerprint(folder, dtype))
+        return cls(gate, fingerprint(folder))
 
     def check(self, threshold: float, where: str) -> float:
         """The threshold. Raises :class:`Refused` for one that the gate's scores cannot be compared with."""

@@ -44,9 +44,9 @@ class Traffic:
     ungated: int
 
 
-def fingerprint(folder: Path, dtype: str = "auto") -> str:
-    """12 hex digits of all that a gate's scores depend on; thresholds are not among it."""
-    return hashlib.sha256(handle(folder, dtype).depends.encode()).hexdigest()[:12]
+def fingerprint(folder: Path) -> str:
+    """12 hex digits of the card and weights that a gate's scores depend on; thresholds are not among them."""
+    return hashlib.sha256(handle(folder).depends.encode()).hexdigest()[:12]
 
 
 def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
