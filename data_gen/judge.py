@@ -69,7 +69,7 @@ def main(config: JudgeConfig) -> None:
         return print(there)
     judge = opened(config)
     key["judge"] = judge.facts()
-    extra: dict[str, Any] = {"judge": judge.facts(), "key": key}
+    extra: dict[str, Any] = {"judge": key["judge"], "key": key}
     if config.labelled is not None:
         made = agreement(judge, read_labelled(config.labelled))
         extra["agreement"] = dataclasses.asdict(made)

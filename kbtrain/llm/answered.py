@@ -7,16 +7,16 @@ with; other options of a second try are a slip more often than a wish.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
-from kbtrain.provenance import file_sha256, flat, known_sha256, meta_of
+from kbtrain.models.files_read import differing
+from kbtrain.provenance import file_sha256, known_sha256, meta_of
 from kbtrain.store import SampleStore
 
 
@@ -35,8 +35,10 @@ def check_replaceable(
     old = {**defaults_of(config), **(noted if isinstance(noted, dict) else {})}
     if meta.get("stage") != stage:
         was = f"not made by {stage}"
-    elif differs := _differing({key: value for key, value in old.items() if key not in places}, new):
-        was = differs
+    elif changed := differing({key: value for key, value in old.items() if key not in places}, new):
+        key, before, now = changed[0]
+        before, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
+        was = f"made with {key} = {before}, now it is {now}"
     elif {file_sha256(path) for path in inputs} == set(meta["inputs"].values()):
         return
     else:
@@ -45,15 +47,6 @@ def check_replaceable(
         f"{at(questions)}: {store.name} holds answers to these questions, which were {was}; set it back, choose "
         "another folder, or move this file away first"
     )
-
-
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    before, now = flat(old), flat(new)
-    for key in {**before, **now}:
-        if before.get(key) != now.get(key):
-            was, is_now = (json.dumps(side.get(key), ensure_ascii=False)[:60] for side in (before, now))
-            return f"made with {key} = {was}, now it is {is_now}"
-    return None
 
 
 def _store_of(questions: Path) -> Path | None:

@@ -39,11 +39,14 @@ class KBMCard(KeyedCard):
     merged: bool = True
     base_fingerprint: str | None = None
 
+    @property
+    def asked_by(self) -> KBMPrompt:
+        """The prompt that its questions are put into."""
+        return self.prompt or "paper"
+
     def passes(self, example: Any) -> list[Pass]:
         """One over the prompt; its answers are read, not generated."""
-        return [
-            Pass(kbm_prompt(example.question, example.reference, example.language, self.keys, self.prompt or "paper"))
-        ]
+        return [Pass(kbm_prompt(example.question, example.reference, example.language, self.keys, self.asked_by))]
 
 
 class KBM(KeyedGate):
@@ -84,18 +87,10 @@ class KBM(KeyedGate):
         from kbtrain.models.load import load_tokenizer
 
         card = KBMCard.read(folder)
-        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.prompt or "paper"), folder)
+        card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.asked_by), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        return cls(
-            model,
-            tokenizer,
-            card.keys,
-            card.max_length,
-            tokens_per_batch,
-            card,
-            card.best_key(),
-            card.prompt or "paper",
-        )
+        read = (card.keys, card.max_length, tokens_per_batch)
+        return cls(model, tokenizer, *read, card, card.best_key(), card.asked_by)
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""

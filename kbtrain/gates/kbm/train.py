@@ -230,7 +230,7 @@ def finish_kbm(
 
     def write(folder: Path) -> None:
         plain = write_gate(folder, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
-        kbm = KBM(plain, tokenizer, card.keys, card.max_length, prompt=card.prompt or "paper")
+        kbm = KBM(plain, tokenizer, card.keys, card.max_length, prompt=card.asked_by)
         kept.update(kbm.probabilities(probe))
 
     def difference(folder: Path) -> float:
