@@ -62,8 +62,8 @@ class Prefix:
     ``weighed``: the layer whose attention weights are given out; None: no layer's.
     """
 
-    keys: Sequence[torch.Tensor]
-    values: Sequence[torch.Tensor]
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
     bias: torch.Tensor | None  # (questions, 1, 1, last places of length): -inf on padding; None where there is none
     layout: Layout
     n_own: int = 0  # own tokens that each row has by now
@@ -178,6 +178,7 @@ def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout
 
 AttentionInterface.register(NAME, shared_prefix_attention)
 
+_LEAVE = 0.5  # prompts that no sequence goes on from leave once they are so many: leaving copies the others
 _ALIGNED = 32  # scores whose rows are a multiple of so many numbers: softmax is a fifth slower over odd ones (measured)
 
 
@@ -213,7 +214,9 @@ class SharedPrefixDecoder:
         layers: list[Any] = cache.layers
         bias = _padding_bias(self.lengths, layers[0].keys)
         keys, values = zip(*(_taken(layer, max(lengths) + room) for layer in layers), strict=True)
-        self._prefix = Prefix(keys, values, bias, Layout.of(question_of_sequence, len(self.lengths), model.device))
+        self._prefix = Prefix(
+            list(keys), list(values), bias, Layout.of(question_of_sequence, len(self.lengths), model.device)
+        )
 
     def weigh(self, layer: int) -> None:
         """Give out this layer's attention weights."""
@@ -247,7 +250,23 @@ class SharedPrefixDecoder:
     def keep(self, sequences: Sequence[int]) -> None:
         """Go on with these sequences only (rising order)."""
         self._place(sequences, 0)
-        self._lay([self.question_of_sequence[sequence] for sequence in sequences])
+        going = [self.question_of_sequence[sequence] for sequence in sequences]
+        live = sorted(set(going))
+        if len(live) <= _LEAVE * len(self.lengths):
+            self._leave_but(live)
+            place = {question: i for i, question in enumerate(live)}
+            going = [place[question] for question in going]
+        self._lay(going)
+
+    def _leave_but(self, live: Sequence[int]) -> None:
+        """Let go of all prompts but these: attention multiplies with every prompt that is held. Their places stay."""
+        self.lengths = [self.lengths[question] for question in live]
+        which = torch.tensor(live, device=self.model.device)
+        for layers in (self._prefix.keys, self._prefix.values):
+            for i, states in enumerate(layers):  # one after the other: the whole ones go at once
+                layers[i] = states.index_select(0, which)
+        if self._prefix.bias is not None:
+            self._prefix.bias = self._prefix.bias.index_select(0, which)
 
     def _place(self, sequences: Sequence[int], to: int) -> None:
         which = torch.tensor(sequences, device=self.model.device)
