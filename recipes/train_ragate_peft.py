@@ -77,10 +77,11 @@ def main(config: TrainRagatePeftConfig) -> None:
         from kbtrain.gates.ragate.peft import RagatePeft
         from kbtrain.gates.ragate.train_peft import finish_peft, new_card
 
-        gate = RagatePeft(model, trainer.kbm.scorer.encoder.tokenizer, config.features, config.max_length)
+        tokenizer = trainer.kbm.scorer.encoder.tokenizer
+        gate = RagatePeft(model, tokenizer, config.features, config.max_length)
         run = recipe.facts(compute=compute, turns_cut=trainer.turns_truncated)
         settings = config.model_dump(include={"method", "max_length", "seed"})
-        card = new_card(config, compute, config.features, merged=config.merge_adapter, **settings)
+        card = new_card(config, compute, config.features, tokenizer, merged=config.merge_adapter, **settings)
         recipe.say(finish_peft(config, gate, card, data, trainer.state, run))
     return recipe.leave()
 

@@ -155,10 +155,9 @@ def ragate_peft(folder: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
     from kbtrain.gate_folder import ADAPTER
-    from kbtrain.gates.ragate.peft import RagatePeftCard
+    from kbtrain.gates.ragate.peft import RagatePeftCard, peft_fingerprint
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model
-    from kbtrain.prompts.ragate import ragate_peft_fingerprint
 
     base = str(make_folder(folder / "base"))
     model, tokenizer = load_model(base, "fp32")
@@ -167,7 +166,7 @@ def ragate_peft(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     RagatePeftCard(
         base_model=base, base_fingerprint=base_fingerprint(base), method="lora", features=(), max_length=512,
-        prompt_fingerprint=ragate_peft_fingerprint(()), dtype="fp32", seed=0,
+        prompt_fingerprint=peft_fingerprint(tokenizer, ()), dtype="fp32", seed=0,
     ).write(folder)  # fmt: skip
 
 

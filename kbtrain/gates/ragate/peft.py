@@ -15,6 +15,7 @@ from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import PromptTemplate
 from kbtrain.models.adapters import check_base_of_adapter, open_beside
+from kbtrain.prompts.kbm import fingerprint
 from kbtrain.prompts.ragate import (
     PeftFeature,
     ragate_peft_answer,
@@ -67,6 +68,13 @@ def peft_prompts(tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeat
     return TurnPrompts(tokenizer, template, max_length, render)
 
 
+def peft_fingerprint(tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeature]) -> str:
+    """``text-rendered``: 16 hex digits of the prompt's text, and 16 of it and an answer in the chat template."""
+    asked = ragate_peft_prompt("probe", dict.fromkeys(features, "probe"))
+    answer = ragate_peft_answer(True, bool(tokenizer.chat_template))
+    return f"{ragate_peft_fingerprint(features)}-{fingerprint(tokenizer, asked, answer)}"
+
+
 class TurnScorer(Scorer):
     """A :class:`~kbtrain.gates.true_false.scorer.Scorer` of turns."""
 
@@ -114,12 +122,16 @@ class RagatePeft(Gate):
         from kbtrain.models.load import load_tokenizer
 
         card, path = RagatePeftCard.read(folder), Path(folder)
-        card.check_prompts(ragate_peft_fingerprint(card.features), folder)
+        tokenizer = load_tokenizer(str(path))
+        found = peft_fingerprint(tokenizer, card.features)
+        if "-" not in card.prompt_fingerprint:  # noted before the chat template was: of the text alone
+            found = found.partition("-")[0]
+        card.check_prompts(found, folder)
         check_base_of_adapter(card.base_model, card.base_fingerprint, str(path / CARD))
         model = open_beside(
             card.base_model, path / ADAPTER, card.method, device, card.dtype if dtype == "auto" else dtype
         )
-        return cls(model, load_tokenizer(str(path)), card.features, card.max_length, card=card)
+        return cls(model, tokenizer, card.features, card.max_length, card=card)
 
     def probabilities(self, examples: Sequence[TurnExample]) -> dict[str, list[float]]:
         """p(True) of each turn, under the key ``need``."""

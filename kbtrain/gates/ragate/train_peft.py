@@ -13,12 +13,12 @@ from transformers.training_args import OptimizerNames
 from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import ADAPTER
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_prompts
+from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_fingerprint, peft_prompts
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
-from kbtrain.prompts.ragate import PeftFeature, ragate_peft_fingerprint
+from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_rows import Row
@@ -37,7 +37,7 @@ from kbtrain.training.finish import (
 from kbtrain.training.model_card import ModelCard
 
 if TYPE_CHECKING:
-    from transformers import TrainerState
+    from transformers import PreTrainedTokenizerBase, TrainerState
 
 _FIELDS: dict[PeftFeature, str] = {
     "resp": "response",
@@ -122,12 +122,18 @@ def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str,
     tokenizer.save_pretrained(folder)
 
 
-def new_card(config: HeldOutConfig, compute: str, features: tuple[PeftFeature, ...], **settings: Any) -> RagatePeftCard:
+def new_card(
+    config: HeldOutConfig,
+    compute: str,
+    features: tuple[PeftFeature, ...],
+    tokenizer: PreTrainedTokenizerBase,
+    **settings: Any,
+) -> RagatePeftCard:
     """The card of a gate that this config trains, without run and threshold; ``settings``: its further fields."""
     return RagatePeftCard(
         base_model=config.model,
         base_fingerprint=base_fingerprint(config.model),
-        prompt_fingerprint=ragate_peft_fingerprint(features),
+        prompt_fingerprint=peft_fingerprint(tokenizer, features),
         dtype=compute,
         features=features,
         label_rule=label_rule(config.train),
