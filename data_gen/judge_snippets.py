@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -38,11 +38,13 @@ from kbtrain.evaluation.turns import labelled_turns
 from kbtrain.labeling.judges import PromptJudge
 from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
 from kbtrain.progress import progress_bar
+from kbtrain.prompts.kbm import Judged
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
 
 
 class JudgeSnippetsConfig(ModelJudgeConfig):
+    JUDGED: ClassVar[Judged] = "snippets"
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     responses: Path | None = Field(None, description="folder of data_gen/respond.py (default: RUN/responses)")
     augmentations: tuple[str, ...] = Field((), description="e.g. bm25_top3; without it all that are stored")

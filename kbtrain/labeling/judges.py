@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.prompts.kbm import Judgement
+from kbtrain.prompts.kbm import Judged, Judgement, judge_prompt_facts
 from kbtrain.records import Grading, Question
 
 _REPLY = re.compile(r"^\W*([01])(?!\d|\.\d)")
@@ -85,16 +85,18 @@ class LLMJudge:
     """Figure 13's prompt, by anything that implements :class:`~kbtrain.llm.base.LLM`; its reply is read as 1 or 0.
 
     ``votes`` 0: the greedy reply decides. Else that many sampled replies vote; a tie, and a reply that is neither 1
-    nor 0, is an abstention (``p_right`` is the share of 1 among the replies that could be read).
+    nor 0, is an abstention (``p_right`` is the share of 1 among the replies that could be read). ``judged``: what it is
+    asked about, whose prompt its facts are to tell.
     """
 
-    def __init__(self, llm: LLM, votes: int = 0) -> None:
+    def __init__(self, llm: LLM, votes: int = 0, judged: Judged = "answers") -> None:
         self.llm = llm
         self.votes = votes
+        self.judged: Judged = judged
         self.name = f"llm:{llm.name}"
 
     def facts(self) -> dict[str, Any]:
-        return {"judge": self.name, "votes": self.votes, **self.llm.facts()}
+        return {"judge": self.name, "votes": self.votes, **self.llm.facts(), **judge_prompt_facts(self.judged)}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
         return self.judge_prompts([judgement(*case, case[0].id) for case in cases])

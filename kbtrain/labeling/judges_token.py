@@ -13,7 +13,14 @@ from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.labeling.judges import Opinion, judgement
 from kbtrain.llm.sampler.prefill import prefill
 from kbtrain.models.weights import no_numbers
-from kbtrain.prompts.kbm import answer_prompt, judge_fingerprint, judge_reply, render_chat
+from kbtrain.prompts.kbm import (
+    Judged,
+    answer_prompt,
+    judge_fingerprint,
+    judge_prompt_facts,
+    judge_reply,
+    render_chat,
+)
 from kbtrain.records import Question
 
 TOKENS_PER_BATCH = 8192  # padding counted
@@ -24,29 +31,38 @@ class TokenJudge:
     """Implements :class:`~kbtrain.labeling.judges.Judge` with a transformers model, one forward pass an answer.
 
     ``p_right`` = p(1) / (p(1) + p(0)). It abstains if that is within ``margin`` of one half (0: only at one half).
+    ``judged``: what it is asked about, whose prompt its facts are to tell.
     """
 
     def __init__(
-        self, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, margin: float = 0.0
+        self,
+        name: str,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        margin: float = 0.0,
+        judged: Judged = "answers",
     ) -> None:
         self.name = f"token:{name}"
         self.model = model
         self.tokenizer = tokenizer
         self.margin = margin
+        self.judged: Judged = judged
 
     @classmethod
-    def load(cls, name: str, dtype: str = "auto", device: str = "auto", margin: float = 0.0) -> TokenJudge:
+    def load(
+        cls, name: str, dtype: str = "auto", device: str = "auto", margin: float = 0.0, judged: Judged = "answers"
+    ) -> TokenJudge:
         """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
         from kbtrain.models.load import load_model
 
-        return cls(name, *load_model(name, dtype, device), margin)
+        return cls(name, *load_model(name, dtype, device), margin, judged)
 
     def facts(self) -> dict[str, Any]:
         """Settings that its verdicts depend on."""
         from kbtrain.models.load import name_of
 
         chat = "chat template" if self.tokenizer.chat_template else "plain"
-        prompts = {"prompts": judge_fingerprint(self.tokenizer), "rendering": chat}
+        prompts = {"prompts": judge_fingerprint(self.tokenizer), "rendering": chat, **judge_prompt_facts(self.judged)}
         return {"judge": self.name, "margin": self.margin, "dtype": name_of(self.model.dtype), **prompts}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:

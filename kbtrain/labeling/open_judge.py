@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.prompts.kbm import answer_fingerprint, judge_fingerprint
+from kbtrain.prompts.kbm import Judged, answer_fingerprint, judge_fingerprint, judge_prompt_facts
 from kbtrain.provenance import meta_of
 from kbtrain.record_file import is_made
 
@@ -21,8 +21,9 @@ ModelJudge = Literal["token", "llm"]
 
 
 class ModelJudgeConfig(LLMConfig):
-    """Settings of a judge by a model; a script's own config says which one it is."""
+    """Settings of a judge by a model; a script's own config says which one it is, and what it is asked about."""
 
+    JUDGED: ClassVar[Judged] = "answers"
     votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
     margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
 
@@ -32,8 +33,8 @@ def open_judge(kind: ModelJudge, config: ModelJudgeConfig) -> TokenJudge | LLMJu
     if kind == "token":
         from kbtrain.labeling.judges_token import TokenJudge
 
-        return TokenJudge.load(config.model, config.dtype, config.device, config.margin)
-    return LLMJudge(open_llm(config), config.votes)
+        return TokenJudge.load(config.model, config.dtype, config.device, config.margin, config.JUDGED)
+    return LLMJudge(open_llm(config), config.votes, config.JUDGED)
 
 
 def is_judged(path: Path, kind: ModelJudge, config: ModelJudgeConfig, key: Mapping[str, Any]) -> bool:
@@ -49,12 +50,14 @@ def is_judged(path: Path, kind: ModelJudge, config: ModelJudgeConfig, key: Mappi
     same = {"judge": kind, **config.model_dump(mode="json", include={"votes", "margin", "dtype", "device"})}
     if any(options.get(name) != value for name, value in same.items()):
         return False
-    facts = noted["judge"]
-    return is_made(path, {**key, "judge": facts}) and facts.get("prompts") == _prompts(kind, config)
+    facts, words = noted["judge"], judge_prompt_facts(config.JUDGED)
+    if not is_made(path, {**key, "judge": facts}) or facts.get("judge_prompt") != words.get("judge_prompt"):
+        return False
+    return bool(facts.get("prompts") == _prompts(kind, config))
 
 
 def _prompts(kind: ModelJudge, config: ModelJudgeConfig) -> str:
-    """Fingerprint of the prompts as the judge's facts have it."""
+    """Fingerprint of the prompts as the model's part of the judge's facts has it."""
     unseen = config.backend == "scripted" or (config.backend == "openai" and config.server_endpoint == "chat")
     if kind == "llm" and unseen:
         return answer_fingerprint(None)

@@ -26,6 +26,7 @@ Key = Literal["mastery", "certainty", "benefit"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 ALL_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")
+Judged = Literal["answers", "snippets"]  # what a judge is asked about
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -308,3 +309,20 @@ def need_fingerprint() -> str:
 def judge_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Fingerprint of figure 13's prompts, both languages."""
     return fingerprint(tokenizer, _JUDGE["en"], _JUDGE["zh"])
+
+
+_UNNOTED: dict[Judged, str] = {  # of the prompts that verdicts without a note were paid for: these stay their facts
+    "answers": "3ecdd85f478b9044",
+    "snippets": "bbc6e610379e1079",
+}
+
+
+def judge_prompt_facts(judged: Judged) -> dict[str, str]:
+    """``judge_prompt``, the fingerprint of the words by which a judge is asked; none for the first ones ever used."""
+    pair = (_PROBE, _PROBE)  # two, so that what joins them counts
+    texts = {
+        "answers": [judge_prompt(_PROBE, pair, "en"), judge_prompt(_PROBE, pair, "zh")],
+        "snippets": [useful_prompt(_PROBE, pair)],
+    }
+    found = fingerprint(None, *texts[judged])
+    return {} if found == _UNNOTED[judged] else {"judge_prompt": found}

@@ -20,6 +20,7 @@ from kbtrain.config import parse_args
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
+from kbtrain.prompts import kbm
 from kbtrain.provenance import read_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
@@ -222,6 +223,28 @@ def test_a_model_is_opened_only_while_something_is_left_to_judge(
     template.write_text(json.dumps(json.loads(template.read_text()) | {"chat_template": None}))
     run()
     assert len(opened) == 5 and "50 distinct answers judged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("judge", ["token", "llm"])
+def test_verdicts_of_another_prompt_are_made_anew_and_those_of_the_first_note_none(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], judge: str
+) -> None:
+    stage, model = load("data_gen/judge.py"), make_folder(tmp_path / "judge")
+    limits = ("--max-new-tokens", "2", "--judge", judge, "--model", str(model))
+
+    def run() -> tuple[bool, str | None]:
+        stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), *limits]))
+        facts = read_meta(run_folder / "verdicts.jsonl")["judge"]
+        return "50 distinct answers judged" in capsys.readouterr().out, facts.get("judge_prompt")
+
+    assert run() == (True, None)  # as written before prompts were noted
+    assert run() == (False, None)
+    monkeypatch.setitem(kbm._JUDGE, "en", "Is {pred} the same as {answer}? 1 or 0: ")
+    anew, noted = run()
+    assert anew and noted is not None and len(noted) == 16
+    assert run() == (False, noted)
+    monkeypatch.undo()
+    assert run() == (True, None)
 
 
 def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:

@@ -25,9 +25,10 @@ from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.labeling import judges_token
 from kbtrain.models import load as loading
+from kbtrain.prompts import ragate
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
-from kbtrain.provenance import file_sha256
+from kbtrain.provenance import file_sha256, read_meta
 from kbtrain.records import Evidence, GateScore, Hit, Snippet, TurnExample
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
@@ -205,6 +206,11 @@ def test_an_interrupted_judge_of_snippets_goes_on_and_judges_nothing_twice(folde
     assert [one.turn_id for one in read(UsefulSnippets, out)] == [one for ids in asked for one in ids]
     script("data_gen/judge_snippets.py", *wanted)
     assert len(asked) == 4 and len(opened) == 2 and f"{out} is there already" in capsys.readouterr().out
+    assert "judge_prompt" not in read_meta(out)["judge"]  # as written before prompts were noted
+    monkeypatch.setattr(ragate, "_USEFUL", "{context} {snippets} Useful, 1 or 0? ")
+    script("data_gen/judge_snippets.py", *wanted)
+    assert len(opened) == 3 and f"{out} is there already" not in capsys.readouterr().out
+    assert len(read_meta(out)["judge"]["judge_prompt"]) == 16
 
 
 def test_of_augmented_turns_it_is_said_how_often_their_snippets_are_useful(folder):
