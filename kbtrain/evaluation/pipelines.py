@@ -19,7 +19,7 @@ from kbtrain.arrays import Floats
 from kbtrain.evaluation.seen import NOTHING, Seen, seen_of
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.rag.pipelines import stored_pipelines
-from kbtrain.rag.seakr.trace import Trace
+from kbtrain.rag.seakr.trace import Trace, grades
 from kbtrain.records import Condition, Evidence, Question, Sample
 from kbtrain.store import SampleStore
 
@@ -79,14 +79,14 @@ def measure_pipeline(
 
     ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
     stand in a question's ``rag`` prompt; ``entities`` the one of each question, which intervals draw with all its
-    questions (None: they draw questions).
+    questions (None: they draw questions). Traces are graded again, as stored answers are.
     """
     pairs = [(t, _greedy(store, run, t.question_id, "llm"), _greedy(store, run, t.question_id, "rag")) for t in traces]
     both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
     if not both:
         return PipelineResult(name, len(traces), [])
-    kept = [t for t, _, _ in both]
-    asked = [questions[t.question_id] for t in kept]
+    asked = [questions[t.question_id] for t, _, _ in both]
+    kept = [replace(t, **grades(q, t.answer)) for q, (t, _, _) in zip(asked, both, strict=True)]
     llm = _stored("llm_only", asked, [one for _, one, _ in both], None)
     rag = _stored("one_step_rag", asked, [one for _, _, one in both], hits)
     own = _Way(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in kept], dtype=np.float64))

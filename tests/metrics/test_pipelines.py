@@ -110,6 +110,14 @@ def test_questions_without_stored_answers_are_counted(stored):
     assert pipelines_text([other]) == "method m: none of its 1 questions has stored answers here"
 
 
+def test_a_trace_by_an_older_rule_of_grading_counts_by_todays(stored):
+    _, store = stored
+    asked = {"q0": Question("q0", "?", ("台北",), "test", "d", grading="exact")}
+    older = replace(trace(0), answer="臺北", correct=False, exact_match=0.0, f1=0.0)  # other characters were no match
+    row = measure_pipeline("m", [older], asked, store, "main", {}, {}, {}).rows[0]
+    assert (row.accuracy, row.exact_match, row.f1) == (1.0, 1.0, 1.0)
+
+
 def test_the_table_shows_every_cost(stored):
     questions, store = stored
     text = pipelines_text([measure_pipeline("m", [trace(i) for i in range(N)], questions, store, "main", {}, {}, {})])

@@ -1,6 +1,6 @@
 """A pipeline's run over a folder: settings reach the loop, what answers depend on is noted, the threshold is shared."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from seakr_stand_ins import Script, Shelf
@@ -65,6 +65,15 @@ def test_the_split_is_answered_once_and_other_settings_are_refused(folder, scrip
     for name, value in (OTHER | {"signal": "perplexity", "demonstrations": 3, "chain_tokens": 9}).items():
         with pytest.raises(UserError, match=f"begun with {name} = "):
             SeakrRun(SeakrPipelineConfig(run=folder, **{name: value}), "m")
+
+
+def test_stored_traces_are_graded_by_todays_rules_and_not_answered_again(folder, script):
+    run = SeakrRun(SeakrPipelineConfig(run=folder), "m")
+    made = list(run.answer())
+    assert all(trace.correct for trace in made)
+    jsonl.write(run.out, [replace(trace, correct=False, exact_match=0.0, f1=0.0) for trace in made])  # by older rules
+    again = SeakrRun(SeakrPipelineConfig(run=folder), "m")
+    assert again.n_left == 0 and again.traces() == sorted(made, key=lambda trace: trace.question_id)
 
 
 def test_variants_share_a_threshold_unless_the_first_thought_differs(folder, script):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.errors import UserError
 from kbtrain.rag.seakr.self_aware import (
     AnswerEngine,
@@ -21,7 +20,7 @@ from kbtrain.rag.seakr.self_aware import (
     Request,
     Response,
 )
-from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.rag.seakr.trace import Spent, Trace, grades
 from kbtrain.records import Question
 from kbtrain.retrieval.base import Searcher
 
@@ -152,9 +151,7 @@ def _trace(one: _Open, method: str, threshold: float) -> Trace:
         strategies=tuple(outcome.strategies),
         stopped=outcome.stopped,
         answer=answer,
-        correct=is_correct(question, answer),
-        exact_match=exact_match(answer, question.answers),
-        f1=token_f1(answer, question.answers),
+        **grades(question, answer),
         spent=replace(one.spent, seconds=round(one.spent.seconds, 4)),
         empty_samples=one.empty,
         document_tokens_cut=one.cut,

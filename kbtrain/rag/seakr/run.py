@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
 from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
-from kbtrain.rag.seakr.trace import Trace, TraceFile
+from kbtrain.rag.seakr.trace import Trace, TraceFile, grades
 from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
 
@@ -146,6 +147,7 @@ class SeakrRun:
         if not self.questions:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
         self._dev = chosen(everything, "dev", config.threshold_questions)
+        self._asked = {question.id: question for question in everything}
         self._key = _asked(config) | {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
@@ -170,9 +172,11 @@ class SeakrRun:
                 yield trace
 
     def traces(self) -> list[Trace]:
-        """All that are stored, in the order of their questions, then any of another limit."""
+        """All that are stored, in the order of their questions, then any of another limit; graded by today's rules."""
         order = {question.id: i for i, question in enumerate(self.questions)}
-        return sorted(jsonl.read(Trace, self.out), key=lambda trace: order.get(trace.question_id, len(order)))
+        stored = sorted(jsonl.read(Trace, self.out), key=lambda trace: order.get(trace.question_id, len(order)))
+        known = ((self._asked.get(trace.question_id), trace) for trace in stored)
+        return [trace if asked is None else replace(trace, **grades(asked, trace.answer)) for asked, trace in known]
 
     def _threshold(self, thinking: AnswerEngine) -> float:
         begin = beginner(self.config.method, self.config.settings(0.0))  # what is thought first does not depend on it

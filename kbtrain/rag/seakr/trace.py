@@ -14,10 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.errors import UserError, at
 from kbtrain.files import append, beside, cut_torn_line, there
 from kbtrain.models.files_read import differing
 from kbtrain.provenance import write_atomically
+from kbtrain.records import Question
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Spent:
 class Trace:
     """One question. ``stopped`` is the reason why the loop ended; ``error`` why there is no answer (then it is empty).
 
-    ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its accepted answers.
+    ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its accepted answers. All
+    three are by the rules of the day it was made: who reads a stored trace grades it again (:func:`grades`).
     ``empty_samples`` said nothing; ``document_tokens_cut`` found no room in a prompt.
     """
 
@@ -108,6 +111,15 @@ class Trace:
     def retrieved(self) -> bool:
         """True if there was a search."""
         return self.spent.searches > 0
+
+
+def grades(question: Question, answer: str) -> dict[str, Any]:
+    """``correct``, ``exact_match`` and ``f1`` of an answer by today's rules."""
+    return {
+        "correct": is_correct(question, answer),
+        "exact_match": exact_match(answer, question.answers),
+        "f1": token_f1(answer, question.answers),
+    }
 
 
 class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
