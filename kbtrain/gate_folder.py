@@ -227,6 +227,9 @@ class GateCard(BaseModel):
         """The earliest moment at which one of its scores is known: where it decides by another, not that one's."""
         return self.stage
 
+    def check_base(self, folder: Path | str) -> None:
+        """Raise :class:`UserError` if the base model has another fingerprint than in training; most kinds note none."""
+
     def check_prompts(
         self,
         found: str,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from pydantic import Field, TypeAdapter
 
 from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker, engine
 from kbtrain.errors import UserError
-from kbtrain.gates.handles import GateHandle, Opening, reopened
+from kbtrain.gates.handles import GateHandle, Opening, check_bases, reopened
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, local, scored_chunk
 from kbtrain.records import DtypeName, Split
 
@@ -50,6 +51,8 @@ class RayScoring(RayCluster):
     def __call__(self, handle: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
         if handle.opening is None:
             raise ValueError(f"gate {', '.join(handle.names)} has no opening: another process cannot open it")
+        if handle.opening.prompt is None:  # here, before a cluster is looked for: a worker's refusal costs minutes
+            check_bases(Path(handle.opening.model))
         config = json.dumps({"opening": asdict(handle.opening), "depends": handle.depends})
         rows = {number: json.dumps(asdict(chunk)) for number, chunk in enumerate(chunks)}
         dtypes = set()

@@ -11,6 +11,7 @@ from kbtrain.files import there
 from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, text_of
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
+from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.prompts.kbm import need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.provenance import file_sha256
@@ -115,6 +116,18 @@ def _models(folder: Path, card: GateCard) -> set[str]:
     """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
     own = {str(folder), *([card.base_model] if card.base_model and card.kind != "server" else [])}
     return own.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
+
+
+def check_bases(folder: Path) -> None:
+    """Raise :class:`UserError`, as opening would, if a gate or a part of it was trained beside another base model.
+
+    One that is not here passes: where the gate is opened it may be.
+    """
+    card = read_card(folder)
+    if card.base_model and model_folder(card.base_model):
+        card.check_base(folder)
+    for part in card.parts():
+        check_bases(folder / part)
 
 
 def passes_of(folder: Path, card: GateCard, example: Example) -> list[Pass]:

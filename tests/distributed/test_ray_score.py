@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 import time
@@ -13,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from support import gate_folders
 from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
 from kbtrain import jsonl
@@ -21,6 +23,7 @@ from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
+from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import GateHandle, Opening, handle, prompted
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.score_stage import Chunk, ScoreFile, chunks_left, local, score_chunks
@@ -270,6 +273,41 @@ def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
         scored_by(RayScoring(), source, tmp_path / "many")
     where = f"(on machine {socket.gethostname()})"
     assert str(caught.value) == f"weights-2: other weights or settings here than where scoring was started {where}"
+
+
+@pytest.mark.parametrize("kind", ["probe", "average"])
+def test_another_base_is_refused_here_in_the_words_of_one_process(kind, tmp_path, monkeypatch):
+    probe = tmp_path / "probe"
+    gate_folders.probe(probe)
+    note_base(probe, "00000000-00000000")
+    AverageCard(members=("../probe", "../probe")).write(tmp_path / "average")
+    source, chunk = handle(tmp_path / kind, "auto", "cpu"), Chunk("dev", tuple(EXAMPLES["dev"]))
+    monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is looked for
+    refused = []
+    for engine in (local, RayScoring()):
+        with pytest.raises(UserError, match="the probe was trained on another base than") as caught:
+            list(engine(source, [chunk]))
+        refused.append(str(caught.value))
+    assert refused[0] == refused[1]
+    shutil.rmtree(probe / "base")  # here it is not: a machine of the cluster may have it
+    with pytest.raises(UserError, match="Ray is not installed"):
+        list(RayScoring()(source, [chunk]))
+
+
+def test_a_gate_with_weights_of_its_own_is_not_refused_for_its_base(gates, tmp_path):
+    shutil.copytree(gates / "kbm", tmp_path / "kbm")
+    shutil.copytree(gates / "prompt", tmp_path / "base")
+    note_base(tmp_path / "kbm", "00000000-00000000")
+    card = KBMCard.read(tmp_path / "kbm").model_copy(update={"base_model": str(tmp_path / "base")})
+    card.check_base(tmp_path / "kbm")
+    with pytest.raises(UserError, match="the adapter was trained on another base than"):
+        card.model_copy(update={"merged": False}).check_base(tmp_path / "kbm")
+
+
+def note_base(folder, fingerprint):
+    """As if the gate had been trained beside a base of this fingerprint."""
+    card = json.loads((folder / "gate.json").read_text())
+    (folder / "gate.json").write_text(json.dumps(card | {"base_fingerprint": fingerprint}))
 
 
 def test_machines_that_measure_other_number_formats_are_not_mixed(cluster, tmp_path):

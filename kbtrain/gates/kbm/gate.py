@@ -39,6 +39,11 @@ class KBMCard(KeyedCard):
     merged: bool = True
     base_fingerprint: str | None = None
 
+    def check_base(self, folder: Path | str) -> None:
+        """Raise :class:`UserError` if the adapter was trained beside another base; whole weights need none."""
+        if not self.merged:
+            check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD))
+
     @property
     def asked_by(self) -> KBMPrompt:
         """The prompt that its questions are put into."""
@@ -125,7 +130,7 @@ def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrai
         return load_model(str(folder), dtype, device)
     from kbtrain.models.adapters import compute_of, open_beside, open_merged
 
-    check_base_of_adapter(card.base_model, card.base_fingerprint, str(folder / CARD))
+    card.check_base(folder)
     if card.method == "qlora":
         model = open_beside(card.base_model, folder / ADAPTER, card.method, device, dtype)
     else:

@@ -77,6 +77,12 @@ class ProbeCard(KeyedCard):
     keys: tuple[Target, ...] = Field(min_length=1)
     heads: dict[Target, tuple[LayerFigures, ...]]
 
+    def check_base(self, folder: Path | str) -> None:
+        """Raise :class:`UserError` if the probe was fitted to another model."""
+        from kbtrain.models.adapters import check_base_of_adapter
+
+        check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD), what="the probe")
+
     @property
     def stage(self) -> Stage:
         """After the prefill of the answer's own prompt, or of the one with what the search found; a reader's pass needs
@@ -273,10 +279,8 @@ class Probe(KeyedGate):
 
         Raises :class:`UserError` for another base model than it was fitted to, and for other prompts.
         """
-        from kbtrain.models.adapters import check_base_of_adapter
-
         card = cls.card_type.read(folder)
-        check_base_of_adapter(card.base_model, card.base_fingerprint, str(Path(folder) / CARD), what="the probe")
+        card.check_base(folder)
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
         model, tokenizer = open_base_model(card, folder, dtype, device)
         own = card.own_prompts()

@@ -42,6 +42,10 @@ class RagatePeftCard(GateCard):
     seed: int
     merged: bool = False  # the folder also holds the 16-bit weights with the adapter in them
 
+    def check_base(self, folder: Path | str) -> None:
+        """Raise :class:`UserError` if the adapter was trained beside another base."""
+        check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD))
+
 
 NAME = "ragate_peft"
 MERGED = "merged"  # folder of the 16-bit weights, where they were asked for
@@ -127,7 +131,7 @@ class RagatePeft(Gate):
         if "-" not in card.prompt_fingerprint:  # noted before the chat template was: of the text alone
             found = found.partition("-")[0]
         card.check_prompts(found, folder)
-        check_base_of_adapter(card.base_model, card.base_fingerprint, str(path / CARD))
+        card.check_base(folder)
         model = open_beside(
             card.base_model, path / ADAPTER, card.method, device, card.dtype if dtype == "auto" else dtype
         )
