@@ -206,6 +206,12 @@ def flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def changed(name: str, before: Any, now: Any) -> str:
+    """A setting that differs, for an error's line."""
+    was, found = (json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
+    return f"{name} = {was}, now it is {found}"
+
+
 def meta_path(path: Path) -> Path:
     """``F.meta.json`` for ``F``."""
     path = Path(path)

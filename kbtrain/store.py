@@ -27,7 +27,7 @@ from urllib.parse import quote
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.files import beside, there
-from kbtrain.provenance import file_sha256, flat, meta_path, read_meta, stamp
+from kbtrain.provenance import changed, file_sha256, flat, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
 
 VERSION = 2  # 1: without digests; such a store is read, and gone on with as it is
@@ -227,11 +227,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         stored, wanted = flat(self.run_meta(run)), flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
-                before, now = (json.dumps(side.get(key), ensure_ascii=False)[:60] for side in (stored, wanted))
-                raise UserError(
-                    f"{at(self.path)}: run '{run}' was begun with {key} = {before}, now it is {now}; "
-                    "set it back or name a new run"
-                )
+                other = changed(key, stored.get(key), wanted.get(key))
+                raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
 
     def run_meta(self, run: str) -> dict[str, Any]:
         """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""

@@ -20,7 +20,7 @@ from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import differing
 from kbtrain.prompts.ragate import first_kept, turn_text
-from kbtrain.provenance import write_atomically
+from kbtrain.provenance import changed, write_atomically
 from kbtrain.records import Hit, Question, TurnExample
 
 
@@ -78,9 +78,8 @@ def _check_begun(path: Path, key: Mapping[str, Any]) -> None:
     remedy, note = "move or delete this file to generate anew", _note(path)
     if not there(note):
         raise UserError(f"{at(path)}: responses of an unknown model, their settings ({note.name}) are gone; {remedy}")
-    for name, before, now in differing(jsonl.read_json(note), key):
-        before, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
-        raise UserError(f"{at(path)}: begun with {name} = {before}, now it is {now}; set it back, or {remedy}")
+    for setting in differing(jsonl.read_json(note), key):
+        raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
 
 
 def keep(path: Path, found: Iterable[Any]) -> None:

@@ -6,7 +6,6 @@ with; other options of a second try are a slip more often than a wish.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.models.files_read import differing
-from kbtrain.provenance import file_sha256, known_sha256, meta_of
+from kbtrain.provenance import changed, file_sha256, known_sha256, meta_of
 from kbtrain.store import SampleStore
 
 
@@ -35,10 +34,8 @@ def check_replaceable(
     old = {**defaults_of(config), **(noted if isinstance(noted, dict) else {})}
     if meta.get("stage") != stage:
         was = f"not made by {stage}"
-    elif changed := differing({key: value for key, value in old.items() if key not in places}, new):
-        key, before, now = changed[0]
-        before, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
-        was = f"made with {key} = {before}, now it is {now}"
+    elif others := differing({key: value for key, value in old.items() if key not in places}, new):
+        was = f"made with {changed(*others[0])}"
     elif {file_sha256(path) for path in inputs} == set(meta["inputs"].values()):
         return
     else:

@@ -55,6 +55,20 @@ def test_other_settings_are_refused_with_the_key_that_differs(tmp_path):
         TraceFile(tmp_path / "t.jsonl", {"documents": 5, "b": 1})
 
 
+def test_traces_whose_settings_are_gone_are_kept_and_refused(tmp_path):
+    path = tmp_path / "t.jsonl"
+    with TraceFile(path, {"documents": 3}) as file:
+        file.add(traces(("q0",))[0])
+    kept = path.read_bytes()
+    (note,) = (found for found in tmp_path.iterdir() if found != path)
+    note.unlink()
+    with pytest.raises(
+        UserError, match=f"t.jsonl: traces by unknown settings, those noted \\({note.name}\\) are gone; "
+    ):
+        TraceFile(path, {"documents": 3})
+    assert path.read_bytes() == kept
+
+
 def test_the_page_escapes_everything_and_is_self_contained():
     page = render_traces(traces(), f"Title {EVIL}")
     assert EVIL not in page and "&lt;script&gt;alert" in page

@@ -18,7 +18,7 @@ from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.errors import UserError, at
 from kbtrain.files import append, beside, cut_torn_line, there
 from kbtrain.models.files_read import differing
-from kbtrain.provenance import write_atomically
+from kbtrain.provenance import changed, write_atomically
 from kbtrain.records import Question
 
 
@@ -125,7 +125,8 @@ def grades(question: Question, answer: str) -> dict[str, Any]:
 class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
     """Append-only file of traces, with ``key`` (settings, hashes of inputs) in its meta data. A context manager.
 
-    Raises :class:`UserError` if the file was begun with another key: its traces cost much and are not thrown away.
+    Raises :class:`UserError` if the file was begun with another key, or one that is gone: its traces cost much and are
+    not thrown away.
     """
 
     def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
@@ -134,8 +135,8 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         wanted = json.dumps(dict(key), sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         begun = there(path) and cut_torn_line(path)  # what was being written when the process was killed
-        if begun and there(note):
-            _same(path, jsonl.read_json(note), json.loads(wanted))
+        if begun:
+            _check_begun(path, note, json.loads(wanted))
         else:
             path.write_text("", encoding="utf-8")
             write_atomically(note, wanted)
@@ -157,9 +158,9 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         self.close()
 
 
-def _same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name, old, new in differing(before, now):
-        raise UserError(
-            f"{at(path)}: begun with {name} = {json.dumps(old)[:60]}, now it is {json.dumps(new)[:60]}; set it back, "
-            "name another --name or delete the file"
-        )
+def _check_begun(path: Path, note: Path, key: Mapping[str, Any]) -> None:
+    remedy = "name another --name, or move or delete this file"
+    if not there(note):
+        raise UserError(f"{at(path)}: traces by unknown settings, those noted ({note.name}) are gone; {remedy}")
+    for setting in differing(jsonl.read_json(note), key):
+        raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
