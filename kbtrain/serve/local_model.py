@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -109,15 +109,16 @@ class LocalModel:
         """End the thread; an answer under way is ended at its next token by its request's end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def check(self, path: str, body: Mapping[str, Any]) -> None:
+        """As :meth:`kbtrain.serve.upstream.Upstream.check`: fields, messages, and the prompt's length."""
+        self._read(path, body)
+
     @contextlib.asynccontextmanager
     async def send(
         self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`kbtrain.serve.upstream.Upstream.send`. Raises :class:`Refused` for settings that cannot be met."""
-        body = read_object(data)
-        if body.get("model") not in {None, self.name}:
-            raise Refused(404, "model_not_found", f"the model here is '{self.name}'", "model")
-        request = self._read(path, body)
+        request = self._read(path, read_object(data))
         if self._waiting >= MOST_WAITING:
             raise Busy(f"{self._waiting} answers are asked for")
         loop, said = asyncio.get_running_loop(), asyncio.Queue[str | Sample | BaseException]()
@@ -175,7 +176,9 @@ class LocalModel:
         ((sample,),) = sampler.sample([PromptRows("request", "llm", request.ids, (index,))])
         return sample
 
-    def _read(self, path: str, body: dict[str, Any]) -> LocalRequest:
+    def _read(self, path: str, body: Mapping[str, Any]) -> LocalRequest:
+        if body.get("model") not in {None, self.name}:
+            raise Refused(404, "model_not_found", f"the model here is '{self.name}'", "model")
         chat = path == "chat/completions"
         check_fields(body, chat)
         ids = self._chat_ids(body["messages"]) if chat else self._plain_ids(body["prompt"])

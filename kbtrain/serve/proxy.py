@@ -1,8 +1,8 @@
 """The adaptive proxy: gate, then search and passages into the prompt or not, then the upstream, byte for byte.
 
-The order of what can end a request early: a bad request (400), no room for the gate (503), the client leaving (at any
-of four moments), a failure that the settings want to be an error. Everything else is answered, with the reason in the
-headers.
+The order of what can end a request early: a bad request (400), one that the model in this process refuses (400, 404),
+no room for the gate (503), the client leaving (at any of four moments), a failure that the settings want to be an
+error. Everything else is answered, with the reason in the headers.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ async def _answer(
     service: Service, exchange: Exchange, path: str, data: bytes, body: dict[str, Any], found: GateInput,
     policy: Policy, course: Course,
 ) -> None:  # fmt: skip
+    assert service.upstream is not None
+    service.upstream.check(path, _asked(service, path, body, found, None))
     exchange.moment = "gate"
     await _decide(service, found, policy, course)
     if course.wanted:
@@ -141,17 +143,21 @@ def _with_passages(
     service: Service, path: str, data: bytes, body: dict[str, Any], found: GateInput, course: Course
 ) -> bytes:
     """The request for the upstream: the client's own bytes, unless there is something to change."""
-    if found.query is None:
-        return data
-    evidence, rule = evidence_of(course.hits), service.config.prompt
+    evidence = evidence_of(course.hits)
     if evidence is None:
         course.hits = ()
-    own = service.decider.loaded.own
-    if path == "chat/completions":
-        changed = chat_with(body, found.query, evidence, rule, service.config.injection, own)
-    else:
-        changed = completion_with(body, found.query, evidence, rule, own)
+    changed = _asked(service, path, body, found, evidence)
     return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
+
+
+def _asked(service: Service, path: str, body: dict[str, Any], found: GateInput, evidence: str | None) -> dict[str, Any]:
+    """The request with the passages' text, or as it is asked without; the same object if nothing changes."""
+    rule, own = service.config.prompt, service.decider.loaded.own
+    if found.query is None:
+        return body
+    if path == "chat/completions":
+        return chat_with(body, found.query, evidence, rule, service.config.injection, own)
+    return completion_with(body, found.query, evidence, rule, own)
 
 
 async def _forward(

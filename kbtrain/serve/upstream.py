@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from io import BytesIO
@@ -56,6 +56,11 @@ class Upstream(Protocol):
     """A server, or a model in this process that answers like one."""
 
     name: str
+
+    def check(self, path: str, body: Mapping[str, Any]) -> None:
+        """Raise :class:`Refused` for a request (as it is asked without passages) that :meth:`send` would refuse: it is
+        called before a gate and a search cost anything."""
+        ...
 
     def send(
         self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
@@ -113,6 +118,9 @@ class HttpUpstream:
         if not any(key == b"accept-encoding" for key, _ in kept):
             kept.append((b"accept-encoding", b"identity"))  # else a server may choose what the client cannot read
         return kept
+
+    def check(self, path: str, body: Mapping[str, Any]) -> None:
+        """As :meth:`Upstream.check`: the server says itself what it does not take."""
 
     @contextlib.asynccontextmanager
     async def send(

@@ -141,6 +141,24 @@ def test_fields_of_plain_completions_are_met_or_refused(local, field, status):
     assert reply.status == status and (status == 200 or reply.json["error"]["param"] in field)
 
 
+REFUSED = {
+    "n": {"n": 2}, "tools": {"tools": [{"type": "function"}]}, "temperature": {"temperature": 9},
+    "model": {"model": "x"}, "messages": {"messages": ask("Book tickets " * 1500)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", REFUSED)
+@pytest.mark.parametrize("policy", ["auto", "always"])
+def test_a_request_that_is_refused_costs_neither_a_decision_nor_a_search(local, field, policy):
+    body = {"messages": ask(NEEDS), **REFUSED[field]}
+    searches, gate = (f"kbtrain_{name}" for name in ('searches_total{result="found"}', "gate_seconds_count"))
+    before = local.metric(searches), local.metric(gate)
+    reply = local.post("/v1/chat/completions", body, {"x-kbtrain-retrieve": policy})
+    assert reply.status == (404 if field == "model" else 400) and reply.json["error"]["param"] == field
+    assert (local.metric(searches), local.metric(gate)) == before
+    assert "x-kbtrain-score" not in reply.headers and reply.headers["x-kbtrain-retrieved"] == "0"
+
+
 def test_fields_that_change_no_answer_pass(local):
     about = {"user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "parallel_tool_calls": True}
     assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2, **about}).status == 200

@@ -98,6 +98,9 @@ class InOneRead:
     def __init__(self):
         self.turns = []
 
+    def check(self, path, body):
+        pass
+
     @contextlib.asynccontextmanager
     async def send(self, path, data, headers, query=b""):
         yield UpstreamReply(200, [], self.chunks())
