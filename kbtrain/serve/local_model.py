@@ -26,12 +26,11 @@ from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
-from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.body import read_object
-from kbtrain.serve.chat import text
 from kbtrain.serve.exchange import Header, place_of
 from kbtrain.serve.kept_passes import KeptPrefills, RetellingModel
+from kbtrain.serve.local_chat import chat_text
 from kbtrain.serve.local_request import LocalRequest, check_fields, read_request
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.serve.upstream import UpstreamReply
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 MOST_WAITING = 32
-TEXT = {None, "text", "input_text"}  # types of a message's parts that hold text
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -185,19 +183,10 @@ class LocalModel:
         return read_request(body, ids, chat, self.room)
 
     def _chat_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        listed = (message["content"] for message in messages if isinstance(message.get("content"), list))
-        if not all(
-            isinstance(part.get("text"), str) and part.get("type") in TEXT for parts in listed for part in parts
-        ):
-            raise Refused(400, "unsupported", "field 'messages': this model reads text alone", "messages")
-        turns = [{"role": message["role"], "content": text(message)} for message in messages]
+        said = chat_text(self.tokenizer, messages)
         if not self.tokenizer.chat_template:
-            return self._plain_ids("\n".join(turn["content"] for turn in turns))
-        try:
-            rendered = self.tokenizer.apply_chat_template(turns, tokenize=False, **TEMPLATE_OPTIONS)
-        except Exception:  # noqa: BLE001 - templates raise what they like
-            raise Refused(400, "messages", "the model's chat template takes no such messages") from None
-        ids: list[int] = self.tokenizer(str(rendered), add_special_tokens=False)["input_ids"]
+            return self._plain_ids(said)
+        ids: list[int] = self.tokenizer(said, add_special_tokens=False)["input_ids"]
         return ids
 
     def _plain_ids(self, prompt: Any) -> list[int]:

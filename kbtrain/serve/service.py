@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from prometheus_client import Gauge
 
+from kbtrain.errors import UserError
 from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_shift
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
@@ -19,7 +20,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider, Decision, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
-from kbtrain.serve.inject import asks_whole
+from kbtrain.serve.inject import asks_whole, chat_with
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.search import Search, open_search
@@ -83,6 +84,7 @@ class Service:
         self.metrics = Metrics(self.decider.loaded.gate.unit)
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
+        self._check_injection()
         self._keep_prefills(self.decider.loaded)
         self.decider.prepare = self._keep_prefills
         self.log = None if config.log is None else DecisionLog(config.log, config.log_max_mb, config.log_keep)
@@ -102,6 +104,17 @@ class Service:
 
             return LocalModel(self.config.model, dtype_for(self.decider.loaded.gate, self.config.model))
         return None
+
+    def _check_injection(self) -> None:
+        """Refuse a place for passages that the model in this process would not be shown: not at each search."""
+        if self.upstream is None or self.search is None:
+            return
+        body = {"messages": [{"role": "user", "content": "question"}]}
+        rule, where, own = self.config.prompt, self.config.injection, self.decider.loaded.own
+        try:
+            self.upstream.check("chat/completions", chat_with(body, "question", "passage", rule, where, own))
+        except Refused as refused:
+            raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
 
     def _keep_prefills(self, loaded: LoadedGate) -> None:
         """Let a probe of the model in this process, asked with its own prompt, share its pass with the answer."""

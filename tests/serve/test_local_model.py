@@ -5,7 +5,9 @@ import threading
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
-from tiny_kbm import make_folder
+from tiny_kbm import CHAT, make_folder, make_tokenizer
+
+from kbtrain.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +187,76 @@ def test_messages_with_more_than_text_are_refused(local, kind):
     parts = [{"type": "text", "text": KNOWN}, {"type": kind, "image_url": {}}]
     reply = local.post("/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "max_tokens": 2})
     assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "text alone" in reply.error
+
+
+TOOLS = (  # as Qwen's and Llama 3's: calls as JSON, a tool's answer quoted; other roles left out
+    "{% for m in messages %}{% if m.tool_calls %}<|im_start|>call\n{% for call in m.tool_calls %}"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}{% endfor %}<|im_end|>\n'
+    "{% elif m.role == 'tool' %}<|im_start|>found\n{{ m.content | tojson }}<|im_end|>\n"
+    "{% elif m.role in ('user', 'assistant') %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}"
+    "{% endfor %}<|im_start|>assistant:"
+)
+
+
+def called(arguments='{"query": "Who?"}', name="search", **fields):
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    found = {"role": "tool", "tool_call_id": "c1", "content": 'He said "no"\nand left', "name": None}
+    return [*ask(KNOWN), {"role": "assistant", "content": None, "tool_calls": [call], **fields}, found]
+
+
+def with_template(template):
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_calls_of_tools_and_their_answers_reach_a_template_that_shows_them():
+    from kbtrain.serve.local_chat import chat_text
+
+    tokenizer = with_template(TOOLS)
+    assert chat_text(tokenizer, called()) == (
+        f"<|im_start|>user\n{KNOWN}<|im_end|>\n"
+        '<|im_start|>call\n{"name": "search", "arguments": {"query": "Who?"}}<|im_end|>\n'
+        '<|im_start|>found\n"He said \\"no\\"\\nand left"<|im_end|>\n<|im_start|>assistant:'
+    )
+    assert '"arguments": {}' in chat_text(tokenizer, called(""))
+    assert '"arguments": "no {JSON"' in chat_text(tokenizer, called("no {JSON"))  # as a model may have written it
+    assert "\ufffd" in chat_text(tokenizer, called('{"query": "\\ud800"}'))
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "told"),
+    [
+        (CHAT, called(), "message 1: role 'assistant', field 'tool_calls'"),
+        (None, called(), "message 1: role 'assistant', field 'tool_calls'"),
+        (TOOLS, called(content="Let me see"), "message 1: role 'assistant', field 'content'"),
+        (TOOLS, [{"role": "developer", "content": "Be brief"}, *ask(KNOWN)], "message 0: role 'developer'"),
+        (CHAT, called(tool_calls=None, function_call={"name": "f"}), "message 1: field 'function_call'"),
+        (CHAT, called(tool_calls=[{"id": "c1"}]), "message 1: field 'tool_calls': expected"),
+        (CHAT, called(tool_calls="search"), "message 1: field 'tool_calls': expected"),
+        ("{{ raise_exception('no') }}", called(), "takes no such messages"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_messages_that_the_chat_template_leaves_out_are_refused_by_name(template, messages, told):
+    from kbtrain.serve.local_chat import chat_text
+    from kbtrain.serve.problem import Refused
+
+    with pytest.raises(Refused, match=told) as refused:
+        chat_text(with_template(template), messages)
+    assert (refused.value.status, refused.value.param) == (400, "messages") and "\n" not in str(refused.value)
+
+
+def test_a_server_refuses_calls_of_tools_that_its_model_is_not_shown(local, gate, folder):
+    reply = local.post("/v1/chat/completions", {"messages": called(), "max_tokens": 2})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "'tool_calls'" in reply.error
+    plain = called(tool_calls=None, content="I look it up")
+    assert local.post("/v1/chat/completions", {"messages": plain, "max_tokens": 2}).status == 200
+    in_vain = serving(gate, model=str(folder), search="atlas", injection="tool")
+    with pytest.raises(UserError, match=r"key 'injection': 'tool' with .*'tool_calls'"), in_vain:
+        pass
+    with serving(gate, model=str(folder), search="none", injection="tool") as server:
+        assert server.post("/v1/chat/completions", {"messages": ask(NEEDS), "max_tokens": 2}).status == 200
 
 
 def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
