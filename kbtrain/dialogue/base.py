@@ -93,8 +93,9 @@ def domain_of(service: str) -> str:
 
 def checked(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
     """Pass them on. An id that another split gives to another dialogue, as SGD counts from 1_00000 in each, becomes
-    ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it stands there twice (in two splits: it would leak),
-    if it has no turns, or if a turn is repeated."""
+    ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it stands there twice (in two splits, in whole or in
+    part: it would leak), if it has no turns, or if a turn is repeated."""
+    wholes: dict[str, Split] = {}
     seen: dict[str, dict[Split, tuple[str, int]]] = {}  # by id and split: where, and a hash of what is said
     for dialogue in dialogues:
         text, others = hash(tuple(turn.said.text for turn in dialogue.turns)), seen.setdefault(dialogue.id, {})
@@ -102,12 +103,20 @@ def checked(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
             if split == dialogue.split or its == text:
                 raise UserError(f"{dialogue.where}: stands there twice (first in {where}); delete one")
         others[dialogue.split] = (dialogue.where, text)
+        if dialogue.of is not None:
+            check_one_split(dialogue.of, dialogue.split, wholes, f"{dialogue.where}: part of dialogue '{dialogue.of}'")
         if not dialogue.turns:
             raise UserError(f"{dialogue.where}: no turns")
         for i, (one, other) in enumerate(itertools.pairwise(dialogue.turns)):
             if one.said.speaker == other.said.speaker and one.said.text == other.said.text:
                 raise UserError(f"{dialogue.where}: turns {i} and {i + 1} are the same; delete one of them")
         yield _renamed(dialogue, f"{dialogue.split}-{dialogue.id}") if len(others) > 1 else dialogue
+
+
+def check_one_split(name: str, split: Split, splits: dict[str, Split], where: str, else_: str = "") -> None:
+    """Note the split of a dialogue in ``splits``. Raises :class:`UserError` if another one has it."""
+    if splits.setdefault(name, split) != split:
+        raise UserError(f"{where}: in {split} and in {splits[name]}; keep it in one split{else_}")
 
 
 def _renamed(dialogue: Dialogue, name: str) -> Dialogue:

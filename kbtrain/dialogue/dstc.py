@@ -54,22 +54,21 @@ def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]
     instance (number from 0, as the data sets count).
     """
     snippets = tuple(dstc_snippets(path / "knowledge.json"))
-    known = {snippet.id for snippet in snippets}
+    known, together = {snippet.id for snippet in snippets}, Together()
     for folder in sorted(file.parent for file in path.glob("*/logs.json")):
         name = split_of(folder.name, folder)
         if split not in (None, name):
             continue
-        for dialogue in _instances(folder, name, known):
+        for dialogue in _instances(folder, name, known, together):
             yield replace(dialogue, snippets=snippets)
             snippets = ()
 
 
-def _instances(folder: Path, split: Split, known: set[str]) -> Iterator[Dialogue]:
+def _instances(folder: Path, split: Split, known: set[str], together: Together) -> Iterator[Dialogue]:
     logs = load_list(folder / "logs.json")
     labels = load_list(folder / "labels.json") if there(folder / "labels.json") else [None] * len(logs)
     if len(logs) != len(labels):
         raise UserError(f"{at(folder)}: {len(logs)} dialogues in logs.json but {len(labels)} in labels.json")
-    together = Together()
     for i, (log, label) in enumerate(zip(logs, labels, strict=True)):
         where = f"{folder}: dialogue {i}"
         said = parsed(_Log, {"turns": log}, where).turns
@@ -77,7 +76,7 @@ def _instances(folder: Path, split: Split, known: set[str]) -> Iterator[Dialogue
             raise UserError(f"{where}: does not end with the user's turn")
         turns = [Turn(Utterance(_SPEAKERS[turn.speaker], turn.text)) for turn in said]
         name = f"{split}-{i}"
-        whole = together.name([turn.said for turn in turns], name)
+        whole = together.name([turn.said for turn in turns], name, split)
         turns.append(_last(None if label is None else parsed(_Label, label, where), known, where))
         yield Dialogue(name, split, tuple(turns), where, only_last=True, of=whole)
 

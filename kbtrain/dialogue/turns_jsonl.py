@@ -29,14 +29,14 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, T
     go on with one dialogue share its first line's: :class:`~kbtrain.dialogue.together.Together`), ``turn`` = turns of
     the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
     """
-    together: dict[Split, Together] = {}
+    together = Together()
     for name, file in _files(path, split):
         for number, line in jsonl.lines(file):
             text, named = _complete(line, file, number, name)
             example = jsonl.parse(TurnExample, text, file, number)
             if not named:
-                begun = together.setdefault(example.split, Together())
-                example = replace(example, dialogue_id=begun.name(example.context, example.dialogue_id))
+                whole = together.name(example.context, example.dialogue_id, example.split)
+                example = replace(example, dialogue_id=whole)
             yield number, example, named
 
 

@@ -256,12 +256,34 @@ def test_lines_without_a_name_that_go_on_with_one_dialogue_share_one(tmp_path, o
     for t in turns:
         dialogues.setdefault(t.dialogue_id, set()).add(t.id)
     assert sorted(map(sorted, dialogues.values())) == [["a1", "a2", "a3", "a4"], ["b2"], ["c1"], ["own:3"]]
-    unnamed = [{"context": SAID[name], "split": split} for name in order for split in ("train", "test")]
+    begun = ("a1", "c1")  # "Hi" begins many dialogues, in any split
+    unnamed = [{"context": SAID[name], "split": split} for name in begun for split in ("train", "test")]
     turns, _ = load("jsonl", lines(tmp_path / "turns.jsonl", *unnamed))
     assert len({t.id for t in turns}) == len(unnamed)
     assert {t.dialogue_id for t in turns if t.split == "train"}.isdisjoint(
         t.dialogue_id for t in turns if t.split == "test"
     )
+
+
+@pytest.mark.parametrize(("first", "second"), [("a2", "a2"), ("a2", "a3"), ("a3", "a2"), ("a3", "a4")])
+def test_a_dialogue_without_a_name_in_two_splits_is_refused(tmp_path, first, second):
+    rows = [{"context": SAID[first], "split": "train"}, {"context": SAID["b2"], "split": "test"}]
+    last = {"context": SAID[second], "split": "test"}
+    path = lines(tmp_path / "turns.jsonl", *rows, last)
+    told = "turns.jsonl:3: dialogue 'turns-1': in test and in train; keep it in one split, or give 'dialogue_id'"
+    assert "\n" not in refused("jsonl", path, match=told)
+    named = lines(path, *rows, last | {"dialogue_id": "another"})
+    assert [t.dialogue_id for t in load("jsonl", named)[0]] == ["turns-1", "turns-2", "another"]
+
+
+def test_a_dialogue_of_dstc_in_two_splits_is_refused(tmp_path):
+    dstc(tmp_path, [{"target": True, "response": "Yes."}, {"target": False}], DSTC9)
+    turns = json.loads((tmp_path / "val" / "logs.json").read_text())[0]
+    put(tmp_path / "train" / "logs.json", [turns[:1]])  # "A hotel?" begins many
+    assert len(load("dstc", tmp_path)[0]) == 3
+    put(tmp_path / "train" / "logs.json", [turns[:1], [*turns, *turns[1:]]])
+    told = r"val: dialogue 0: part of dialogue 'train-0': in dev and in train; keep it in one split$"
+    assert "\n" not in refused("dstc", tmp_path, match=told)
 
 
 def test_plain_lines_need_only_context_and_label(tmp_path):
