@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["sentence", "answer", "chain"]
+Fitted = tuple[list[int], int]  # token ids within the room; tokens of documents that were cut
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,10 @@ class PromptEngine:
 
     def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
         """Replies in the order of the requests. Raises :class:`UserError` for a question too long for the model."""
-        fitted = [self.fit(request) for request in requests]
+        return self.think_fitted(requests, [self.fit(request) for request in requests])
+
+    def think_fitted(self, requests: Sequence[GenerationRequest], fitted: Sequence[Fitted]) -> list[Reply]:
+        """As :meth:`think`, of requests whose prompts :meth:`fit` has made already."""
         prompts = [(request.id, ids) for request, (ids, _) in zip(requests, fitted, strict=True)]
         thoughts: dict[int, Thought] = {}
         for kind in sorted({request.kind for request in requests}):
@@ -106,7 +110,7 @@ class PromptEngine:
             return self.engine.complete(prompts, self.chain_tokens, CHAIN_STOP)
         return self.engine.think(prompts, first_sentence if kind == "sentence" else None)
 
-    def fit(self, request: GenerationRequest) -> tuple[list[int], int]:
+    def fit(self, request: GenerationRequest) -> Fitted:
         """Token ids within the room, and how many tokens of documents were cut. Raises as :meth:`think`."""
         ids, cut = self._encode(request), 0
         while len(ids) > self.room:

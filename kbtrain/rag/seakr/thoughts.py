@@ -59,13 +59,16 @@ class SharedThoughts(contextlib.AbstractContextManager["SharedThoughts"]):
     def kept(self, requests: Sequence[GenerationRequest]) -> list[KeptThought]:
         """One for each request, in their order. Raises as :meth:`PromptEngine.think`; nothing is kept then."""
         engine, file = self._opened = self._opened or self._open()
-        prompts = [_hash(request, engine.fit(request)[0]) for request in requests]
-        asked = zip(prompts, requests, strict=True)
-        new = {prompt: request for prompt, request in asked if prompt not in self._lines}
+        begin = time.perf_counter()
+        fitted = [engine.fit(request) for request in requests]
+        fitting = time.perf_counter() - begin
+        prompts = [_hash(request, ids) for request, (ids, _) in zip(requests, fitted, strict=True)]
+        new = {prompt: place for place, prompt in enumerate(prompts) if prompt not in self._lines}
         if new:
-            begin = time.perf_counter()
-            replies = engine.think(list(new.values()))
-            lines = _lines(list(new), replies, (time.perf_counter() - begin) / len(new))
+            begin, places = time.perf_counter(), new.values()
+            replies = engine.think_fitted([requests[place] for place in places], [fitted[place] for place in places])
+            thinking = time.perf_counter() - begin
+            lines = _lines(list(new), replies, fitting / len(requests) + thinking / len(new))
             append(file, "".join(lines.values()))
             self._lines |= lines
         self.n_asked += len(requests)
