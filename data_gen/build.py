@@ -66,23 +66,23 @@ class BuildConfig(Config):
 
 
 def examples(
-    config: BuildConfig, split: Split, leaked: set[str], to: BenefitTarget, targets: Targets, left_out: Counter[str]
-) -> Iterator[GateExample]:
+    config: BuildConfig, leaked: set[str], to: BenefitTarget, targets: Targets, left_out: Mapping[Split, Counter[str]]
+) -> Iterator[tuple[Split, GateExample]]:
     run, found = config.run, config.run / "evidence.jsonl" if config.with_reference else None
     for question, label, evidence in side_by_side(run / "questions.jsonl", config.labels, found):
-        if question.split != split or question.id in leaked:
+        split = question.split
+        if question.id in leaked:
             continue
         made = [example(question, label, to)]
         reference = None if evidence is None else evidence_text(evidence.hits, evidence.titles)
         if reference is not None:
             made.append(reference_example(question, label, reference))
         elif config.with_reference:
-            left_out[f"{split} references without evidence"] += 1
+            left_out[split][f"{split} references without evidence"] += 1
         wanted = [item for item in made if split != "train" or targets.complete(item, bool(question.answers))]
-        left_out["train examples without all targets"] += len(made) - len(wanted)
-        yield from wanted
-    if split == "train":
-        targets.check()
+        left_out[split]["train examples without all targets"] += len(made) - len(wanted)
+        yield from ((split, item) for item in wanted)
+    targets.check()
 
 
 def refuse_old(rule: Mapping[str, Any], labels: Path | None, questions: Path) -> None:
@@ -103,8 +103,8 @@ def main(config: BuildConfig) -> None:
     labels, evidence = config.labels, config.run / "evidence.jsonl" if config.with_reference else None
     inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
     check_unchanged(*inputs)
-    for made in inputs[1:]:
-        check_made_from(made, inputs[0], config.run / "samples.db")
+    for source in inputs[1:]:
+        check_made_from(source, inputs[0], config.run / "samples.db")
     rule = label_rule(labels) if labels else {}
     refuse_old(rule, labels, inputs[0])
     known = jsonl.read(Label, labels) if labels else ()
@@ -117,17 +117,18 @@ def main(config: BuildConfig) -> None:
     targets, left_out = Targets(config.keys), Counter({"leaked training questions": 0})
     left_out.update(f"leaked {names[leak.split]} questions" for leak in found)
     outputs = {split: config.run / config.folder / f"{split}.jsonl" for split in SPLITS}
-    sizes = {
-        split: jsonl.write(out, examples(config, split, leaked, benefit, targets, left_out))
-        for split, out in progress_bar(outputs.items(), desc="build", unit="splits")
-    }
+    of_split: dict[Split, Counter[str]] = {split: Counter() for split in SPLITS}
+    made = examples(config, leaked, benefit, targets, of_split)
+    sizes = jsonl.write_each(outputs, progress_bar(made, desc="build", unit="examples"))
+    for counted in of_split.values():
+        left_out.update(counted)
     extra = {"label_rule": rule, "train_classes": targets.as_dict(), "left_out": dict(left_out)}
     settings = config.model_dump(mode="json")
     for out in outputs.values():
         write_meta(out, stage="build", config=settings, inputs=inputs, extra=extra, started=started)
     lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
-    made = ", ".join(f"{n} {split}" for split, n in sizes.items())
-    print(f"{made} examples; left out: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")
+    written = ", ".join(f"{n} {split}" for split, n in sizes.items())
+    print(f"{written} examples; left out: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing
 
+K = TypeVar("K")
 R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
 
@@ -149,9 +151,16 @@ def write(path: Path | str, records: Iterable[Any]) -> int:
     Raises :class:`UserError` where the system refuses (disk full); then, as after any error, an older file stays as it
     was.
     """
-    count = 0
-    with replacing(Path(path)) as partial, open(partial, "w", encoding="utf-8") as file:
-        for record in records:
-            count += 1
-            file.write(dump(record) + "\n")
-    return count
+    return write_each({None: path}, ((None, record) for record in records))[None]
+
+
+def write_each(paths: Mapping[K, Path | str], records: Iterable[tuple[K, Any]]) -> dict[K, int]:
+    """As :func:`write`, several files in one pass over (key of the file, record): how many records each holds."""
+    counts = dict.fromkeys(paths, 0)
+    with contextlib.ExitStack() as stack:
+        partials = {key: stack.enter_context(replacing(Path(path))) for key, path in paths.items()}
+        files = {key: stack.enter_context(open(path, "w", encoding="utf-8")) for key, path in partials.items()}
+        for key, record in records:
+            counts[key] += 1
+            files[key].write(dump(record) + "\n")
+    return counts

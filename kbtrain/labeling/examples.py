@@ -40,9 +40,11 @@ class BenefitTarget:
         They stay -1 and 1 when ``tail`` is 0, no training question has a benefit, or the quantiles fall together.
         """
         plain = cls(tau, greedy=greedy)
+        if not tail:
+            return plain  # labels that stream from a file are not read
         gains = (plain.gain(made) for made in labels if made.split == "train")
         found = Counter(gain for gain in gains if gain is not None)
-        if not tail or not found:
+        if not found:
             return plain
         low, high = quantile(found, tail), quantile(found, 1 - tail)
         return replace(plain, low=low, high=high) if low < high else plain

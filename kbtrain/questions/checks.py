@@ -134,7 +134,7 @@ def find_leaks(path: Path | str) -> Iterator[Leak]:
                 held_out.add(leak_key(question), question.id, line)
             if question.split == "test":
                 test.add(leak_key(question), question.id, line)
-        for line, question in read_questions(path):
+        for line, question in jsonl.read_numbered(Question, path):  # checked a moment ago
             if question.split == "test":
                 continue
             other = (held_out if question.split == "train" else test).find(leak_key(question))

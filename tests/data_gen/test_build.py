@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,36 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     meta = read_meta(labelled / "examples" / "train.jsonl")
     assert meta["n_records"] == 20 and meta["label_rule"]["tau_mastery"]["value"] == 0.2
     assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
+
+
+def test_labels_are_read_once_and_questions_no_more_than_checks_and_examples_need(
+    labelled: Path, build: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, lines = Counter[str](), jsonl.lines
+
+    def counted(path: Path) -> Iterator[tuple[int, str]]:
+        read[path.name] += 1
+        yield from lines(path)
+
+    monkeypatch.setattr(jsonl, "lines", counted)
+    build(labelled)
+    assert {name: read[name] for name in ("labels.jsonl", "questions.jsonl")} == {
+        "labels.jsonl": 1,
+        "questions.jsonl": 4,  # rules of grading; leaks, forth and back; examples
+    }
+
+
+def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelled: Path, build: Run) -> None:
+    before = build(labelled)
+    rows = list(jsonl.read(Question, labelled / "questions.jsonl"))
+    mixed = [row for rest in range(3) for row in rows if not row.id.startswith("train") and int(row.id[-1]) % 3 == rest]
+    train = iter([row for row in rows if row.split == "train"])
+    both = [one for other in mixed for one in (other, next(train))] + list(train)
+    jsonl.write(labelled / "questions.jsonl", both)
+    add(labelled)
+    after = build(labelled)
+    assert after["train"] == before["train"] and set(after["dev"]) == set(before["dev"]) != []
+    assert [made.question_id for made in after["test"]] == [row.id for row in both if row.split == "test"]
 
 
 @pytest.mark.parametrize("older", [{"options": None}, {"normalisation": "folded/1"}])
@@ -234,7 +265,7 @@ def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
         (["--keys", "[]"], "keys must name one target or more, each once"),
         (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
         (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
-        (["--run", "gone"], "gone/labels.jsonl: no such file"),
+        (["--run", "gone"], "gone/questions.jsonl: no such file"),
     ],
 )
 def test_a_wrong_setting_is_one_line(labelled: Path, script: Script, arguments: list[str], message: str) -> None:
