@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kbtrain.dialogue.base import Dialogue, History, check_one_split, checked, domain_of, turn_examples
+from kbtrain.dialogue.base import Dialogue, History, checked, domain_of, turn_examples
 from kbtrain.dialogue.dstc import dstc_dialogues
 from kbtrain.dialogue.ketod import ketod_joined, ketod_lines, ketod_released
 from kbtrain.dialogue.sgd import sgd_dialogues
@@ -65,7 +65,8 @@ def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:
         where = f"{path}:{number}: dialogue '{example.dialogue_id}'"
         if named and (example.dialogue_id, example.turn) in seen:
             raise UserError(f"{where}: turn {example.turn} stands there twice; delete one")
-        else_ = "" if named else ", or give 'dialogue_id' if it is another that begins alike"
-        check_one_split(example.dialogue_id, example.split, splits, where, else_)
+        if splits.setdefault(example.dialogue_id, example.split) != example.split:
+            both = f"in {example.split} and in {splits[example.dialogue_id]}; keep it in one split"
+            raise UserError(f"{where}: {both}" + ("" if named else ", or give 'dialogue_id' if another begins alike"))
         seen.add((example.dialogue_id, example.turn))
         yield example
