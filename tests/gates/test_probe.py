@@ -11,7 +11,7 @@ from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
-from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, fit_layers, scaled
+from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, fit_layers, left_out, scaled
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.gates.probe.train import used_examples
 from kbtrain.jsonl import write
@@ -199,6 +199,28 @@ def test_a_single_question_of_a_label_is_held_out_with_a_number(method, label):
     assert np.isfinite(fit.predicted).all()
     if method == "means":
         assert fit.predicted[4] == 0  # of one label's mean there is no direction
+
+
+def test_held_out_predictions_know_nothing_of_the_choice_of_layers():
+    """On labels that no state tells, the best of many layers seems to tell them; held-out predictions must not."""
+    chosen, held_out = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        states, labels = rng.normal(size=(60, 24, 4)), rng.random(60)
+        fits = fit_layers("ridge", range(24), lambda layer, states=states: states[:, layer], labels)
+        chosen.append(max(fit.held_out for fit in fits))
+        held_out.append(np.corrcoef(left_out(fits, 1, labels), labels)[0, 1])
+    assert np.mean(chosen) > 0.2 and np.mean(held_out) < 0.05
+
+
+def test_held_out_predictions_are_of_the_layer_that_every_fold_chooses():
+    rng = np.random.default_rng(3)
+    states, labels = rng.normal(size=(60, 3, 4)), rng.random(60)
+    states[:, 1, 1] += 30 * labels
+    fits = fit_layers("ridge", range(3), lambda layer: states[:, layer], labels)
+    found = left_out(fits, 1, labels)
+    assert (np.stack(list(fits[1].tried.values())) == found).any(0).all()  # each fold chooses a penalty of its own
+    assert np.corrcoef(found, labels)[0, 1] > 0.9
 
 
 def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():

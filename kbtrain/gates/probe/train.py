@@ -81,9 +81,10 @@ def fit(
         check_labels(values, f"key '{key}'")
         prompts = [prompt_key(ids) for ids in reader.prompts(used)]
         read = lambda layer, prompts=prompts: store.layer(prompts, layer).astype(np.float64)  # noqa: E731
-        fits = fit_layers(method, tried, read, np.asarray(values), groups_of(used))
-        head = fit_head(method, fits, n_layers, read, np.asarray(values))
-        scores = as_scores(left_out(fits, head).tolist(), key, method)
+        truth, groups = np.asarray(values), groups_of(used)
+        fits = fit_layers(method, tried, read, truth, groups)
+        head = fit_head(method, fits, n_layers, read, truth)
+        scores = as_scores(left_out(fits, n_layers, truth, groups).tolist(), key, method)
         hashes = [question_hash(e.question) for e in used]
         figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
         found[key] = Fitted(head, figures, tuple(zip(hashes, scores, strict=True)))
