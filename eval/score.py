@@ -38,6 +38,7 @@ from kbtrain.gates.score_stage import (
     chunks_left,
     examples_left,
     files_of_models,
+    is_finished,
     note_best_f1,
     noted_models,
     price_of_scores,
@@ -165,6 +166,8 @@ def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: 
         return None
 
     def stored(member: GateHandle) -> bool:
+        if not is_finished(config.run, member):
+            return False
         whole, files = with_evidence(config, member, asked, hashes)
         if any(member.has_held_out(rows) for rows in whole.examples.values()):
             return False  # it reads what the member says itself

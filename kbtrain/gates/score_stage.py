@@ -288,6 +288,13 @@ def examples_left(
     return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
 
 
+def is_finished(run: Path, gate: GateHandle) -> bool:
+    """True if a gate's stored scores are as a scoring that came to its end left them: none is under way or was killed,
+    which may leave half a line, and nobody changed them since."""
+    path = score_path(run, gate.name)
+    return there(path) and there(provenance.meta_path(path)) and provenance.unchanged(path)
+
+
 def price_of_scores(gate: GateHandle, rows: Sequence[Example], run: Path, measured: int, price: Price) -> list[str]:
     """Requests, tokens, money and time of scoring the rows, a line each; time by so many of them (0: not measured)."""
     passes = [one for row in rows for one in gate.passes(row)]

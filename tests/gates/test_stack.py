@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.handles import handle
 from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.gates.untrained.draft import DraftCard
-from kbtrain.jsonl import read, write
+from kbtrain.jsonl import dump, read, write
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.provenance import meta_path, stamp
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
@@ -223,6 +223,27 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch, capsys):
     members = [json.loads(meta_path(run / "scores" / f"{name}.jsonl").read_text()) for name in ("features", "draft")]
     seconds = [next(iter(member["seconds_per_question"].values()))["dev"] for member in members]
     assert next(iter(found["seconds_per_question"].values()))["dev"] == pytest.approx(sum(seconds))
+
+
+@pytest.mark.parametrize("what", ["torn", "torn costs", "changed"])
+def test_members_whose_scores_are_not_as_a_finished_scoring_left_them_are_asked(run, what):
+    """Killed in the middle of a line, or changed by hand since."""
+    stack(run)
+    path = run / "scores" / "draft.jsonl"
+    if what == "changed":
+        write(path, [replace(row, score=row.score + 100) for row in list(read(GateScore, path))])
+    else:
+        row = GateScore("other", "draft_margin", 0.5)
+        torn = dump(row)[:20] if what == "torn" else dump(row) + "\n"
+        path.write_text(path.read_text() + torn)
+        if what == "torn costs":
+            progress = run / "scores" / "draft.jsonl.progress"
+            progress.write_text(progress.read_text() + '{"gates": ["dra')
+    score(run, "[dev, test]", only=("stack",))
+    found = {(row.gate, row.question_id): row.score for row in read(GateScore, run / "scores" / "stack.jsonl")}
+    asked = list(read(GateExample, run / "examples" / "dev.jsonl"))
+    for name, scores in kbtrain.load_gate(run / "stack").score_all(asked).items():
+        assert [found[name, example.question_id] for example in asked] == pytest.approx(scores, abs=1e-4)
 
 
 def test_members_whose_stored_scores_are_held_out_are_asked(run):
