@@ -26,6 +26,7 @@ from kbtrain.training.answer_rows import IGNORE, Collator, Row
 from kbtrain.training.answer_trainer import AnswerTrainer, answer_loss
 from kbtrain.training.checks import count_steps
 from kbtrain.training.config import TrainingConfig
+from kbtrain.training.data import shared_dialogues
 from kbtrain.training.finish import Ending, finish, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
 
@@ -64,10 +65,8 @@ def read_dialogue_data(
         raise UserError(
             f"{at(path)}: no turn has 'response_actions'; collect the turns again (data_gen/collect_turns.py)"
         )
-    held_out = {turn.dialogue_id for turn in turns["dev"]}
-    both = next((turn.dialogue_id for turn in turns["train"] if turn.dialogue_id in held_out), None)
-    if both is not None:
-        raise UserError(f"{at(path)}: dialogue '{both}' stands in train and in dev")
+    shared = shared_dialogues(turns["train"], turns["dev"], path)
+    turns["train"] = [turn for turn in turns["train"] if turn.dialogue_id not in shared]
     lessons = {split: tuple(_lessons(found, text, know, k)) for split, found in turns.items()}
     for split, source in (("train", path), ("dev", dev)):
         if source and not lessons[split]:  # type: ignore[index]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -221,10 +223,12 @@ def labelled_questions(path: Path, split: Split, key: Key, labels: Labels) -> li
 
 
 def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: Labels = "hard") -> ClassifierData:
-    """Both splits (of two files, or of one). Raises :class:`UserError` if a class is missing or the splits overlap."""
+    """Both splits (of two files, or of one), apart (:func:`shared_dialogues`). Raises :class:`UserError` if a class is
+    missing or the splits overlap."""
     given, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
-    _apart([row.example for row in given], [row.example for row in held_out], train, dev)
+    shared = _apart([row.example for row in given], [row.example for row in held_out], train, dev)
+    given = [row for row in given if not (isinstance(row.example, TurnExample) and row.example.dialogue_id in shared)]
     for labels_there, rows, path, split in (
         ({row.need for row in given}, given, train, "train"),  # what is taught
         ({row.needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
@@ -236,13 +240,32 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     return ClassifierData(tuple(given), tuple(held_out), {"train": without, "dev": dev_without})
 
 
-def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> None:
+def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> set[str]:
+    """Dialogues to leave out of train."""
     given, other = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
     check_disjoint(given, other, train_path, dev_path)
-    held_out = {example.dialogue_id for example in dev if isinstance(example, TurnExample)}
-    for example in train:
-        if isinstance(example, TurnExample) and example.dialogue_id in held_out:
-            raise UserError(f"{at(train_path)}: dialogue '{example.dialogue_id}' stands in train and in dev")
+    given_turns, other_turns = ([e for e in part if isinstance(e, TurnExample)] for part in (train, dev))
+    return shared_dialogues(given_turns, other_turns, train_path)
+
+
+_MADE_UP = re.compile(r"(train|dev|test)-\d+")  # dialogues that their data set does not name: DSTC's instances
+
+
+def shared_dialogues(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> set[str]:
+    """Dialogues of both splits that have no name of their own: they may only begin alike, so that dev stays whole, and
+    their train turns, which a warning counts, are to be left out.
+
+    Raises :class:`UserError` for a named dialogue in both.
+    """
+    held_out = {turn.dialogue_id for turn in dev}
+    both = [turn for turn in train if turn.dialogue_id in held_out]
+    named = next((turn.dialogue_id for turn in both if not _MADE_UP.fullmatch(turn.dialogue_id)), None)
+    if named is not None:
+        raise UserError(f"{at(path)}: dialogue '{named}' stands in train and in dev")
+    if both:
+        what = f"{len(both)} train turns (the first: '{both[0].id}') go on with dialogues of dev, or begin alike"
+        warnings.warn(f"{at(path)}: {what}: left out", stacklevel=2)
+    return {turn.dialogue_id for turn in both}
 
 
 def class_weights(rows: Sequence[Labelled], strength: float = 1.0) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import torch
 from tiny_kbm import example as question
 from tiny_turns import turn
 
+from kbtrain.dialogue.train_responder import read_dialogue_data
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics
@@ -70,6 +71,19 @@ def test_data_that_teaches_nothing_or_leaks_is_refused(tmp_path, turns, words):
     path = turns_file(tmp_path / "t.jsonl", turns)
     with pytest.raises(UserError, match=words):
         read_classifier_data(path, path)
+
+
+def test_train_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_and_told(tmp_path):
+    """DSTC names none: they may only begin alike, and nobody could tell them apart."""
+    first = {"id": "train-0:3", "dialogue_id": "train-0"}
+    turns = [turn(0, **first), turn(4), turn(1), turn(5, "dev", id="dev-0:3", dialogue_id="train-0"), turn(4, "dev")]
+    path = turns_file(tmp_path / "t.jsonl", turns)
+    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:3'\) go on with dialogues of dev"):
+        data = read_classifier_data(path, path)
+    assert [row.example.id for row in data.train] == ["train4:3", "train1:3"] and len(data.dev) == 2
+    with pytest.warns(UserWarning, match="left out"):
+        lessons = read_dialogue_data(path, path, None, "none", 0)
+    assert len(lessons.train) == 2 and len(lessons.dev) == 2
 
 
 def test_a_question_in_train_and_dev_is_refused(tmp_path):
