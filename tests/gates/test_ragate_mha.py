@@ -11,7 +11,7 @@ from tiny_turns import turn
 from kbtrain.errors import UserError
 from kbtrain.gates.ragate.mha import INPUTS, MHAInput, RagateMHA, kept_tokenizer, train_tokenizer
 from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
-from kbtrain.records import Hit
+from kbtrain.records import Hit, Utterance
 from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -171,3 +171,12 @@ def test_a_tokenizer_is_the_same_in_every_process_and_kept_for_a_training_that_g
     again = kept_tokenizer(tmp_path / "t.json", lambda: pytest.fail("trained again"))
     assert again.get_vocab() == first.get_vocab()
     assert again("Tell me about the museum")["input_ids"] == first("Tell me about the museum")["input_ids"]
+
+
+def test_a_tokenizer_learns_what_dialogues_of_one_name_say_at_the_same_place():
+    """Contexts that name no dialogue share one where they begin alike; what follows may be another's."""
+    begun = turn(1).context
+    contexts = [(*begun, Utterance("SYSTEM", word), *begun) for word in ("zebra zebra", "quagga quagga")]
+    examples = [turn(i, dialogue_id="one", context=context) for i, context in enumerate(contexts)]
+    known = train_tokenizer(examples, "contx", 300).get_vocab()
+    assert "zebra" in known and "quagga" in known

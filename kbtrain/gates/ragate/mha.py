@@ -143,13 +143,14 @@ def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> 
 
 
 def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
-    """Each utterance of a dialogue once, although it is in the context of all later turns."""
-    seen: set[tuple[str, int]] = set()
+    """Each utterance of a dialogue once, although it is in the context of all later turns; dialogues that share a name,
+    since they begin alike, may differ at the same place."""
+    seen: set[tuple[str, tuple[int, str]]] = set()
     for example in examples:
         dialogue = example.dialogue_id if isinstance(example, TurnExample) else example.id
         for place in enumerate(context_turns(example)):
-            if (dialogue, place[0]) not in seen:
-                seen.add((dialogue, place[0]))
+            if (dialogue, place) not in seen:
+                seen.add((dialogue, place))
                 yield place[1]
         if inputs != "contx":
             yield joined_text(example, inputs)
