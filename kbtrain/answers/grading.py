@@ -305,7 +305,7 @@ def rules_of(questions: Iterable[Question]) -> dict[str, str]:
 def is_correct(question: Question, answer: str) -> bool:
     """Grade one answer by the question's own rule."""
     if question.grading == "option":
-        return _option(question, answer) in question.answers
+        return named_option(question, answer) in question.answers
     if question.grading == "exact":
         return exact_match(answer, question.answers) == 1
     return any(contains(answer, gold) for gold in question.answers)
@@ -336,11 +336,12 @@ def group_key(question: Question, answer: str) -> str:
     """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
     if is_empty(answer):
         return ""
-    letter = _option(question, answer) if question.grading == "option" else None
+    letter = named_option(question, answer) if question.grading == "option" else None
     return letter or normalise(simplified(answer) if _in_chinese(question) else answer)
 
 
-def _option(question: Question, answer: str) -> str | None:
+def named_option(question: Question, answer: str) -> str | None:
+    """As :func:`option_letter`, of a question's options; traditional and simplified Chinese characters are alike."""
     if not _in_chinese(question):
         return option_letter(answer, question.options)
     return option_letter(simplified(answer), tuple(map(simplified, question.options)))

@@ -48,7 +48,7 @@ def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts
         correct += times * (right is True)
         abstained += times * (right is None and bool(question.answers))
         if question.grading == "option" and not is_empty:
-            unparsed += times * (grading.option_letter(text, question.options) is None)
+            unparsed += times * (grading.named_option(question, text) is None)
         groups[grading.group_key(question, text)] += times
     sizes = tuple(sorted(groups.values(), reverse=True))
     return Graded(texts.total(), correct, empty, unparsed, sizes, abstained, bool(question.answers))

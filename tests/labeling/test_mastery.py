@@ -20,3 +20,10 @@ def test_an_answer_that_names_no_option_is_wrong_and_counted(choice: Question) -
 def test_the_twenty_of_thirty_of_the_paper(capital: Question) -> None:
     graded = grade(capital, ["Paris"] * 20 + ["Rome"] * 10)
     assert (graded.n_correct, graded.n, graded.groups) == (20, 30, (20, 10))
+
+
+def test_answers_that_are_graded_by_their_option_are_not_counted_as_naming_none():
+    asked = {"form": "choice", "grading": "option", "options": ("红色", "蓝色")}
+    sky = Question("q", "天空？", ("B",), "test", "made", "zh", **asked)
+    graded = grade(sky, ["選B", "正確選項：B", "不知道"])
+    assert (graded.n_correct, graded.n_unparsed) == (2, 1)
