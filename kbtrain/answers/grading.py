@@ -21,7 +21,7 @@ Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said o
 
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
-_CHINESE = {"chinese": "simplified/1"}  # noted where it can matter, so that other labels stay what they are
+_CHINESE = {"chinese": "simplified/2"}  # noted where it can matter, so that other labels stay what they are
 _ARTICLES = {"a", "an", "the"}
 _CJK = re.compile(rf"([{CJK}])")
 
@@ -95,6 +95,11 @@ def contains(answer: str, gold: str) -> bool:
     Nor is a Chinese numeral in a longer one (四 in 十四).
     """
     answer, (gold,) = _alike(answer, (gold,))
+    return _holds(answer, gold)
+
+
+def _holds(answer: str, gold: str) -> bool:
+    """As :func:`contains`, by the very characters."""
     numeral = "".join(_words(gold))
     if not numeral:
         return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
@@ -273,11 +278,11 @@ def _by_text(text: str, letters: list[str], options: tuple[str, ...]) -> set[str
     """
     if "?" in text:
         return set()
-    held = [(letter, option) for letter, option in zip(letters, options, strict=True) if contains(text, option)]
+    held = [(letter, option) for letter, option in zip(letters, options, strict=True) if _holds(text, option)]
     alone = {
         letter: option
         for letter, option in held
-        if not any(option != other and contains(other, option) for _, other in held)
+        if not any(option != other and _holds(other, option) for _, other in held)
     }
     return {letter for letter, option in alone.items() if not _denied(text, option)}
 
@@ -341,10 +346,14 @@ def group_key(question: Question, answer: str) -> str:
 
 
 def named_option(question: Question, answer: str) -> str | None:
-    """As :func:`option_letter`, of a question's options; traditional and simplified Chinese characters are alike."""
+    """As :func:`option_letter`, of a question's options; traditional and simplified Chinese characters are alike unless
+    these alone tell options apart (發 beside 髮)."""
     if not _in_chinese(question):
         return option_letter(answer, question.options)
-    return option_letter(simplified(answer), tuple(map(simplified, question.options)))
+    options = tuple(map(simplified, question.options))
+    merged = len(set(options)) < len(set(question.options))
+    very = option_letter(answer, question.options) if merged else None
+    return very or option_letter(simplified(answer), options)
 
 
 def is_empty(answer: str) -> bool:

@@ -124,6 +124,13 @@ def test_traditional_answers_name_their_option(answer: str) -> None:
     assert is_correct(question, answer) and group_key(question, answer) == "B"
 
 
+def test_options_that_only_characters_tell_apart_are_named_by_these() -> None:
+    asked = {"form": "choice", "grading": "option", "options": ("發", "髮", "廢")}
+    question = Question("q", "頭发的「发」是哪個字？", ("B",), "test", "made", "zh", **asked)
+    assert [group_key(question, answer) for answer in ("發", "髮", "答案是髮", "C")] == ["A", "B", "B", "C"]
+    assert is_correct(question, "髮") and not is_correct(question, "發")
+
+
 def test_only_chinese_questions_are_graded_by_the_rule_of_characters() -> None:
     english = Question("q", "Where?", ("Paris",), "test", "made")
     assert rules_of([english]) == RULES
