@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.record_file import RecordFile, is_made
 from kbtrain.store import SampleStore
@@ -74,7 +75,9 @@ def main(config: JudgeConfig) -> None:
         made = agreement(judge, read_labelled(config.labelled))
         extra["agreement"] = dataclasses.asdict(made)
         print(line(made))
-    elif is_made(out, key):
+    if is_made(out, key):
+        if config.labelled is not None:
+            note_agreement(out, config.labelled, extra["agreement"])
         return print(there)
     with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
         for made in verdicts(config, store, source, judge, file.n):
@@ -108,6 +111,13 @@ def look_ahead(config: JudgeConfig) -> None:
     found = forecast(settings, requests, config.measure)
     print(f"{found.prompts} distinct answers to judge")
     print("\n".join(found.lines(price_of(config.prices), "judgements")))
+
+
+def note_agreement(out: Path, labelled: Path, made: Mapping[str, Any]) -> None:
+    """Add the agreement with people to the meta data of verdicts that are there already."""
+    meta = read_meta(out)
+    meta |= {"inputs": {**meta["inputs"], labelled.name: file_sha256(labelled)}, "agreement": made}
+    write_atomically(meta_path(out), json.dumps(meta, ensure_ascii=False, indent=1) + "\n")
 
 
 def agree_only(config: JudgeConfig) -> None:

@@ -178,6 +178,13 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert counts["answers"] == sum(len(one.right) for one in made) == 50
         begun = len(server.requests)
         assert "is there already" in script(*asked).stdout and len(server.requests) == begun
+        done = script(*asked, "--labelled", str(labelled(run_folder)))
+        assert "agrees with people" in done.stdout, done.stderr
+        assert "is there already" in done.stdout and len(server.requests) == begun + 4  # the labelled ones alone
+        noted = read_meta(run_folder / "verdicts.jsonl")
+        assert noted["agreement"]["n"] == 4 and "graded.jsonl" in noted["inputs"] and noted["counts"] == counts
+        begun = len(server.requests)
+        assert "is there already" in script(*asked).stdout and len(server.requests) == begun
         assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
 
 
