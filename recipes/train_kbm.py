@@ -38,7 +38,7 @@ class TrainKBMConfig(TrainingConfig):
         "answer", description="the answer's tokens, as in the paper, or those that read True or False alone"
     )
     prompt: KBMPrompt = Field(
-        "paper", description="figure 14 of the paper, or answer: the prompt under which the model gives its answers"
+        "paper", description="figure 14 of the paper, or answer: the project's prompt for an answer (no own templates)"
     )
     max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
     method: Literal["full", "lora", "qlora"] = Field(

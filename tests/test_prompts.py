@@ -98,6 +98,15 @@ def test_the_english_kbm_prompt_is_figure_14() -> None:
     assert kbm_prompt(query, None, "en") == expected.replace(reference, "None")
 
 
+@pytest.mark.parametrize("question", [EN, ZH, EN_CHOICE, ZH_CHOICE])
+@pytest.mark.parametrize("reference", [None, "It is so."])
+def test_a_kbm_that_is_asked_as_for_an_answer_is_asked_by_the_prompt_of_the_answers(
+    question: Question, reference: str | None
+) -> None:
+    asked = kbm_prompt(query_text(question), reference, question.language, ALL_KEYS, "answer")
+    assert asked == answer_prompt(question, "rag" if reference else "llm", reference)
+
+
 def test_the_chinese_kbm_prompt_is_figure_14() -> None:
     expected = (
         "给定一个问题,评估你在此问题上的熟练度(mastery)以及确定性(certainty)\n"
@@ -253,7 +262,10 @@ def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pyt
             (table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS))
             for table in ("_KBM_HEAD", "_KBM_ASK", "_KBM_BENEFIT")
         ),
-        *((table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS, "answer")) for table in ("_OPEN", "_OPEN_RAG")),
+        *(
+            (table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS, "answer"))
+            for table in ("_OPEN", "_OPEN_RAG", "_EVIDENCE", "_CHOICE")
+        ),
     ]:
         before = fingerprint(plain)
         for language in ("en", "zh"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.prompts.ragate import useful_prompt
-from kbtrain.records import Condition, Hit, Question, Titles
+from kbtrain.records import Condition, Form, Hit, Question, Titles
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -103,6 +103,11 @@ def query_text(question: Question) -> str:
     return question.text + "".join(letters)
 
 
+def form_of(query: str) -> Form:
+    """Form of a question by its :func:`query_text`, where that is all that is known of it."""
+    return "choice" if "\nA. " in query and "\nB. " in query else "open"
+
+
 def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None:
     """The hits joined as in the paper ("the retrieved chunks are spliced together"), best first; None: nothing found.
 
@@ -169,10 +174,11 @@ def kbm_prompt(
 ) -> str:
     """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours).
 
-    ``prompt`` answer: the model is asked as it is for an answer (figures 9, 10) and learns to state its values there.
+    ``prompt`` answer: the model is asked as it is for an answer (figures 9 to 12) and learns to state its values there.
     """
     if prompt == "answer":
-        return (_OPEN_RAG if reference else _OPEN)[language].format(query=query, evidence=reference)
+        question = Question(_PROBE, query, (), "train", "", language, form_of(query))
+        return answer_prompt(question, "rag" if reference else "llm", reference)
     benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""
     head = _KBM_HEAD[language].format(reference=reference or NO_REFERENCE, query=query)
     return head + _KBM_ASK[language].format(benefit=benefit)
@@ -296,8 +302,11 @@ def answer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
 
 def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key], prompt: KBMPrompt = "paper") -> str:
     """Fingerprint of a KBM's prompts (figure 14's, or those that ask for an answer) and answers with these keys."""
-    references = (None,) if prompt == "paper" else (None, _PROBE)  # figure 14's words for both are the same
-    prompts = [kbm_prompt(_PROBE, given, lang, keys, prompt) for lang in ("en", "zh") for given in references]
+    asked: list[tuple[str, str | None]] = [(_PROBE, None)]  # figure 14's words are the same for all
+    if prompt == "answer":
+        choice = f"{_PROBE}\nA. {_PROBE}\nB. {_PROBE}"
+        asked = [(query, given) for query in (_PROBE, choice) for given in (None, _PROBE)]
+    prompts = [kbm_prompt(query, given, lang, keys, prompt) for lang in ("en", "zh") for query, given in asked]
     return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))
 
 

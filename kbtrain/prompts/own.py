@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import read_text
-from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode, query_text, render_chat
+from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode, form_of, query_text, render_chat
 from kbtrain.records import GateExample, Question
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ def read_prompts(files: Mapping[Part, Path]) -> OwnPrompts | None:
 
 def asked_text(example: GateExample, reference: str | None, own: OwnPrompts | None = None) -> str:
     """Prompt for an answer to an example, whose options are in its question, one line each; ``own`` None: the KBM's."""
-    choice = "\nA. " in example.question and "\nB. " in example.question
-    question = Question(
-        example.id, example.question, (), example.split, "", example.language, "choice" if choice else "open"
-    )
+    text = example.question
+    question = Question(example.id, text, (), example.split, "", example.language, form_of(text))
     if own is not None:
         return own.render(question, reference)
     return answer_prompt(question, "llm" if reference is None else "rag", reference)
