@@ -50,6 +50,8 @@ def _store_of(questions: Path) -> Path | None:
     """A store beside the file with answers to it; imported ones name no file and count as well."""
     now = known_sha256(questions)
     for path in sorted(questions.parent.glob("samples*.db")):
+        if not path.stat().st_size:
+            continue  # begun and no more, as a full disk or a kill leaves it; sampling goes on with it
         with SampleStore(path, read_only=True) as store:
             for run in store.runs():
                 if store.run_meta(run).get("questions", now) == now and any(store.counts(run).values()):

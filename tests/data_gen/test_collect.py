@@ -368,8 +368,9 @@ def test_imported_answers_keep_their_questions_and_a_store_without_answers_binds
     run.mkdir()
     with SampleStore(run / "samples.db") as store:
         store.begin("main", {"model": "none such"})
+    (run / "samples2.db").touch()  # of a sampling whose disk was full before a first page was written
     for more in ((), ("--limit", 8)):
-        assert collect(*options, *more).returncode == 0
+        assert (done := collect(*options, *more)).returncode == 0, done.stderr
     answered(run, {"source": "x"})  # as import_answers.py notes it
     meta = meta_path(run / "questions.jsonl")
     meta.write_text(meta.read_text().replace('"stage": "collect"', '"stage": "import_answers"'))
