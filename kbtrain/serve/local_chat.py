@@ -46,7 +46,7 @@ def _turn(place: int, message: Mapping[str, Any]) -> Turn:
     parts = message["content"] if isinstance(message.get("content"), list) else ()
     if not all(isinstance(part.get("text"), str) and part.get("type") in TEXT for part in parts):
         raise _refused(place, "this model reads text alone")
-    field = next((name for name in UNREAD if message.get(name) is not None), None)
+    field = next((name for name in UNREAD if message.get(name)), None)  # clients send empty ones along
     if field is not None:
         raise _refused(place, f"field '{field}': nothing this model's chat template reads")
     turn = {name: value for name, value in message.items() if value is not None} | {"content": text(dict(message))}
