@@ -61,11 +61,16 @@ def main(config: CollectTurnsConfig) -> None:
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
     opening = counts["opening system turns"]
     dropped = f"; left out: {opening} SYSTEM turns that open a dialogue" if opening else ""
-    print(f"{n} turns: {', '.join(parts)}{unlabelled}{dropped}; {len(snippets)} snippets -> {target}")
+    dialogues = f"{counts['dialogues']} dialogue{'s' if counts['dialogues'] > 1 else ''}"
+    whole = f"{n} turns of {dialogues}: {', '.join(parts)}{unlabelled}{dropped}"
+    print(f"{whole}; {len(snippets)} snippets -> {target}")
 
 
 def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[str]) -> Iterator[TurnExample]:
     """Snippets are set aside on the way."""
+    seen: set[str] = (
+        set()
+    )  # of lines that name none, those that begin alike are one dialogue: few are to be seen at once
     given = (config.dataset, config.path, config.split, config.sgd, config.source, config.history)
     for record in load_turns(*given, left_out=counts):
         if isinstance(record, Snippet):
@@ -74,6 +79,8 @@ def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[s
             counts[record.split] += 1
             counts[f"{record.split} enriched"] += bool(record.label)
             counts["unlabelled"] += record.label is None
+            counts["dialogues"] += record.dialogue_id not in seen
+            seen.add(record.dialogue_id)
             yield record
 
 

@@ -39,7 +39,9 @@ def test_turns_are_collected_with_their_counts_and_source(tmp_path):
     lines(tmp_path / "in" / "test.jsonl", {"context": ["Hello", "Yes?", "Who is Abba?"]})
     out = run("data_gen/collect_turns.py", "--run", tmp_path / "r", "--dataset", "jsonl", "--path", tmp_path / "in",
               "--source", "Wikipedia")  # fmt: skip
-    assert out.startswith("3 turns: train 2 (1 enriched), test 1 (0 enriched); 1 without a label; 0 snippets -> ")
+    assert out.startswith(
+        "3 turns of 3 dialogues: train 2 (1 enriched), test 1 (0 enriched); 1 without a label; 0 snippets -> "
+    )
     found = list(read(TurnExample, tmp_path / "r" / "turns.jsonl"))
     assert [(t.split, t.label, t.source) for t in found] == [
         ("test", None, "Wikipedia"), ("train", True, "Wikipedia"), ("train", False, "Wikipedia"),
