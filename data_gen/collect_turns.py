@@ -68,9 +68,7 @@ def main(config: CollectTurnsConfig) -> None:
 
 def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[str]) -> Iterator[TurnExample]:
     """Snippets are set aside on the way."""
-    seen: set[str] = (
-        set()
-    )  # of lines that name none, those that begin alike are one dialogue: few are to be seen at once
+    dialogues: set[str] = set()  # few are to be seen at once: lines that name none and begin alike are one
     given = (config.dataset, config.path, config.split, config.sgd, config.source, config.history)
     for record in load_turns(*given, left_out=counts):
         if isinstance(record, Snippet):
@@ -79,8 +77,8 @@ def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[s
             counts[record.split] += 1
             counts[f"{record.split} enriched"] += bool(record.label)
             counts["unlabelled"] += record.label is None
-            counts["dialogues"] += record.dialogue_id not in seen
-            seen.add(record.dialogue_id)
+            dialogues.add(record.dialogue_id)
+            counts["dialogues"] = len(dialogues)
             yield record
 
 
