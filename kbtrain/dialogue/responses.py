@@ -18,9 +18,9 @@ from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, there
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.models.files_read import differing
+from kbtrain.models.files_read import check_begun, differing
 from kbtrain.prompts.ragate import first_kept, turn_text
-from kbtrain.provenance import changed, write_atomically
+from kbtrain.provenance import write_atomically
 from kbtrain.records import Hit, Question, TurnExample
 
 
@@ -66,20 +66,13 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     check_regular_or_absent(path)
     wanted = json.dumps(dict(key), sort_keys=True)
     if path.exists() and cut_torn_line(path):
-        _check_begun(path, json.loads(wanted))
+        unknown, remedy = "responses of an unknown model, their settings", "move or delete this file to generate anew"
+        check_begun(path, _note(path), json.loads(wanted), unknown, remedy)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
     write_atomically(_note(path), wanted)
     return {response.id: response.text for response in jsonl.read(Response, path)}
-
-
-def _check_begun(path: Path, key: Mapping[str, Any]) -> None:
-    remedy, note = "move or delete this file to generate anew", _note(path)
-    if not there(note):
-        raise UserError(f"{at(path)}: responses of an unknown model, their settings ({note.name}) are gone; {remedy}")
-    for setting in differing(jsonl.read_json(note), key):
-        raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
 
 
 def keep(path: Path, found: Iterable[Any]) -> None:

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
+from kbtrain.files import there
+from kbtrain.jsonl import read_json
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
-from kbtrain.provenance import file_sha256, flat, stamp
+from kbtrain.provenance import changed, file_sha256, flat, stamp
 
 MODEL_FILES = "model_files"  # name of what is noted, in meta data and settings
 Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
@@ -95,6 +97,15 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[s
     elif old and new:
         found.append((MODEL_FILES, str(old)[:12], str(new)[:12]))
     return [setting for setting in found if setting[1] != setting[2]]
+
+
+def check_begun(path: Path, note: Path, key: Mapping[str, Any], unknown: str, remedy: str) -> None:
+    """Raise :class:`UserError` ending in ``remedy`` for records whose settings in ``note`` differ from ``key``, or are
+    gone: then they are ``unknown``. What cost hours is not thrown away for an option."""
+    if not there(note):
+        raise UserError(f"{at(path)}: {unknown} ({note.name}) are gone; {remedy}")
+    for setting in differing(read_json(note), key):
+        raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
 
 
 def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:

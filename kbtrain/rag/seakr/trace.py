@@ -15,10 +15,9 @@ from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
-from kbtrain.errors import UserError, at
 from kbtrain.files import append, beside, cut_torn_line, there
-from kbtrain.models.files_read import differing
-from kbtrain.provenance import changed, write_atomically
+from kbtrain.models.files_read import check_begun
+from kbtrain.provenance import write_atomically
 from kbtrain.records import Question
 
 
@@ -136,7 +135,8 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         path.parent.mkdir(parents=True, exist_ok=True)
         begun = there(path) and cut_torn_line(path)  # what was being written when the process was killed
         if begun:
-            _check_begun(path, note, json.loads(wanted))
+            remedy = "name another --name, or move or delete this file"
+            check_begun(path, note, json.loads(wanted), "traces by unknown settings, those noted", remedy)
         else:
             path.write_text("", encoding="utf-8")
             write_atomically(note, wanted)
@@ -156,11 +156,3 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _check_begun(path: Path, note: Path, key: Mapping[str, Any]) -> None:
-    remedy = "name another --name, or move or delete this file"
-    if not there(note):
-        raise UserError(f"{at(path)}: traces by unknown settings, those noted ({note.name}) are gone; {remedy}")
-    for setting in differing(jsonl.read_json(note), key):
-        raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
