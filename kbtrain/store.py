@@ -57,6 +57,7 @@ ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence
     ORDER BY questions.question, sets.condition, samples.idx"""
 _FINISHES = frozenset(get_args(Finish))
 _DAMAGED = "damaged database; restore a copy, or delete it and sample again"
+_FOREIGN = "not a sample store; name another file, or move this one away"
 PROBLEMS = {
     sqlite3.SQLITE_ERROR: f"tables or columns are missing: {_DAMAGED}",
     sqlite3.SQLITE_FULL: "disk is full; what was finished is kept, free some space and run the same command again",
@@ -64,7 +65,7 @@ PROBLEMS = {
     sqlite3.SQLITE_BUSY: "another process is writing to this store; wait for it to finish",
     sqlite3.SQLITE_READONLY: "no permission to write",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; does its folder exist, with permission to write?",
-    sqlite3.SQLITE_NOTADB: "not a sample store; name another file",
+    sqlite3.SQLITE_NOTADB: _FOREIGN,
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
 }
 
@@ -94,7 +95,7 @@ def check(db: sqlite3.Connection, path: Path) -> int:
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
-        raise UserError(f"{at(path)}: not a sample store; name another file")
+        raise UserError(f"{at(path)}: {_FOREIGN}")
     if version not in (1, VERSION):
         raise UserError(
             f"{at(path)}: store of version {version}, this kbtrain reads {VERSION}; "
