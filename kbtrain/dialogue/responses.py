@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
-from kbtrain.errors import UserError, at
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, there
+from kbtrain.errors import UserError
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.models.files_read import check_begun, differing
+from kbtrain.models.files_read import check_begun
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Hit, Question, TurnExample
@@ -63,16 +63,22 @@ def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
     Raises :class:`UserError` naming what differs if these responses have another ``key`` (of model files what both
     know): hours of work are not thrown away for a misspelled model.
     """
-    check_regular_or_absent(path)
-    wanted = json.dumps(dict(key), sort_keys=True)
-    if path.exists() and cut_torn_line(path):
-        unknown, remedy = "responses of an unknown model, their settings", "move or delete this file to generate anew"
-        check_begun(path, _note(path), json.loads(wanted), unknown, remedy)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("", encoding="utf-8")
-    write_atomically(_note(path), wanted)
+    _is_begun(path, key, "move or delete this file to generate anew")
+    write_atomically(_note(path), json.dumps(dict(key), sort_keys=True))
     return {response.id: response.text for response in jsonl.read(Response, path)}
+
+
+def _is_begun(path: Path, key: Mapping[str, Any], remedy: str) -> bool:
+    """True if finished responses are there, by these settings; else an empty file is. Raises :class:`UserError` ending
+    in ``remedy`` for those of other settings, or of unknown ones."""
+    check_regular_or_absent(path)
+    if path.exists() and cut_torn_line(path):
+        unknown = "responses of an unknown model, their settings"
+        check_begun(path, _note(path), json.loads(json.dumps(dict(key))), unknown, remedy)
+        return True
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+    return False
 
 
 def keep(path: Path, found: Iterable[Any]) -> None:
@@ -136,23 +142,16 @@ def responses_path(folder: Path, augmentation: str) -> Path:
 
 
 def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedResponse]:
-    """The responses of an earlier run by turn; a line that it left unfinished is cut off.
+    """The responses of an earlier run by turn; a line that it left unfinished is cut off. A run that finished none
+    binds nothing.
 
-    Raises :class:`UserError` if these responses are another model's, of other turns or other snippets.
+    Raises :class:`UserError` if these responses are another model's, of other turns or other snippets, or nobody knows
+    whose: their settings are gone.
     """
-    check_regular_or_absent(path)
-    if not there(_note(path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("", encoding="utf-8")
-        write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")
-    old = read_key(path)
-    for name, before, now in differing(old, key):
-        raise UserError(
-            f"{at(path)}: other responses are there ({name} was {before}, is {now}); choose another "
-            "--out, or delete them"
-        )
-    cut_torn_line(path)
-    return {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
+    if _is_begun(path, key, "choose another --out, or move or delete this file"):
+        return {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
+    write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")
+    return {}
 
 
 def _note(path: Path) -> Path:

@@ -64,11 +64,23 @@ def test_a_turn_without_a_snippet_keeps_its_plain_response_under_the_new_name(re
     assert found[TURNS[1].id].snippets == ("4",) and none[TURNS[1].id].augmentation == "none"
 
 
-def test_responses_of_another_model_are_refused_not_overwritten(responder, tmp_path):
-    run(responder, tmp_path / "none.jsonl", [()] * 6)
-    with pytest.raises(UserError, match=r"none.jsonl: other responses are there \(model was m, is other\)"):
-        kept_augmented(tmp_path / "none.jsonl", {"model": "other"})
-    assert len((tmp_path / "none.jsonl").read_text().splitlines()) == 6
+def test_responses_of_another_or_an_unknown_model_are_refused_not_overwritten(responder, tmp_path):
+    path = tmp_path / "none.jsonl"
+    run(responder, path, [()] * 6)
+    whole, note = path.read_bytes(), path.with_name("none.jsonl.key")
+    begun = (
+        r'none\.jsonl: begun with model = "m", now it is "other"; set it back, or choose another --out, or move or del'
+    )
+    with pytest.raises(UserError, match=begun):
+        kept_augmented(path, {"model": "other"})
+    note.rename(tmp_path / "away")  # left behind in copying
+    gone = r"none\.jsonl: responses of an unknown model, their settings \(none\.jsonl\.key\) are gone; choose another"
+    with pytest.raises(UserError, match=gone):
+        kept_augmented(path, {"model": "m"})
+    assert path.read_bytes() == whole
+    (tmp_path / "away").rename(note)
+    path.unlink()  # as the refusal says
+    assert kept_augmented(path, {"model": "other"}) == {} and "other" in note.read_text()
 
 
 @pytest.mark.parametrize("kept", [kept_augmented, kept_responses])
