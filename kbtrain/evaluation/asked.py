@@ -41,12 +41,16 @@ class AskedConfig(ScoringConfig):
 
 @dataclass(frozen=True)
 class Asked:
-    """Questions or turns to score by split, and their files by the name under which the hash is stored."""
+    """Questions or turns to score by split, and their files by the name under which the hash is stored.
+
+    ``train`` and ``dev``: all turns of these splits, whichever are to be scored.
+    """
 
     reads: Reads
     examples: Mapping[Split, Sequence[Example]]
     files: Mapping[str, Path]
     train: Sequence[TurnExample] = ()
+    dev: Sequence[TurnExample] = ()
 
 
 def read_asked(config: AskedConfig) -> Asked:
@@ -60,7 +64,8 @@ def read_asked(config: AskedConfig) -> Asked:
     rows = {split: [turn for turn in turns if turn.split == split] for split in config.splits}
     if not any(rows.values()):
         raise UserError(f"{source}: no {' or '.join(config.splits)} turn to score")
-    return Asked("turn", rows, {"turns.jsonl": source}, [turn for turn in turns if turn.split == "train"])
+    train, dev = ([turn for turn in turns if turn.split == split] for split in ("train", "dev"))
+    return Asked("turn", rows, {"turns.jsonl": source}, train, dev)
 
 
 def check_own_prompts(asked: Asked, gates: Sequence[GateHandle]) -> None:

@@ -24,6 +24,7 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.provenance import made_before, meta_path, read_meta, write_meta
 from kbtrain.records import GATE_NAME
 from kbtrain.trained_on import write_trained_on
+from kbtrain.training.data import unnamed_in_both
 
 FIT = "fit"  # stage of the gates that are fitted here
 
@@ -105,15 +106,17 @@ def prompted_model(config: ChoiceConfig) -> str | None:
 
 
 def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
-    """Fit the gates that need no recipe, as far as they are asked for and not there yet."""
-    source, labelled = asked.files["turns.jsonl"], any(turn.label is not None for turn in asked.train)
+    """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
+    source, labelled = asked.files["turns.jsonl"], [turn for turn in asked.train if turn.label is not None]
     for name, kind in GATES.items():
-        wanted = name in config.only or (not config.only and labelled) or name in map(str, config.members)
+        wanted = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
         target = config.run / name / CARD
         if kind.unasked and wanted and to_fit(target, name, source):
             with writing(target.parent):
-                fitted(name, asked.train, target.parent)
-                write_trained_on(target.parent, [turn for turn in asked.train if turn.label is not None])
+                shared = unnamed_in_both(labelled, asked.dev, source)
+                train = [turn for turn in labelled if turn.dialogue_id not in shared]
+                fitted(name, train, target.parent)
+                write_trained_on(target.parent, train)
                 write_meta(target, stage=FIT, config={"gate": name}, inputs=[source])
     if config.members:
         make_average(config)

@@ -252,16 +252,20 @@ _MADE_UP = re.compile(r"(train|dev|test)-\d+")  # dialogues that their data set 
 
 
 def shared_dialogues(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> set[str]:
-    """Dialogues of both splits that have no name of their own: they may only begin alike, so that dev stays whole, and
-    their train turns, which a warning counts, are to be left out.
-
-    Raises :class:`UserError` for a named dialogue in both.
-    """
-    held_out = {turn.dialogue_id for turn in dev}
-    both = [turn for turn in train if turn.dialogue_id in held_out]
-    named = next((turn.dialogue_id for turn in both if not _MADE_UP.fullmatch(turn.dialogue_id)), None)
+    """As :func:`unnamed_in_both`. Raises :class:`UserError` for a named dialogue in both."""
+    turns, held_out = list(train), list(dev)
+    both = {turn.dialogue_id for turn in held_out}
+    named = next((one for turn in turns if (one := turn.dialogue_id) in both and not _MADE_UP.fullmatch(one)), None)
     if named is not None:
         raise UserError(f"{at(path)}: dialogue '{named}' stands in train and in dev")
+    return unnamed_in_both(turns, held_out, path)
+
+
+def unnamed_in_both(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> set[str]:
+    """Dialogues of both splits that have no name of their own: they may only begin alike, so that dev stays whole, and
+    their train turns, which a warning counts, are to be left out."""
+    held_out = {turn.dialogue_id for turn in dev if _MADE_UP.fullmatch(turn.dialogue_id)}
+    both = [turn for turn in train if turn.dialogue_id in held_out]
     if both:
         what = f"{len(both)} train turns (the first: '{both[0].id}') go on with dialogues of dev, or begin alike"
         warnings.warn(f"{at(path)}: {what}: left out", stacklevel=2)
