@@ -25,6 +25,7 @@ from kbtrain.records import TurnExample
 from kbtrain.retrieval.ranker import Candidates, Pair, read_ranker_data, recall, training_pairs
 from kbtrain.retrieval.train_ranker import RANKS, finish_ranker
 from kbtrain.training.config import TrainingConfig, training_arguments
+from kbtrain.training.data import shared_dialogues
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class TrainRankerConfig(TrainingConfig):
 def main(config: TrainRankerConfig) -> None:
     recipe = Recipe("train_ranker", config)
     turns, candidates = read_ranker_data(config.train, config.snippets)
+    shared = shared_dialogues(turns["train"], turns["dev"], config.train)
+    turns["train"] = [turn for turn in turns["train"] if turn.dialogue_id not in shared]
     for split in ("train", "dev"):
         if not turns[split] and (split == "train" or config.select != "last"):
             hint = "" if split == "train" else "; set select: last to keep the last checkpoint"

@@ -29,7 +29,7 @@ from kbtrain.gates.handles import handle
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.jsonl import read, write
 from kbtrain.provenance import unchanged
-from kbtrain.records import GateExample, GateScore, Hit, TurnExample
+from kbtrain.records import GateExample, GateScore, Hit, Snippet, TurnExample
 from kbtrain.retrieval.ranker import Ranker
 
 ROOT = Path(__file__).parents[2]
@@ -417,6 +417,18 @@ def test_a_ranker_is_trained_saved_and_compared_with_tfidf(recipe, data, tmp_pat
     assert len(opened.best(turn(0).context, hits, 3)) == 3
     assert run_snippet(tmp_path / "r")[0].startswith("(Hit(passage_id=")
     assert "tfidf: recall@1" in capsys.readouterr().out
+
+
+def test_a_ranker_is_not_trained_on_dialogues_of_dev(recipe, data, tmp_path, capsys):
+    alike = [turn(0, split, dialogue_id="train-0", gold_snippets=("s",)) for split in ("train", "dev")]
+    write(tmp_path / "turns.jsonl", [*alike, *turns(data, "train"), *turns(data, "dev")])
+    write(
+        tmp_path / "snippets.jsonl", [Snippet("s", None, "park", "It opens."), *read(Snippet, data / "snippets.jsonl")]
+    )
+    given = {"train": tmp_path / "turns.jsonl", "snippets": tmp_path / "snippets.jsonl", "dry_run": True}
+    with pytest.warns(UserWarning, match="1 train turns .* go on with dialogues of dev, or begin alike: left out"):
+        recipe("ranker", arguments(data, tmp_path / "r", "ranker", **given))
+    assert "turns with gold snippets: train 40, dev 17, test 0;" in capsys.readouterr().out
 
 
 KILLED = [("encoder", {"base": "dialogue_state", "frozen_layers": 0}), ("ragate_mha", {})]
