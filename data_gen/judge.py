@@ -115,8 +115,9 @@ def look_ahead(config: JudgeConfig) -> None:
 
 def note_agreement(out: Path, labelled: Path, made: Mapping[str, Any]) -> None:
     """Add the agreement with people to the meta data of verdicts that are there already."""
-    meta = read_meta(out)
-    meta |= {"inputs": {**meta["inputs"], labelled.name: file_sha256(labelled)}, "agreement": made}
+    meta, found = read_meta(out), file_sha256(labelled)
+    own = meta["inputs"].get(labelled.name, found) == found  # else another file's, which later stages compare
+    meta |= {"inputs": {**meta["inputs"], labelled.name if own else str(labelled): found}, "agreement": made}
     write_atomically(meta_path(out), json.dumps(meta, ensure_ascii=False, indent=1) + "\n")
 
 

@@ -21,7 +21,7 @@ from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
 from kbtrain.prompts import kbm
-from kbtrain.provenance import read_meta
+from kbtrain.provenance import check_made_from, file_sha256, read_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -252,6 +252,21 @@ def test_verdicts_of_another_prompt_are_made_anew_and_those_of_the_first_note_no
     assert run() == (False, noted)
     monkeypatch.undo()
     assert run() == (True, None)
+
+
+def test_graded_answers_do_not_take_the_name_of_the_questions_that_were_judged(run_folder: Path) -> None:
+    """The labels would be refused, for verdicts of other questions, whatever was judged again."""
+    stage, graded = load("data_gen/judge.py"), run_folder / "graded" / "questions.jsonl"
+    graded.parent.mkdir()
+    labelled(run_folder).rename(graded)
+    for _ in range(2):
+        stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), "--judge", "contains"]))
+        stage.main(
+            parse_args(stage.JudgeConfig, ["--run", str(run_folder), "--judge", "contains", "--labelled", str(graded)])
+        )
+    noted = read_meta(run_folder / "verdicts.jsonl")
+    assert noted["inputs"][str(graded)] == file_sha256(graded) and noted["agreement"]["n"] == 4
+    check_made_from(run_folder / "verdicts.jsonl", run_folder / "questions.jsonl")
 
 
 def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:
