@@ -84,10 +84,10 @@ def with_evidence(data: KeyedData, evidence: Path) -> KeyedData:
     return KeyedData(attached(data.train), attached(data.dev))
 
 
-def weights(model: Additive, shown: int = 6) -> str:
-    """The features that move the log odds most, with their range."""
+def weights(model: Additive) -> str:
+    """The six features that move the log odds most, with their range."""
     ranges = {name: max(curve.values) - min(curve.values) for name, curve in model.curves.items()}
-    best = sorted(ranges, key=lambda name: -ranges[name])[:shown]
+    best = sorted(ranges, key=lambda name: -ranges[name])[:6]
     return "log odds move by up to " + ", ".join(f"{ranges[name]:.2f} ({name})" for name in best)
 
 

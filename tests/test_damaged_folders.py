@@ -24,7 +24,6 @@ from kbtrain.retrieval.tfidf import TfIdf
 from kbtrain.trained_on import trained_among
 
 SEED = 7
-NO_WORDS = {"type": "BPE", "vocab": {}, "merges": []}
 INPUT = {"low": 0, "high": 1, "log_odds": False, "slope": 1}
 EACH = 1  # damages drawn for each file; `make torture` does all
 

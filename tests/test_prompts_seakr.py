@@ -8,7 +8,6 @@ import pytest
 from tiny_kbm import make_tokenizer
 
 from kbtrain.answers.grading import normalise
-from kbtrain.prompts import seakr
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.seakr import (
     ANSWER,
@@ -20,7 +19,6 @@ from kbtrain.prompts.seakr import (
     final_answer,
     first_sentence,
     reasoning,
-    seakr_fingerprint,
     step_prompt,
 )
 from kbtrain.records import Hit
@@ -125,24 +123,6 @@ def test_first_sentences(text, first):
 
 def test_answers_are_cleaned_without_harming_abbreviations():
     assert clean_answer(' "Paris." ') == "Paris" and clean_answer("U.S.") == "U.S." and clean_answer(" ") == ""
-
-
-def test_the_fingerprint_changes_with_the_number_of_demonstrations():
-    tokenizer = make_tokenizer()
-    assert seakr_fingerprint(tokenizer, 10) != seakr_fingerprint(tokenizer, 9)
-
-
-def test_the_fingerprint_changes_with_the_form_of_documents_and_of_the_answer(monkeypatch):
-    tokenizer, whole = make_tokenizer(), seakr._question
-    found = {seakr_fingerprint(tokenizer, 2)}
-    with monkeypatch.context() as changed:
-        changed.setattr(seakr, "_question", lambda *parts: whole(*parts).replace("[1]", "(1)"))
-        found.add(seakr_fingerprint(tokenizer, 2))
-    monkeypatch.setattr(seakr, "ANSWER", "The answer:")
-    found.add(seakr_fingerprint(tokenizer, 0))
-    monkeypatch.undo()
-    found.add(seakr_fingerprint(tokenizer, 0))
-    assert len(found) == 4
 
 
 def test_a_chain_is_read_line_by_line_up_to_its_own_answer():

@@ -31,7 +31,7 @@ _INSTALL = {
     "spacy": 'pip install "kbtrain[ner]", or name slots of the context: ner: [sgd]',
     "gliner": "pip install gliner",
 }
-GLINER_TYPES = ("person", "organisation", "place", "event", "work of art", "product", "date")
+_GLINER_TYPES = ["person", "organisation", "place", "event", "work of art", "product", "date"]
 
 
 def read_text(example: TurnExample) -> str:
@@ -62,12 +62,12 @@ def spacy_finder(model: str) -> Find:
     return find
 
 
-def gliner_finder(model: str, types: Sequence[str] = GLINER_TYPES) -> Find:
+def gliner_finder(model: str) -> Find:
     """A GLiNER model by folder or hub id. Raises :class:`UserError` if GLiNER is missing."""
     loaded: Any = _needed("gliner", _INSTALL["gliner"]).GLiNER.from_pretrained(model)
 
     def find(texts: Sequence[str]) -> list[tuple[Entity, ...]]:
-        found = (loaded.predict_entities(text, list(types)) for text in texts)
+        found = (loaded.predict_entities(text, _GLINER_TYPES) for text in texts)
         return [_distinct((e["text"], e["label"], f"gliner:{model}") for e in one) for one in found]
 
     return find

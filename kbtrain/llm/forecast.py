@@ -93,13 +93,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def forecast(
-    config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]], measure: int = 0, total: int | None = None
-) -> Forecast:
+def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]], measure: int) -> Forecast:
     """Count a stream of requests; with ``measure`` draw so many of them, spread over the stream, and keep nothing.
 
-    ``requests`` is called twice for that; ``total`` is their number where it is known. Raises :class:`UserError` as the
-    back end does.
+    ``requests`` is called twice for that. Raises :class:`UserError` as the back end does.
     """
     server = config.backend == "openai"
     prompts, sent, answers = Counter[str](), 0, 0

@@ -108,7 +108,7 @@ def bleu_signature() -> str:
 
 
 def bert_parts(
-    responses: Sequence[str], references: Sequence[str], model: str, layers: int | None = None, device: str = "cpu"
+    responses: Sequence[str], references: Sequence[str], model: str, layers: int | None = None
 ) -> tuple[Floats, str]:
     """BERTScore (Zhang et al. 2020) by the package bert-score, without rescaling, of each response: precision, recall
     and F1, (n, 3), 0 for an empty one; and the code.
@@ -130,7 +130,7 @@ def bert_parts(
         ["." if gone else text for text, gone in zip(texts, empty, strict=True)] for texts in (responses, references)
     )
     try:
-        found, code = score(made, wanted, model_type=where, num_layers=layers, device=device, return_hash=True)
+        found, code = score(made, wanted, model_type=where, num_layers=layers, device="cpu", return_hash=True)
     except (OSError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"BERTScore's model '{model}' cannot be opened ({first[:120]})") from None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def open_encoder(
-    name: str, dtype: str, device: str, n_logits: int | None = None, dropout: float | None = None
+    name: str, dtype: str, device: str, n_logits: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model with a classifier, and tokenizer; with ``n_logits`` a new classifier of so many outputs is put on it.
 
@@ -18,9 +18,7 @@ def open_encoder(
     """
     from transformers import AutoModelForSequenceClassification
 
-    given = {"num_labels": n_logits, "classifier_dropout": dropout}
-    changes = {key: value for key, value in given.items() if value is not None}
-    return _open(AutoModelForSequenceClassification, name, dtype, device, n_logits is not None, **changes)
+    return _open(AutoModelForSequenceClassification, name, dtype, device, n_logits is not None, n_logits)
 
 
 def open_body(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -36,9 +34,9 @@ def has_segments(model: PreTrainedModel) -> bool:
 
 
 def _open(
-    auto_class: Any, name: str, dtype: str, device: str, new_head: bool, **changes: Any
+    auto_class: Any, name: str, dtype: str, device: str, new_head: bool, n_logits: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """``changes`` are of the model's config; ``new_head`` as in :func:`~kbtrain.models.weights.open_weights`."""
+    """``new_head`` as in :func:`~kbtrain.models.weights.open_weights`."""
     from transformers import AutoConfig, AutoTokenizer
 
     from kbtrain.models.load import choose_device, choose_dtype, resolve
@@ -49,8 +47,8 @@ def _open(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with opening(where, name):
         config: Any = AutoConfig.from_pretrained(where)
-        for key, value in changes.items():
-            setattr(config, key, value)
+        if n_logits is not None:
+            config.num_labels = n_logits
         chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
         model: Any = open_weights(auto_class, where, name, new_head, config=config, dtype=chosen)
         tokenizer = AutoTokenizer.from_pretrained(where)

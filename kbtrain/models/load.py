@@ -99,17 +99,17 @@ def choose_device(name: str) -> str:
 
 
 def load_model(
-    model: str, dtype: str = "auto", device: str = "auto", trust_remote_code: bool = False
+    model: str, dtype: str = "auto", device: str = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in eval mode, on its device) and tokenizer. One-line :class:`UserError` where it can't be opened."""
     where = resolve(model)
     with _opening(where, model):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
         check_words(tokenizer)
         place = choose_device(device)
         chosen = choose_dtype(dtype, place, config.model_type)
-        options: dict[str, Any] = {"config": config, "dtype": chosen, "trust_remote_code": trust_remote_code}
+        options: dict[str, Any] = {"config": config, "dtype": chosen, "trust_remote_code": False}
         loaded: Any = open_weights(AutoModelForCausalLM, where, model, **options)
     placed: PreTrainedModel = loaded.to(place).eval()
     return placed, tokenizer
@@ -149,11 +149,11 @@ def load_readable(
     return opened[key]
 
 
-def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer alone, for back ends that hold the model themselves. Raises :class:`UserError`."""
     where = resolve(model)
     with _opening(where, model):
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
         check_words(found)
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from kbtrain.prompts.kbm import fingerprint, hit_text, render_chat
+from kbtrain.prompts.kbm import hit_text, render_chat
 from kbtrain.records import Hit, Titles
 
 if TYPE_CHECKING:
@@ -116,12 +116,6 @@ _ABBREVIATION = re.compile(
     r"|Cpl|Adm|Gov|Sen|Rep|Pres|Supt|Fr|Msgr|No|Nos|Vol|vol|pp?|ed|eds|v|vs|etc|Inc|Corp|Co|Cos|Ltd|Bros|Dept|Univ|Assn"
     r"|Mt|Ft|Ave|Blvd|Rd|cf|ca|c|b|d|al|approx|est|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.$"
 )
-
-
-def seakr_fingerprint(tokenizer: PreTrainedTokenizerBase, shown: int = 10) -> str:
-    """Changes when a prompt, a demonstration or the chat template does."""
-    probe = Hit("p", "Title", "Text.", 0.0)
-    return fingerprint(tokenizer, step_prompt("probe", [], shown), step_prompt("probe", [probe], shown) + ANSWER)
 
 
 def _head(shown: int) -> str:

@@ -35,12 +35,12 @@ def ids(passages: tuple[Passage, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(passage.id for passage in passages))
 
 
-def answers_or_hidden(row: SourceRecord, key: str) -> tuple[tuple[str, ...], Gold]:
-    """The one answer under ``key``; missing, null or blank means that the data set keeps it to itself.
+def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
+    """The one answer under ``answer``; missing, null or blank means that the data set keeps it to itself.
 
     That is so for whole files only: :func:`kbtrain.questions.load.load` refuses a file that has both.
     """
-    answer = row.text_or_empty(key)
+    answer = row.text_or_empty("answer")
     return ((answer,), "given") if answer else ((), "hidden")
 
 

@@ -35,7 +35,7 @@ class NearPair:
     cosine: float
 
 
-def near_duplicates(questions: Sequence[Question], alike: float = ALIKE) -> list[NearPair]:
+def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
     """Training questions with a near duplicate in dev or test, and dev questions with one in test; at most one each."""
     held_out = [q for q in questions if q.split != "train"]
     if not held_out or len({q.split for q in questions}) < 2:
@@ -56,7 +56,7 @@ def near_duplicates(questions: Sequence[Question], alike: float = ALIKE) -> list
             cosines = (vectorizer.transform([query_text(q) for q in block]) @ columns).toarray()
             best = cosines.argmax(axis=1)
             for question, place, row in zip(block, best, cosines, strict=True):
-                if row[place] >= alike:
+                if row[place] >= ALIKE:
                     other = against[place]
                     found.append(NearPair(question.id, split, other.id, other.split, float(row[place])))
     return found

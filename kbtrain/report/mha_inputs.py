@@ -77,9 +77,7 @@ def _spread(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.3f}{sd}"
 
 
-def compared_inputs(
-    folders: Mapping[tuple[str, int], Path], epochs: float, turns: Path | None, draws: int = 2000
-) -> InputComparison:
+def compared_inputs(folders: Mapping[tuple[str, int], Path], epochs: float, turns: Path | None) -> InputComparison:
     """``folders``: by input and seed; ``turns``: dev and test turns, None: nothing was scored on test."""
     rows = [TrainedInput.of(folder, *key) for key, folder in folders.items()]
     if turns is None:
@@ -94,7 +92,7 @@ def compared_inputs(
     scores = {inputs: [run_of(path, examples) for path in paths] for inputs, paths in runs.items()}
     truth = np.array([bool(turn.label) for turn in examples["test"]])
     dialogues = [turn.dialogue_id for turn in examples["test"]]
-    found, drawn = classify_turns(truth, dialogues, scores, draws, 0)
+    found, drawn = classify_turns(truth, dialogues, scores, draws=2000, seed=0)
     return InputComparison(epochs, rows, found, compare(drawn, next(iter(scores)), COMPARED))
 
 

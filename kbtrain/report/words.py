@@ -31,9 +31,9 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f}"
 
 
-def points(difference: float | None, digits: int = 1) -> str:
+def points(difference: float | None) -> str:
     """``+5.1`` for .051."""
-    text = percent(difference, digits)
+    text = percent(difference)
     return text if text.startswith("-") else f"+{text}"
 
 

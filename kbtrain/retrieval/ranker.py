@@ -172,17 +172,18 @@ def training_pairs(examples: Sequence[TurnExample], candidates: Candidates, nega
     return pairs
 
 
-def recall(
-    examples: Sequence[TurnExample], candidates: Candidates, rank: Rank, cuts: Sequence[int] = (1, 3)
-) -> dict[str, float]:
+_CUTS = (1, 3)
+
+
+def recall(examples: Sequence[TurnExample], candidates: Candidates, rank: Rank) -> dict[str, float]:
     """``recall@k``: share of a turn's gold snippets among the first k, mean over turns (RAGate, table 1); and ``mrr``,
     one over the place of the first right one."""
-    totals = dict.fromkeys([f"recall@{k}" for k in cuts] + ["mrr"], 0.0)
+    totals = dict.fromkeys([f"recall@{k}" for k in _CUTS] + ["mrr"], 0.0)
     for example in examples:
         pool = candidates.of(example)
         ids = [hit.passage_id for hit in rank(example, pool, len(pool))]
         gold = set(example.gold_snippets)
-        for k in cuts:
+        for k in _CUTS:
             totals[f"recall@{k}"] += len(gold & set(ids[:k])) / len(gold)
         places = [i for i, name in enumerate(ids, 1) if name in gold]
         totals["mrr"] += 1 / places[0] if places else 0.0
@@ -200,11 +201,11 @@ def read_snippets(path: Path) -> list[Snippet]:
 class TfIdfRank:
     """TF-IDF with cosine similarity among a turn's candidates; the query is the whole context, and no response."""
 
-    def __init__(self, snippets: Sequence[Snippet], tokens: Tokens | None = None) -> None:
+    def __init__(self, snippets: Sequence[Snippet]) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self._place: Mapping[str, int] = {snippet.id: i for i, snippet in enumerate(snippets)}
-        self._vectorizer = TfidfVectorizer(analyzer=(tokens or Tokens()).words)
+        self._vectorizer = TfidfVectorizer(analyzer=Tokens().words)
         self._matrix = self._vectorizer.fit_transform([f"{s.title} {s.text}" for s in snippets])
 
     def __call__(self, example: TurnExample, hits: Sequence[Hit], k: int) -> list[Hit]:

@@ -110,9 +110,9 @@ class Exchange:
         await self.start(status, ((name.encode(), value.encode("latin-1")) for name, value in given.items()))
         await self.chunk(data, more=False)
 
-    async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
+    async def json(self, value: Any) -> None:
         """Send a JSON answer of status 200."""
-        await self.reply(200, json.dumps(value, ensure_ascii=False).encode(), headers)
+        await self.reply(200, json.dumps(value, ensure_ascii=False).encode())
 
 
 CLOSE = {"connection": "close"}

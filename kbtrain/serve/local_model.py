@@ -88,9 +88,9 @@ class LocalModel:
 
     kept: KeptPrefills | None = None
 
-    def __init__(self, name: str, dtype: str = "auto", device: str = "auto") -> None:
+    def __init__(self, name: str, dtype: str) -> None:
         self.name = name
-        self.model, self.tokenizer = load_model(name, dtype, device)
+        self.model, self.tokenizer = load_model(name, dtype)
         config = self.model.config.get_text_config()
         self.room = int(getattr(config, "max_position_embeddings", None) or 2048)
         shared = prefix_problem(self.model, self.room) is None

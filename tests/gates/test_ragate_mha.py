@@ -1,15 +1,16 @@
-"""RAGate-MHA: the paper's network, its four inputs, and scores that do not depend on the batch."""
+"""RAGate-MHA: the paper's network, its five inputs, and scores that do not depend on the batch."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.mha import INPUTS, MHAInput, RagateMHA, kept_tokenizer, train_tokenizer
+from kbtrain.gates.ragate.mha import Inputs, MHAInput, RagateMHA, kept_tokenizer, train_tokenizer
 from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel, sinusoids
 from kbtrain.records import Hit, Utterance
 from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow
@@ -54,7 +55,7 @@ def test_the_network_computes_what_torch_s_encoder_computes(heads):
         torch.testing.assert_close(ours(**batch).logits, reference(**batch), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("inputs", get_args(Inputs))
 def test_a_score_alone_is_that_in_a_batch(inputs):
     one = gate(inputs)
     alone = [one.score([example])[0] for example in EXAMPLES]
@@ -84,7 +85,7 @@ def test_unknown_words_and_padding_have_ids_of_their_own():
 
 def test_inputs_differ_in_what_is_joined_or_crossed():
     texts = {}
-    for inputs in INPUTS:
+    for inputs in get_args(Inputs):
         reader = gate(inputs).reader
         read = reader.encode(EXAMPLES[2])  # two hits, the first of them without a text
         texts[inputs] = (reader.tokenizer.decode(read.ids), reader.tokenizer.decode(read.other))

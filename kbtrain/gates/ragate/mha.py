@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.files import beside, put_in_place
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kbtrain.gates.ragate.mha_model import RagateMHAModel
 
 Inputs = Literal["contx", "contx+know", "contx*know", "contx+resp", "contx+syn-resp"]
-INPUTS: tuple[Inputs, ...] = get_args(Inputs)
 PAD, UNKNOWN, SEPARATOR, NOTHING = "[PAD]", "[UNK]", "[SEP]", "[NONE]"
 
 

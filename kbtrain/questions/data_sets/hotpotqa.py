@@ -20,7 +20,7 @@ def hotpotqa(file: DataFile) -> Iterator[Loaded]:
     """Two hops each; the relation is the question's type (bridge, comparison)."""
     for number, row in enumerate(json_rows(file), 1):
         passages = titled_passages(row, "hotpotqa")
-        answers, gold = answers_or_hidden(row, "answer")
+        answers, gold = answers_or_hidden(row)
         question = Question(
             id=row.identifier("_id") if {"_id", "context"} & set(row.data) else f"hotpotqa/{file.label}/{number}",
             text=row.text("question"),

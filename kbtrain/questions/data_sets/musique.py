@@ -27,7 +27,7 @@ def musique(file: DataFile) -> Iterator[Loaded]:
         passages = tuple(context("musique", p.text_or_empty("title"), p.text("paragraph_text")) for p in rows)
         marked = (p.has("is_supporting") and p.flag("is_supporting") for p in rows)
         gold = tuple(passage for passage, is_gold in zip(passages, marked, strict=True) if is_gold)
-        answers, state = answers_or_hidden(row, "answer")
+        answers, state = answers_or_hidden(row)
         found = re.match(r"(\d)hop\w*?(?=__)", name)
         question = Question(
             id=name if answerable else f"{name}/unanswerable",

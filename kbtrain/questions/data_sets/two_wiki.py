@@ -39,7 +39,7 @@ def _questions(file: DataFile, names: Names) -> Iterator[Loaded]:
     """``names`` gives the aliases of an entity id. The relation is the question's type."""
     for row in json_rows(file):
         passages = titled_passages(row, "2wikimultihopqa")
-        answers, gold = answers_or_hidden(row, "answer")
+        answers, gold = answers_or_hidden(row)
         kind = row.text("type").replace("-", "_")
         entity = row.text_or_empty("answer_id")
         question = Question(
