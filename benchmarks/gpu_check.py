@@ -24,7 +24,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.text_table import aligned
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def main(config: GpuCheckConfig) -> None:
     from gpu_checks import CHECKS
     from gpu_here import Here
 
-    from kbtrain.errors import did_you_mean
     from kbtrain.provenance import write_result
 
     for name in config.only or ():

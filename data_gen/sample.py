@@ -29,7 +29,7 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.llm.sample_stage import Plan, Shard, check_files, local
+from kbtrain.llm.sample_stage import Plan, SamplingJob, Shard, check_files, local
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
@@ -66,7 +66,6 @@ def main(config: SampleConfig) -> None:
     if config.dry_run:
         return look_ahead(config, plan, shard)
 
-    from kbtrain.llm.sample_stage import SamplingJob
     from kbtrain.store import SampleStore, writing
 
     target = config.run / shard.store_name

@@ -19,7 +19,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.gate import SeakrCard, measured_scale
+from kbtrain.gates.seakr.gate import SeaKR, SeakrCard, measured_scale
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
 from kbtrain.provenance import check_unchanged, file_sha256, git_state, package_versions
@@ -66,7 +66,6 @@ def main(config: MakeSeakrConfig) -> None:
     started = time.monotonic()
     own = read_prompts(config.prompts)
     examples = dev_examples(config.questions, config.measure_on)
-    from kbtrain.gates.seakr.gate import SeaKR
     from kbtrain.models.load import load_model, name_of
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.dialogue.responder import CARD, Reads
+from kbtrain.dialogue.responder import CARD, Reads, Responder, ResponsePrompts
 from kbtrain.provenance import file_sha256
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.recipe import Recipe
@@ -80,7 +80,6 @@ def main(config: TrainDialogueConfig) -> None:
 
     model = trainer.plain_model(lambda: open_base(config.model, "full", recipe.device, facts["compute"])[0])
     if recipe.first:
-        from kbtrain.dialogue.responder import Responder
         from kbtrain.dialogue.train_responder import finish_dialogue
 
         responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
@@ -93,7 +92,6 @@ def train(
 ) -> tuple[DialogueTrainer, Any, dict[str, Any]]:
     from dataclasses import asdict
 
-    from kbtrain.dialogue.responder import ResponsePrompts
     from kbtrain.dialogue.train_responder import DialogueTrainer, lesson_rows
     from kbtrain.models.adapters import compute_of, open_trainable
     from kbtrain.training.checks import check_base, check_fits, check_rows
@@ -113,7 +111,6 @@ def train(
 
 
 def dry_run(config: TrainDialogueConfig, data: DialogueData) -> str:
-    from kbtrain.dialogue.responder import ResponsePrompts
     from kbtrain.dialogue.train_responder import dry_run
     from kbtrain.training.checks import check_base
 

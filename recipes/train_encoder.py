@@ -35,7 +35,7 @@ from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, traini
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
-from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
+from kbtrain.training.finish import SCORES, dev_metrics, finish_classifier, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def train(
     from kbtrain.gates.encoder.gate import EncoderGate
     from kbtrain.models.encoders import has_segments, open_encoder
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
-    from kbtrain.training.finish import dev_metrics
     from kbtrain.training.processes import compute_dtype
 
     acts = common_acts(data.train) if config.act_weight else ()

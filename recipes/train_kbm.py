@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
-from kbtrain.models.adapters import Adapter
+from kbtrain.models.adapters import Adapter, base_fingerprint, compute_of, open_trainable
 from kbtrain.prompts.kbm import ALL_KEYS, KBMPrompt, Key, kbm_fingerprint
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
@@ -86,7 +86,6 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.gates.kbm.train import KBMTrainer, make_row
     from kbtrain.gates.true_false.template import Encoder, kbm_template
-    from kbtrain.models.adapters import compute_of
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
 
@@ -108,14 +107,11 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
 
 
 def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.models.adapters import open_trainable
-
     return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
 
 
 def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCard:
     from kbtrain.gates.kbm.gate import KBMCard
-    from kbtrain.models.adapters import base_fingerprint
 
     return KBMCard(
         base_model=config.model,

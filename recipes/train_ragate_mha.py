@@ -33,7 +33,7 @@ from kbtrain.gates.ragate.train_mha import MHAConfig, mha_input, mha_rows, new_g
 from kbtrain.report.mha_sweep import Shape, grid, train_sweep
 from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
-from kbtrain.training.finish import SCORES, finish_classifier, held_out_examples
+from kbtrain.training.finish import SCORES, dev_metrics, finish_classifier, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -110,7 +110,6 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
 
 def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) -> tuple[RagateMHA, ClassifierTrainer]:
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
-    from kbtrain.training.finish import dev_metrics
 
     gate = new_gate(config, mha_input(config, data), recipe.device)
     trainer = ClassifierTrainer(

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.models.adapters import Adapter
+from kbtrain.models.adapters import Adapter, compute_of, open_trainable
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.config import HeldOutConfig, training_arguments
@@ -91,7 +91,6 @@ def train(
 ) -> tuple[RagatePeftTrainer, str]:
     from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
-    from kbtrain.models.adapters import compute_of
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
 
@@ -116,8 +115,6 @@ def train(
 
 
 def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
-    from kbtrain.models.adapters import open_trainable
-
     return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
 
 

@@ -22,14 +22,13 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
 from kbtrain.records import TurnExample
-from kbtrain.retrieval.ranker import Candidates, Pair, read_ranker_data, recall, training_pairs
+from kbtrain.retrieval.ranker import Candidates, Pair, Ranker, read_ranker_data, recall, training_pairs
 from kbtrain.retrieval.train_ranker import RANKS, finish_ranker
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import shared_dialogues
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from kbtrain.retrieval.ranker import Ranker
     from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
@@ -76,7 +75,6 @@ def train(
     from transformers import set_seed
 
     from kbtrain.models.encoders import has_segments, open_encoder, pad_id
-    from kbtrain.retrieval.ranker import Ranker
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.processes import compute_dtype
 

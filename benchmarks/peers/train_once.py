@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from training_limit import least_seconds
 
 from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.kbm.train import make_row
+from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.jsonl import read
 from kbtrain.models.adapters import Adapter, open_base
@@ -76,8 +76,6 @@ def arguments(job: dict[str, Any]) -> Any:
 
 
 def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
-    from kbtrain.gates.kbm.train import KBMTrainer
-
     model = Adapter(16, 64, 0.1, 0)(base) if job["method"] == "qlora" else base
     trainer = KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, job["max_length"]), arguments(job), rows, [], "hard")
     if job["who"] == "kbtrain_padded":

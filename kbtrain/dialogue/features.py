@@ -23,7 +23,7 @@ from kbtrain.prompts.ragate import context_text
 from kbtrain.provenance import file_sha256, made_before, write_meta
 from kbtrain.records import Entity, Evidence, Hit, TurnExample
 from kbtrain.retrieval.base import Searcher
-from kbtrain.retrieval.ranker import Candidates, Rank, TfIdfRank, read_snippets
+from kbtrain.retrieval.ranker import Candidates, Rank, Ranker, TfIdfRank, read_snippets
 
 Finder = Literal["sgd", "spacy", "gliner"]
 Find = Callable[[Sequence[str]], list[tuple[Entity, ...]]]
@@ -165,8 +165,6 @@ def find_knowledge(
     snippets = read_snippets(run / "snippets.jsonl")
     if know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)
-    from kbtrain.retrieval.ranker import Ranker
-
     ranker = Ranker.load(source or "", device=device)
     rank: Rank = lambda turn, hits, k: ranker.best(turn.context, hits, k)  # noqa: E731
     return by_rank(rank, Candidates(snippets), examples, k)

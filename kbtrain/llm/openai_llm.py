@@ -21,7 +21,7 @@ import httpx2
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.event_loop import EventLoop
-from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
+from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
 from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post, tls
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
@@ -332,8 +332,6 @@ class OpenAILLM:
             if request.system is not None:
                 messages.insert(0, {"role": "system", "content": request.system})
             return {**body, "messages": messages}, 0, 0
-        from kbtrain.llm.base import prompt_ids
-
         ids, cut = prompt_ids(self.tokenizer, request, s.max_prompt_tokens)
         if self.server.logprobs:
             body["logprobs"] = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from kbtrain.gate_folder import ADAPTER, CARD, KeyedCard, KeyedGate, Pass
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.models.adapters import check_base_of_adapter
+from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
 from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint, kbm_prompt
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
 
@@ -128,8 +128,6 @@ def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrai
 
     if card.merged:
         return load_model(str(folder), dtype, device)
-    from kbtrain.models.adapters import compute_of, open_beside, open_merged
-
     card.check_base(folder)
     if card.method == "qlora":
         model = open_beside(card.base_model, folder / ADAPTER, card.method, device, dtype)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular_or_absent
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
-from kbtrain.gates.answering import open_base_model
+from kbtrain.gates.answering import drafted_together, open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.models.files_read import MODEL_FILES, digest
@@ -193,7 +193,6 @@ class DraftReader(Reader):
         own: OwnPrompts | None = None,
         tokens: int = DRAFT_TOKENS,
     ) -> None:
-        from kbtrain.gates.answering import drafted_together
         from kbtrain.gates.probe.draft_states import DraftStateSampler
         from kbtrain.llm.base import Sampling
 

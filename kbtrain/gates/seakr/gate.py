@@ -14,7 +14,7 @@ from kbtrain.gate_folder import Gate, GateCard, Pass, Stage, read_gate_json
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
-from kbtrain.gates.seakr.uncertainty import Scale
+from kbtrain.gates.seakr.uncertainty import Scale, floor
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import Example, GateExample
 
@@ -73,8 +73,6 @@ class SeakrCard(GateCard):
 
 def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> MeasuredScale:
     """From the norms of some questions' states. Raises :class:`UserError` if the model says nothing to any of them."""
-    from kbtrain.gates.seakr.uncertainty import floor
-
     norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
     if not norms:
         raise UserError(

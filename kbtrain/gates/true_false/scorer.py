@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kbtrain.gates.true_false.template import Encoded, Encoder, Values
-from kbtrain.models.batching import like_length
+from kbtrain.models.batching import common_start, like_length
 from kbtrain.models.weights import no_scores
 from kbtrain.records import GateExample
 
@@ -162,7 +162,6 @@ class PrefixCache:
     @cached_property
     def _ids(self) -> tuple[int, ...]:
         from kbtrain.llm.sampler.prefill import keeps_all
-        from kbtrain.models.batching import common_start
 
         if not keeps_all(self.model):
             return ()

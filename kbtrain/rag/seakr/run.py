@@ -20,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
-from kbtrain.gates.seakr.engine import Thought
+from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
@@ -28,14 +28,12 @@ from kbtrain.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all
-from kbtrain.rag.seakr.self_aware import AnswerEngine, QueryWords, SelfAwareSettings
+from kbtrain.rag.seakr.self_aware import AnswerEngine, PromptEngine, QueryWords, SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace, TraceFile, grades
 from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
 
 if TYPE_CHECKING:
-    from kbtrain.gates.seakr.engine import Thought
-    from kbtrain.rag.seakr.self_aware import AnswerEngine, PromptEngine
     from kbtrain.rag.seakr.thoughts import SharedThoughts
 
 
@@ -226,9 +224,7 @@ def _digest(key: dict[str, Any]) -> str:
 def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
     """The gate's model, ready to think. Raises :class:`UserError`."""
     from kbtrain.gates.answering import open_base_model
-    from kbtrain.gates.seakr.engine import Uncertainty
     from kbtrain.models.batching import BatchLimits
-    from kbtrain.rag.seakr.self_aware import PromptEngine
 
     card = SeakrCard.read(config.gate)
     changes: dict[str, Any] = {"max_new_tokens": config.max_new_tokens}

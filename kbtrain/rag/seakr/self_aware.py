@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from kbtrain.answers.missing import is_missing, states_nothing
 from kbtrain.errors import UserError
-from kbtrain.gates.seakr.engine import Thought
+from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.prompts.seakr import (
     CHAIN_STOP,
     clean_answer,
@@ -24,10 +24,6 @@ from kbtrain.prompts.seakr import (
 )
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
 from kbtrain.records import Hit, Titles
-
-if TYPE_CHECKING:
-    from kbtrain.gates.seakr.engine import Uncertainty
-
 
 Kind = Literal["sentence", "answer", "chain"]
 Fitted = tuple[list[int], int]  # token ids within the room; tokens of documents that were cut

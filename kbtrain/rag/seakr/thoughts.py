@@ -14,15 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from kbtrain import jsonl
 from kbtrain.files import append, cut_torn_line, there
 from kbtrain.gates.seakr.engine import Thought
-from kbtrain.rag.seakr.self_aware import AnswerEngine, GenerationRequest, Reply
-
-if TYPE_CHECKING:
-    from kbtrain.rag.seakr.self_aware import PromptEngine
+from kbtrain.rag.seakr.self_aware import AnswerEngine, GenerationRequest, PromptEngine, Reply
 
 
 @dataclass(frozen=True)
