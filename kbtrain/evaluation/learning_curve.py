@@ -266,8 +266,8 @@ def learning_curve(
     train: Sequence[GateExample],
     outcomes: Sequence[Outcome],
     keys: Sequence[Key],
-    sizes: Sequence[int] = SIZES,
-    draws: int = 3,
+    sizes: Sequence[int],
+    draws: int,
     seed: int = 0,
     done: Callable[[], object] = lambda: None,
 ) -> Iterator[Point]:

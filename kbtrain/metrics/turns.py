@@ -136,7 +136,7 @@ def gain_over_random(means: Floats) -> Floats:
 
 def summarise_seeds(
     values: Sequence[Floats],
-    draws: int = 10_000,
+    draws: int,
     seed: int = 0,
     figure: Figure | None = None,
     clusters: Sequence[str] | None = None,

@@ -118,7 +118,7 @@ def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None
     return text if text.strip() else None
 
 
-def hit_text(hit: Hit, titles: Titles = "missing") -> str:
+def hit_text(hit: Hit, titles: Titles) -> str:
     """A passage as a prompt shows it: "Title: text" or the text alone."""
     title = hit.title.strip()
     shown = titles == "always" or (titles == "missing" and not _stands_in(title, hit.text))

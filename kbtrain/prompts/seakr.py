@@ -68,7 +68,7 @@ def encode_step(tokenizer: PreTrainedTokenizerBase, prompt: str, said: str) -> l
     return ids[:-1] if plain and ids and ids[-1] == tokenizer.eos_token_id else ids
 
 
-def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int = 10) -> list[int]:
+def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int) -> list[int]:
     """Tokens with which every prompt with ``shown`` demonstrations begins."""
     prompts = (encode_step(tokenizer, _head(shown) + text, "") for text in ("Question: Who?\n", "Documents:\n[1] X"))
     first, second = prompts

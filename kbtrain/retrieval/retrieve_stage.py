@@ -83,7 +83,7 @@ def by_own(
 
 
 def find_evidence(
-    questions: Path, search: Search, name: str, query: Query, batch: int, skip: int, titles: Titles = "missing"
+    questions: Path, search: Search, name: str, query: Query, batch: int, skip: int, titles: Titles
 ) -> Iterator[list[Evidence]]:
     """Evidence for all questions but the first ``skip``, a batch at a time."""
     rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)

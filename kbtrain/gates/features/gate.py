@@ -129,7 +129,7 @@ def feature_rows(frequencies: Frequencies, examples: Sequence[GateExample], afte
 
 
 def held_out_scores(
-    gate: Features, data: Mapping[Target, Sequence[Labelled]], knots: int = KNOTS, seed: int = 0
+    gate: Features, data: Mapping[Target, Sequence[Labelled]], knots: int, seed: int
 ) -> dict[str, list[HeldOut]]:
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
     found = {}

@@ -38,7 +38,7 @@ class SampledPrompt(Gate):
     name = "prompt"
     unit = "probability"
 
-    def __init__(self, llm: LLM, n: int = 10, requests: int = 1) -> None:
+    def __init__(self, llm: LLM, n: int, requests: int = 1) -> None:
         """``requests``: that a question's replies take, each of which reads the prompt."""
         self.llm = llm
         self.n = n

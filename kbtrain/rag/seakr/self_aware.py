@@ -71,9 +71,7 @@ class PromptEngine:
     never question, rationale or demonstrations.
     """
 
-    def __init__(
-        self, engine: Uncertainty, shown: int = 10, chain_tokens: int = 192, titles: Titles = "missing"
-    ) -> None:
+    def __init__(self, engine: Uncertainty, shown: int, chain_tokens: int, titles: Titles = "missing") -> None:
         self.engine = engine
         self.titles: Titles = titles
         self.shown = shown
