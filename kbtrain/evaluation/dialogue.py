@@ -123,7 +123,7 @@ def _in_order(path: Path, turns: Sequence[TurnExample]) -> list[AugmentedRespons
     stored = {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
     missing = [turn.id for turn in turns if turn.id not in stored]
     if missing:
-        told = first_ids(missing).replace("question", "turn")
+        told = first_ids(missing, "turn")
         raise UserError(f"{at(path)}: no response of {told}; run data_gen/respond.py again, it goes on")
     return [stored[turn.id] for turn in turns]
 

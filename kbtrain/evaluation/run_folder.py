@@ -106,10 +106,10 @@ def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]
     return [f"left out: {note}", *unjudged]
 
 
-def first_ids(ids: Sequence[str], shown: int = 3) -> str:
+def first_ids(ids: Sequence[str], unit: str = "question") -> str:
     """ "3 questions (a, b, c)" or "7 questions (a, b, c, ...)"."""
-    more = ", ..." if len(ids) > shown else ""
-    return f"{len(ids)} question{'s' * (len(ids) != 1)} ({', '.join(ids[:shown])}{more})"
+    more = ", ..." if len(ids) > 3 else ""
+    return f"{len(ids)} {unit}{'s' * (len(ids) != 1)} ({', '.join(ids[:3])}{more})"
 
 
 BASELINES = frozenset({"llm_only", "all_rag", "random", "oracle", "relation_only"})  # made by every evaluation

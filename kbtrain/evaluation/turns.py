@@ -68,7 +68,7 @@ def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScor
     scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
     missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
     if missing:
-        told = first_ids(missing).replace("question", "turn")
+        told = first_ids(missing, "turn")
         raise UserError(f"{at(path)}: no score for {told}; score dev and test of the same turns.jsonl")
     dev, test = ([scores[turn.id] for turn in turns[split]] for split in ("dev", "test"))
     cut = best_f1_threshold([float(bool(turn.label)) for turn in turns["dev"]], dev)

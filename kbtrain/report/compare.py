@@ -11,7 +11,7 @@ from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs, d
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
-from kbtrain.evaluation.run_folder import first_ids, read_outcomes, stored_scores
+from kbtrain.evaluation.run_folder import in_order, read_outcomes, stored_scores
 from kbtrain.report import curves, summary
 from kbtrain.report.page import page
 from kbtrain.report.selection import questions_of
@@ -39,11 +39,8 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     stored = stored_scores(folder)
     scores = stored.by_gate
     for gate in results.gates:
-        missing = [o.question_id for o in outcomes if gate.gate in scores and o.question_id not in scores[gate.gate]]
-        if missing:
-            raise UserError(
-                f"{stored.path}: gate '{gate.gate}' has no score for {first_ids(missing)}; run eval/score.py again"
-            )
+        if gate.gate in scores:
+            in_order(gate.gate, scores[gate.gate], outcomes, stored.path)  # raises where one is missing
     named = name or folder.resolve().name
     entities: dict[str, str] = {}
     if results.meta.get("resample") == "entities":

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
+from kbtrain.errors import UserError
+from kbtrain.evaluation.turns import run_of
+from kbtrain.jsonl import write
 from kbtrain.metrics.significance import cluster_counts
 from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics
+from kbtrain.records import GateScore, TurnExample
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.random(60) < 0.3
@@ -78,3 +82,10 @@ def test_a_turn_at_the_threshold_is_not_searched_for_and_one_dialogue_leaves_not
     assert whole.metrics["recall"].low == whole.metrics["recall"].high == 0.5 and whole.retrieved == 0.25
     ((each,), _) = classify_turns(truth, list("abcd"), {"gate": [SeedScores(scores, 0.5)]}, 50)
     assert each.metrics["recall"].low < 0.5 < each.metrics["recall"].high
+
+
+def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
+    write(tmp_path / "scores.jsonl", [GateScore("d:1", "rule", 0.5)])
+    turns = [TurnExample(name, "d", "dev", 1, (), label=True) for name in ("d:1", "question7:1")]
+    with pytest.raises(UserError, match=r"scores.jsonl: no score for 1 turn \(question7:1\); score dev and test"):
+        run_of(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
