@@ -99,23 +99,22 @@ class ScoreFile:
         wanted = {name: str(value) for name, value in inputs.items()}
         for file in (path, _progress(path)):
             check_regular_or_absent(file)
-        stored = _inputs(path)
-        same = path.exists() and stored is not None and _agree(stored, wanted)
-        same = same and not _cut(path)
-        self.restarted = path.exists() and not same
-        if same and not provenance.unchanged(path, appended=True):
+        stored = _agreeing(path, wanted)
+        if stored is not None and _cut(path):
+            stored = None
+        self.restarted = path.exists() and stored is None
+        if stored is not None and not provenance.unchanged(path, appended=True):
             raise UserError(f"{path}: was changed since it was scored; delete it to score again")
         self._scores_path = beside(path, ".new") if self.restarted else path
         self._progress_path = _progress(self._scores_path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.restarted:
-            stored = _inputs(self._scores_path)
-            same = self._scores_path.exists() and stored is not None and _agree(stored, wanted)
-        if same:
+            stored = _agreeing(self._scores_path, wanted)
+        if stored is not None:
             cut_torn_line(self._scores_path)
             cut_torn_line(self._progress_path)
-            if stored != {**(stored or {}), **wanted}:  # another split's examples: noted with the others
-                _rewrite_inputs(self._progress_path, {**(stored or {}), **wanted})
+            if stored != {**stored, **wanted}:  # another split's examples: noted with the others
+                _rewrite_inputs(self._progress_path, {**stored, **wanted})
         else:
             provenance.meta_path(self._scores_path).unlink(missing_ok=True)  # of a file that is gone
             self._scores_path.write_text("", encoding="utf-8")
@@ -176,6 +175,12 @@ def _inputs(path: Path) -> dict[str, str] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _agreeing(path: Path, wanted: Mapping[str, str]) -> dict[str, str] | None:
+    """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs."""
+    stored = _inputs(path)
+    return stored if path.exists() and stored is not None and _agree(stored, wanted) else None
 
 
 def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
@@ -279,10 +284,9 @@ def examples_left(
     run: Path, gate: GateHandle, inputs: Mapping[str, str], examples: Mapping[Split, Sequence[Example]]
 ) -> list[Example]:
     """The examples without a stored score of these inputs; nothing is written."""
-    path, stored = score_path(run, gate.name), _inputs(score_path(run, gate.name))
-    wanted = {name: str(value) for name, value in inputs.items()}
+    path = score_path(run, gate.name)
     done: set[tuple[str, str]] = set()
-    if path.exists() and stored is not None and _agree(stored, wanted):
+    if _agreeing(path, inputs) is not None:
         done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, path)}
     rows = [row for split in examples.values() for row in split]
     return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
