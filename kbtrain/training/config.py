@@ -91,26 +91,8 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
     """``compute``: fp32, bf16 or fp16. Raises :class:`UserError` for fp16 on a CPU, and for a GPU but the first."""
     from transformers import TrainingArguments
 
-    if compute == "fp16" and device == "cpu":
-        raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
-    if device.startswith("cuda:") and device != "cuda:0":  # transformers would take the model to the first
-        raise UserError(
-            f"key 'device': a training takes the first GPU; CUDA_VISIBLE_DEVICES={device[5:]} makes it that"
-        )
-    require("wandb", "wandb", config.report_to == "wandb")
-    require("tensorboard", "tensorboard", config.report_to == "tensorboard")
-    if config.report_to != "none":  # both trackers write where these say
-        os.environ.setdefault("WANDB_DIR", str(config.output))
-        os.environ.setdefault("WANDB_PROJECT", "kbtrain")
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(config.output / "tensorboard")
-    every: dict[str, Any] = {"save_strategy": "epoch", "eval_strategy": "epoch" if has_dev else "no"}
-    if config.save_steps is not None:
-        every = {"save_strategy": "steps", "eval_strategy": "steps" if has_dev else "no"}
-        every |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
-    best: dict[str, Any] = {}
-    if config.select != "last":
-        best = {"load_best_model_at_end": True, "metric_for_best_model": config.select}
-        best["greater_is_better"] = config.select == "auroc"
+    _check_device(compute, device)
+    _set_up_tracker(config)
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if compute == "fp32" else compute  # a launcher may say another
     arguments = TrainingArguments(
         output_dir=str(config.output / "checkpoints"),
@@ -134,12 +116,42 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         ddp_find_unused_parameters=False,
         dataloader_pin_memory=device != "cpu",
         report_to=config.report_to,
-        **every,
-        **best,
+        **_checkpoints(config, has_dev),
     )
     # a process computes on one GPU: transformers would put copies on all, and take as many times the rows
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+def _check_device(compute: str, device: str) -> None:
+    if compute == "fp16" and device == "cpu":
+        raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
+    if device.startswith("cuda:") and device != "cuda:0":  # transformers would take the model to the first
+        raise UserError(
+            f"key 'device': a training takes the first GPU; CUDA_VISIBLE_DEVICES={device[5:]} makes it that"
+        )
+
+
+def _set_up_tracker(config: TrainingConfig) -> None:
+    """Make sure of the tracker's package, and have it write into the output folder."""
+    if config.report_to == "none":
+        return
+    require(config.report_to, config.report_to)
+    os.environ.setdefault("WANDB_DIR", str(config.output))
+    os.environ.setdefault("WANDB_PROJECT", "kbtrain")
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(config.output / "tensorboard")
+
+
+def _checkpoints(config: TrainingConfig, has_dev: bool) -> dict[str, Any]:
+    """Arguments for when checkpoints are saved and scored, and which of them is kept."""
+    when = "epoch" if config.save_steps is None else "steps"
+    found: dict[str, Any] = {"save_strategy": when, "eval_strategy": when if has_dev else "no"}
+    if config.save_steps is not None:
+        found |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
+    if config.select != "last":
+        found |= {"load_best_model_at_end": True, "metric_for_best_model": config.select}
+        found["greater_is_better"] = config.select == "auroc"
+    return found
 
 
 class HeldOutConfig(TrainingConfig):
