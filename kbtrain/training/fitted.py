@@ -10,7 +10,7 @@ from typing import Any
 
 from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, Gate, KeyedCard
+from kbtrain.gate_folder import CARD, Gate, GateCard, KeyedCard
 from kbtrain.jsonl import read_json
 from kbtrain.provenance import check_data, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
@@ -122,14 +122,11 @@ def finish_fitted(config: KeyedFitConfig, data: KeyedData, made: FittedGate, sta
     for key, name in zip(made.card.keys, made.card.names(), strict=True):
         known = _Known(name, dict(zip(ids, made.dev[name], strict=True)))
         dev[key] = DevScores.of(known, data.dev[key], config.dev)
-    run = {
-        **config.model_dump(mode="json"),
-        **git_state(),
+    counts = {
         "train_questions": {key: len(rows) for key, rows in data.train.items()},
         "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
-        "seconds": round(time.monotonic() - started, 1),
-        "peak_rss_mb": peak_rss_mb(),
     }
+    run = {**config.model_dump(mode="json"), **_measured(counts, started)}
     thresholds = {name: dev[key].threshold for key, name in zip(made.card.keys, made.card.names(), strict=True)}
     about = {"run": run, "label_rule": label_rule(config.train), "versions": package_versions()}
     card = made.card.model_copy(update={"thresholds": thresholds, **about})
@@ -177,16 +174,8 @@ def finish_single(
     dev, fitted_card = DevScores.of(by_kept(gate, kept), rows, config.dev), gate.card
     if fitted_card is None:
         raise UserError(f"gate '{gate.name}': no card to write")
-    run = {
-        **fitted_card.run,
-        **config.model_dump(mode="json"),
-        **chosen,
-        **git_state(),
-        "train_examples": len(train),
-        "dev_examples": len(rows),
-        "seconds": round(time.monotonic() - started, 1),
-        "peak_rss_mb": peak_rss_mb(),
-    }
+    counts = {"train_examples": len(train), "dev_examples": len(rows)}
+    run = {**fitted_card.run, **config.model_dump(mode="json"), **chosen, **_measured(counts, started)}
     about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels, **chosen}
     fields = type(fitted_card).model_fields.keys() - fitted_card.ABSENT
     known = {name: value for name, value in about.items() if name in fields}
@@ -203,20 +192,7 @@ def finish_single(
         few = again.score(dev.examples[:EXTRACTED_ANEW])  # kept features of another extraction show here
         return max(largest_difference(dev.scores, found), largest_difference(dev.scores[: len(few)], few))
 
-    page = dev.page(
-        title=f"Retrieval gate (`{gate.name}`)",
-        what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
-        points=(
-            f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
-            *((f"Stands on {fitted_card.base_model}.",) if fitted_card.base_model else ()),
-            *(f"{name}: {value}" for name, value in fitted_card.run.items() if isinstance(value, str)),
-            *(f"{name}: {value}" for name, value in chosen.items()),
-        ),
-        limits="it was fitted to the data named below; other data were not tried.",
-        run=run,
-        versions=package_versions(),
-        tags=("adaptive-retrieval",),
-    )
+    page = _single_card(config, gate, fitted_card, chosen, run, dev)
     ending = Ending(
         save=lambda note: (
             save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
@@ -229,6 +205,36 @@ def finish_single(
         started=started,
     )
     return finish(config, None, ending)
+
+
+def _measured(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
+    """Facts of a fitting beside its settings: the state of the code, ``counts``, time and memory."""
+    seconds = round(time.monotonic() - started, 1)
+    return {**git_state(), **counts, "seconds": seconds, "peak_rss_mb": peak_rss_mb()}
+
+
+def _single_card(
+    config: FittedConfig,
+    gate: Gate,
+    fitted: GateCard,
+    chosen: Mapping[str, Any],
+    run: Mapping[str, object],
+    dev: DevScores,
+) -> ModelCard:
+    return dev.page(
+        title=f"Retrieval gate (`{gate.name}`)",
+        what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
+        points=(
+            f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
+            *((f"Stands on {fitted.base_model}.",) if fitted.base_model else ()),
+            *(f"{name}: {value}" for name, value in fitted.run.items() if isinstance(value, str)),
+            *(f"{name}: {value}" for name, value in chosen.items()),
+        ),
+        limits="it was fitted to the data named below; other data were not tried.",
+        run=run,
+        versions=package_versions(),
+        tags=("adaptive-retrieval",),
+    )
 
 
 def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Target, DevScores]) -> ModelCard:
