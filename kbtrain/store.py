@@ -356,14 +356,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         samples = [Sample(*row[5:-1]) for row in rows if row[5] is not None]
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
         every = [*samples, *([greedy] if greedy else [])]
-        numbers = (prompt_tokens, evidence_cut, n_samples, *(n for s in every for n in (s.index, s.n_tokens)))
-        texts = (question_id, condition, *(text for s in every for text in (s.text, s.finish)))
-        typed = (
-            all(isinstance(n, int) for n in numbers)
-            and all(isinstance(text, str) for text in texts)
-            and all(isinstance(s.logprob, float) and math.isfinite(s.logprob) for s in every)
-            and all(s.finish in _FINISHES and s.n_tokens >= 0 for s in every)
-        )
+        typed = all(isinstance(n, int) for n in (prompt_tokens, evidence_cut, n_samples))
+        typed = typed and isinstance(question_id, str) and isinstance(condition, str) and all(map(_is_whole, every))
         if not every or not typed or [sample.index for sample in samples] != list(range(n_samples)):
             raise UserError(
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
@@ -450,6 +444,19 @@ def _check(made: SampleSet) -> None:
         raise ValueError(f"greedy answer of {place} has index {made.greedy.index}, not {GREEDY}")
     if made.greedy is None and not made.samples:
         raise ValueError(f"{place} has neither samples nor a greedy answer")
+
+
+def _is_whole(sample: Sample) -> bool:
+    """False for values that no sample has: SQLite takes whatever is written."""
+    return (
+        isinstance(sample.index, int)
+        and isinstance(sample.text, str)
+        and isinstance(sample.n_tokens, int)
+        and sample.n_tokens >= 0
+        and sample.finish in _FINISHES
+        and isinstance(sample.logprob, float)
+        and math.isfinite(sample.logprob)
+    )
 
 
 def _in_order(made: SampleSet) -> list[Sample]:
