@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kbtrain.arrays import Floats
+from kbtrain.arrays import Bools, Floats
 from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.evidence import RIVAL
 from kbtrain.evaluation.evidence_sheet import Sheet
@@ -48,33 +50,37 @@ def main_table(sheet: Sheet, model: str) -> dict[str, Any]:
     published, *others = (sheet.score(f"{RIVAL}.{choice}")[test] for choice in ("pA", "pB", "pC"))
     if np.isfinite([published, *others]).all():
         scored[RIVAL], decisions[RIVAL] = -published, (np.max(others, axis=0) > published).astype(float)
-    pooled = part_figures(scored, none[test], one[test])
-    parts = {"all": pooled}
-    sets = np.array(sheet.data_sets)[test]
-    for name in dict.fromkeys(sets.tolist()):
-        here = sets == name
-        column = "last_step_eigen_score" if name == "hotpotqa" else "eigen_score"
-        own = {gate: values[here] for gate, values in scored.items()}
-        seakr = sheet.score(f"seakr.{column}")[test][here]
-        beside = {"seakr": seakr} if np.isfinite(seakr).all() else {}
-        parts[name] = part_figures({**own, **beside}, none[test][here], one[test][here])
-    seakr = sheet.score("seakr.eigen_score")[test]
-    direct = np.isfinite(seakr)
-    if direct.any():
-        own = {gate: values[direct] for gate, values in scored.items()}
-        right = none[test][direct], one[test][direct]
-        parts["with_direct_seakr"] = part_figures({**own, "seakr": seakr[direct]}, *right)
     return {
         "model": model,
         "chosen": chosen,
         "cross_validated": {name: as_dict(one.area) for name, one in cv.items()},
         "cross_validated_minus_data_set": {name: as_dict(cv[name].minus["data_set"]) for name in trained},
-        "parts": parts,
+        "parts": _parts(sheet, scored, none[test], one[test]),
         "decisions": {
             name: dataclasses.asdict(ev.at_decisions(made, none[test], one[test], thresholds.get(name)))
             for name, made in decisions.items()
         },
     }
+
+
+def _parts(sheet: Sheet, scored: dict[str, Floats], none: Floats, one: Floats) -> dict[str, Any]:
+    """Figures on all test questions, on each data set's, and on those that SeaKR published a direct score of."""
+    parts = {"all": part_figures(scored, none, one)}
+
+    def add(name: str, here: Bools, **beside: Floats) -> None:
+        own = {gate: values[here] for gate, values in (scored | beside).items()}
+        parts[name] = part_figures(own, none[here], one[here])
+
+    test = np.array(sheet.test)
+    direct, last_step = (sheet.score(f"seakr.{name}")[test] for name in ("eigen_score", "last_step_eigen_score"))
+    sets = np.array(sheet.data_sets)[test]
+    for name in dict.fromkeys(sets.tolist()):
+        here = sets == name
+        seakr = last_step if name == "hotpotqa" else direct
+        add(name, here, **({"seakr": seakr} if np.isfinite(seakr[here]).all() else {}))
+    if (known := np.isfinite(direct)).any():
+        add("with_direct_seakr", known, seakr=direct)
+    return parts
 
 
 def part_figures(scores: Mapping[str, Floats], none: Floats, one: Floats) -> dict[str, Any]:
@@ -125,20 +131,24 @@ def between_models(sheet: Sheet, gate: str = "stack_set") -> dict[str, Any]:
             {**{source: scored[source][gate] for source in names}, "data_set": scored[target]["data_set"]}, none, one
         )
         transfer[target] = {source: as_dict(figures.area) for source, figures in areas.items()}
-    agreement = {}
-    for first in names:
-        for second in names[names.index(first) + 1 :]:
-            a, b = right[first], right[second]
-            wrong = ev.kappa(1 - a["none"][test], 1 - b["none"][test])
-            needed = ev.kappa(np.maximum(a["one"] - a["none"], 0)[test], np.maximum(b["one"] - b["none"], 0)[test])
-            agreement[f"{first} | {second}"] = {"wrong": as_dict(wrong), "needed": as_dict(needed)}
     accuracy = {
         name: {r: float(right[name][r][test].mean()) for r in ("none", "one")}
         | {"mended": int((right[name]["one"] > right[name]["none"])[test].sum()),
            "broken": int((right[name]["one"] < right[name]["none"])[test].sum())}
         for name in names
     }  # fmt: skip
+    agreement = {
+        f"{first} | {second}": _agreement(right[first], right[second], test)
+        for first, second in itertools.combinations(names, 2)
+    }
     return {"gate": gate, "accuracy": accuracy, "transfer": transfer, "agreement": agreement, "decisions": decided}
+
+
+def _agreement(a: Mapping[str, Floats], b: Mapping[str, Floats], test: NDArray[np.intp]) -> dict[str, Any]:
+    """Kappa of two models: whose plain answers are wrong, and whose only the passage mends."""
+    wrong = ev.kappa(1 - a["none"][test], 1 - b["none"][test])
+    needed = ev.kappa(np.maximum(a["one"] - a["none"], 0)[test], np.maximum(b["one"] - b["none"], 0)[test])
+    return {"wrong": as_dict(wrong), "needed": as_dict(needed)}
 
 
 def learning(sheet: Sheet, model: str, sizes: Sequence[int], draws: int) -> list[dict[str, Any]]:
