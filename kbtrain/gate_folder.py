@@ -29,7 +29,7 @@ from pydantic import (
     model_serializer,
 )
 
-from kbtrain.answers.chinese import CJK
+from kbtrain.answers.chinese import language_of
 from kbtrain.errors import HALVES, UserError, at, did_you_mean
 from kbtrain.files import read_text, there, writing
 from kbtrain.jsonl import one_line, read_json
@@ -56,7 +56,6 @@ Reads = Literal["question", "turn"]
 Stage = Literal["question", "prefill", "draft", "search"]
 STAGES: tuple[Stage, ...] = ("question", "prefill", "draft", "search")
 Unit = Literal["probability", "log odds"]
-_CHINESE = re.compile(rf"[{CJK}]")
 
 
 class Pass(NamedTuple):
@@ -519,7 +518,7 @@ class Gate(ABC):
                 raise UserError(f"gate '{self.name}': text {place} is empty; expected a question")
             if HALVES.search(value):  # tokenizers take none
                 raise UserError(f"gate '{self.name}': text {place} holds half of a surrogate pair; take it out")
-            return GateExample.ask(value, language="zh" if _CHINESE.search(value) else "en")
+            return GateExample.ask(value, language=language_of(value))
         kinds: dict[Reads, type[Example]] = {"question": GateExample, "turn": TurnExample}
         if isinstance(value, tuple(kinds[reads] for reads in self.reads)):
             return value  # type: ignore[return-value]  # isinstance of a tuple made at run time

@@ -20,6 +20,7 @@ Gold = Literal["given", "none", "hidden"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 GATE_NAME = "[a-z][a-z0-9_]{0,99}"  # of a gate in scores and results: a column, a file of the report
 Finish = Literal["eos", "stop", "length"]
+Language = Literal["en", "zh"]
 Speaker = Literal["USER", "SYSTEM"]
 Titles = Literal["missing", "always", "never"]  # of passages, before their texts in a prompt; missing: not in the text
 
@@ -47,7 +48,7 @@ class Question:
     answers: tuple[str, ...]
     split: Split
     dataset: str
-    language: Literal["en", "zh"] = "en"
+    language: Language = "en"
     form: Form = "open"
     grading: Grading = "contains"
     options: tuple[str, ...] = ()
@@ -197,7 +198,7 @@ class GateExample:
     question_id: str
     split: Split
     question: str
-    language: Literal["en", "zh"]
+    language: Language
     reference: str | None
     mastery: bool | None = None
     certainty: bool | None = None
@@ -212,7 +213,7 @@ class GateExample:
     entities: tuple[str, ...] = field(default=(), metadata=_RARE)
 
     @classmethod
-    def ask(cls, question: str, reference: str | None = None, language: Literal["en", "zh"] = "en") -> GateExample:
+    def ask(cls, question: str, reference: str | None = None, language: Language = "en") -> GateExample:
         """An example to be scored, from the bare text of a question."""
         return cls(question, question, "test", question, language, reference)
 

@@ -7,6 +7,8 @@ import re
 import unicodedata
 from typing import Any
 
+from kbtrain.records import Language
+
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
 _CJK = re.compile(f"[{CJK}]")
 
@@ -14,6 +16,11 @@ _CJK = re.compile(f"[{CJK}]")
 def has_chinese(text: str) -> bool:
     """True if there is a Chinese character in a text."""
     return _CJK.search(text) is not None
+
+
+def language_of(text: str) -> Language:
+    """``zh`` for a text with a Chinese character in it, as gates take a bare question."""
+    return "zh" if has_chinese(text) else "en"
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and passages are compared more than once

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import regex
 
-from kbtrain.answers.chinese import CJK, simplified_character
+from kbtrain.answers.chinese import CJK, has_chinese, simplified_character
 from kbtrain.answers.grading import NUMERAL, contains
 from kbtrain.records import Question
 
@@ -121,13 +121,9 @@ def is_mark(char: str) -> bool:
     return _MARKS[0] <= char <= _MARKS[1]
 
 
-def is_chinese(char: str) -> bool:
-    return "\u3400" <= char <= "\u9fff" or "\uf900" <= char <= "\ufaff"
-
-
 @functools.lru_cache(maxsize=65_536)
 def _fold(char: str) -> str:
-    if is_chinese(char):
+    if has_chinese(char):
         return simplified_character(char)
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
     return "".join(c for c in plain if not is_mark(c))
@@ -141,7 +137,6 @@ _CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
 _PIECE = re.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|{_LETTER}+|[^\w\s]|_")
 _DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
 _IN_WORD_FROM = 4  # letters; shorter answers stand at the beginning of too many words
-_CJK_CHAR = re.compile(rf"[{CJK}]")
 _HANZI_NUMBER = re.compile("[零一二两三四五六七八九十百千万]{2,}")
 
 
@@ -201,7 +196,7 @@ def _pattern(gold: tuple[str, ...]) -> regex.Pattern[str]:
 def _may_stand(gold: str, folded: str) -> bool:
     """False where a word of an answer, which has one form alone, is nowhere in a folded text: its pattern, which would
     match nothing, takes a millisecond to compile, and a question may have many aliases."""
-    words = (piece for piece in _pieces(fold(gold)[0]) if piece.isalpha() and not _is_chinese(piece))
+    words = (piece for piece in _pieces(fold(gold)[0]) if piece.isalpha() and not has_chinese(piece))
     return all(word in folded for word in words if word != "and" and not is_number_word(word))
 
 
@@ -222,7 +217,7 @@ def _alias(text: str) -> str:
         if words[0] < i < words[-1] and i not in words:
             skipped += 1  # signs inside an answer are optional
             continue
-        both_chinese = _is_chinese(before) and _is_chinese(group[0]) and not skipped
+        both_chinese = has_chinese(before) and has_chinese(group[0]) and not skipped
         gap = _CHINESE_SPACED if both_chinese else rf"[\W_]{{0,{3 + 2 * skipped}}}{_ARTICLE}"
         pattern += (gap if pattern else "") + _form(group, i == 0, i == len(groups) - 1)
         before, skipped = group[-1], 0
@@ -232,10 +227,6 @@ def _alias(text: str) -> str:
 def _without_article(text: str) -> str:
     """An answer counts as right without its article ("the President"), so it must not be shown without it."""
     return re.sub(r"^(?:an?|the)\s+(?=\S)", "", text)
-
-
-def _is_chinese(piece: str) -> bool:
-    return _CJK_CHAR.match(piece) is not None
 
 
 def _edged(pattern: str, sample: str, first: bool, last: bool) -> str:
@@ -264,7 +255,7 @@ def _value(pieces: list[str]) -> int | None:
     """The number that pieces spell, or None."""
     if len(pieces) == 1 and re.fullmatch(r"\d[\d,'’]*", pieces[0]):
         return int(re.sub(r"\D", "", pieces[0]))
-    if all(_CJK_CHAR.match(piece) for piece in pieces):
+    if all(map(has_chinese, pieces)):
         return from_chinese("".join(pieces)) if pieces[-1] != "-" else None
     if pieces[0] == "-" or pieces[-1] == "-":
         return None
@@ -286,7 +277,7 @@ def _form(group: list[str], first: bool, last: bool) -> str:
     said = (rf"(?:one{gap})?" if bare else "") + gap.join(words[bare:])
     forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(said, said, first, last)]
     numeral = chinese(value) if value < 10**8 else ""
-    if len(numeral) > 1 or (numeral and _is_chinese(group[0])):
+    if len(numeral) > 1 or (numeral and has_chinese(group[0])):
         bounds = (rf"(?<!{NUMERAL})", rf"(?!{NUMERAL})") if first and last else ("", "")
         forms.append(numeral.replace("二", "[二两]").join(bounds))
     return f"(?:{'|'.join(forms)})"
@@ -304,7 +295,7 @@ def _leaks(gold: str, masked: str, folded: str) -> bool:
     bare = re.sub(r"[\W_]", "", folded)  # most texts are done with this, and need no pattern
     if re.fullmatch(NUMERAL, plain):
         return re.search(rf"(?<!{NUMERAL}){plain}(?!{NUMERAL})", folded) is not None
-    if _CJK_CHAR.search(plain):
+    if has_chinese(plain):
         return plain in bare and regex.search(r"[\W_]{0,2}".join(map(re.escape, plain)), folded) is not None
     special = not re.match(r"\w", gold.strip()[0]) or not re.match(r"[\w.,;:!?\"')\]]", gold.strip()[-1])
     if special:  # "C++", ".bo": without their signs they are other words

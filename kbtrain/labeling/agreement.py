@@ -21,7 +21,7 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
 from kbtrain.metrics.significance import Delta, wilson
-from kbtrain.records import Condition, Grading, Question, SampleSet
+from kbtrain.records import Condition, Grading, Language, Question, SampleSet
 from kbtrain.store import SampleStore
 
 
@@ -34,7 +34,7 @@ class LabelledAnswer:
     prediction: str
     right: bool
     question: str = ""
-    language: Literal["en", "zh"] = "en"
+    language: Language = "en"
     grading: Grading = "contains"
     options: tuple[str, ...] = ()
 

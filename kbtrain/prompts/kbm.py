@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.prompts.ragate import useful_prompt
-from kbtrain.records import Condition, Form, Hit, Question, Titles
+from kbtrain.records import Condition, Form, Hit, Language, Question, Titles
 
 if TYPE_CHECKING:
     from jinja2 import nodes
     from transformers import PreTrainedTokenizerBase
 
-Language = Literal["en", "zh"]
 Key = Literal["mastery", "certainty", "benefit"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")

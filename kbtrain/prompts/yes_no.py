@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbtrain.prompts.kbm import Language, fingerprint
+from kbtrain.prompts.kbm import fingerprint
+from kbtrain.records import Language
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

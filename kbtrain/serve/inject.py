@@ -13,14 +13,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from kbtrain.answers.chinese import CJK
-from kbtrain.prompts.kbm import Language, answer_prompt, background, evidence_text, render_chat
+from kbtrain.answers.chinese import language_of
+from kbtrain.prompts.kbm import answer_prompt, background, evidence_text, render_chat
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Hit, Question
 from kbtrain.serve.config import Injection, PromptRule
 
 CALL = "call_kbtrain"
-_CHINESE = re.compile(rf"[{CJK}]")
 # what chat templates write between turns: a passage that holds it must not open a turn of its own
 _CONTROL = re.compile(
     r"<(?=[|｜])|(?<=[|｜])>|<(?=/?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn|start_header_id|end_header_id)>)"
@@ -38,11 +37,6 @@ def as_data(text: str) -> str:
 def evidence_of(hits: Sequence[Hit]) -> str | None:
     """Text of the passages as the project's prompts show them; None if there is nothing to show."""
     return evidence_text([Hit(hit.passage_id, as_data(hit.title), as_data(hit.text), hit.score) for hit in hits])
-
-
-def language_of(text: str) -> Language:
-    """As gates take it for a bare question."""
-    return "zh" if _CHINESE.search(text) else "en"
 
 
 def chat_with(

@@ -22,7 +22,7 @@ from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_l
 from kbtrain.questions.reading.json_stream import json_rows, loads
 from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
 from kbtrain.questions.reading.tables import csv_rows, python_list
-from kbtrain.records import Form, Grading, Passage, Question, Split
+from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
 FIELDS = (
     "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
@@ -34,7 +34,6 @@ _USUAL = {  # what others call the two
     "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a"),
 }
 AnswerAs = Literal["letter", "number", "index", "text"]
-Language = Literal["en", "zh"]
 
 
 def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str]]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Literal
 
 from kbtrain.questions.base import Loaded, letter
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import csv_cells, csv_rows
-from kbtrain.records import Question
+from kbtrain.records import Language, Question
 
 _OPTIONS = ("A", "B", "C", "D")
 _MMLU = ("question", *_OPTIONS, "answer")
@@ -46,7 +45,7 @@ def cmmlu(file: DataFile) -> Iterator[Loaded]:
 
 
 def _loaded(
-    file: DataFile, row: SourceRecord, number: str, dataset: str, language: Literal["en", "zh"], hidden: bool = False
+    file: DataFile, row: SourceRecord, number: str, dataset: str, language: Language, hidden: bool = False
 ) -> Loaded:
     subject = re.sub(r"_(train|dev|val|test)$", "", PurePosixPath(file.label).name)
     question = Question(

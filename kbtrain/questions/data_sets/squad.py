@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from kbtrain.questions.base import Loaded, context
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import rows_under
 from kbtrain.questions.reading.rows import SourceRecord, unique
-from kbtrain.records import Question
+from kbtrain.records import Language, Question
 
 
 def squad(file: DataFile) -> Iterator[Loaded]:
@@ -26,7 +25,7 @@ def squad_zh(file: DataFile) -> Iterator[Loaded]:
     yield from _questions(file, "squad_zh", "zh")
 
 
-def _questions(file: DataFile, dataset: str, language: Literal["en", "zh"]) -> Iterator[Loaded]:
+def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loaded]:
     for article in rows_under(file, "data"):
         title = article.text_or_empty("title").replace("_", " ")
         for paragraph in article.rows("paragraphs"):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from kbtrain.questions.base import Loaded, letters_of
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord
-from kbtrain.records import Question
+from kbtrain.records import Language, Question
 
 # the thirteen fields of Chinese higher education; a question's labels name one of them and finer disciplines
 _FIELDS = "哲学 经济学 法学 教育学 文学 历史学 理学 工学 农学 医学 军事学 管理学 艺术学".split()
@@ -25,7 +24,7 @@ def xiezhi_en(file: DataFile) -> Iterator[Loaded]:
     yield from _questions(file, "xiezhi_en", "en")
 
 
-def _questions(file: DataFile, dataset: str, language: Literal["en", "zh"]) -> Iterator[Loaded]:
+def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loaded]:
     for number, row in enumerate(json_rows(file), 1):
         options, labels = _options(row), row.texts("labels")
         question = Question(

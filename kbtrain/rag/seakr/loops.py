@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
+from kbtrain.answers.chinese import CJK
 from kbtrain.answers.missing import is_missing
 from kbtrain.prompts.seakr import chain, final_answer, first_sentence
 from kbtrain.rag.seakr.self_aware import (
@@ -28,7 +29,7 @@ from kbtrain.rag.seakr.self_aware import (
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
 from kbtrain.records import Hit, Question
 
-_WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]+|[^\W_]+(?:['’.-][^\W_]+)*")
+_WORD = re.compile(rf"[{CJK}]+|[^\W_]+(?:['’.-][^\W_]+)*")
 _FUNCTION_WORDS = frozenset(
     "a about after all also an and answer any are as at be been before being both but by can could did do does during "
     "each first for from had has have he her him his how i if in into is it its last many may more most much not of on "
