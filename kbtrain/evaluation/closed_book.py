@@ -14,7 +14,7 @@ import numpy as np
 
 from kbtrain.evaluation import evidence as ev
 from kbtrain.metrics.ranking import auroc
-from kbtrain.metrics.significance import Delta, cluster_counts, delta
+from kbtrain.metrics.significance import Delta, cluster_counts, interval
 from kbtrain.questions.data_sets.outcomes import ClosedBook
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ def ranked(wrong: Bools, clear: Bools, questions: Sequence[str], scores: Mapping
     drawn = {name: auroc(wrong, values, weights) for name, values in scores.items()}
     sure = {name: auroc(wrong[clear], values[clear], weights[:, clear]) for name, values in scores.items()}
 
-    def of(values: Floats) -> Delta:
-        return delta(float(values[0]), values[1:][np.isfinite(values[1:])])  # a draw of one class has no AUROC
-
     return {
-        name: Ranked(of(drawn[name]), of(sure[name]), {o: of(drawn[name] - drawn[o]) for o in scores if o != name})
+        name: Ranked(
+            interval(drawn[name]),
+            interval(sure[name]),
+            {o: interval(drawn[name] - drawn[o]) for o in scores if o != name},
+        )
         for name in scores
     }

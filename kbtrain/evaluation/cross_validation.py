@@ -27,7 +27,7 @@ from kbtrain.gates.turns.structural import FEATURES, structure
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
-from kbtrain.metrics.significance import Delta, cluster_counts, delta
+from kbtrain.metrics.significance import Delta, cluster_counts, interval
 from kbtrain.provenance import meta_path, unchanged, write_meta
 from kbtrain.records import TurnExample
 
@@ -234,17 +234,14 @@ def measured(truth: Bools, dialogues: Sequence[str], made: Mapping[str, Sequence
     areas = {name: drawn.mean(axis=0) for name, drawn in ranked.items()}
     f1 = {name: np.mean([_f1(truth, one.retrieved, weights) for one in runs], axis=0) for name, runs in made.items()}
 
-    def of(values: Floats) -> Delta:
-        return delta(float(values[0]), values[1:][np.isfinite(values[1:])])
-
     return {
         name: Figures(
-            of(areas[name]),
-            of(f1[name]),
+            interval(areas[name]),
+            interval(f1[name]),
             float(np.mean([truth[one.retrieved].mean() if one.retrieved.any() else 0.0 for one in runs])),
             float(np.mean([one.retrieved[truth].mean() for one in runs])),
             ranked[name][:, 0].tolist(),
-            {other: (of(areas[name] - areas[other]), of(f1[name] - f1[other])) for other in made if other != name},
+            {o: (interval(areas[name] - areas[o]), interval(f1[name] - f1[o])) for o in made if o != name},
         )
         for name, runs in made.items()
     }

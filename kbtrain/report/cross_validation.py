@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from kbtrain.report.words import ranged, signed
 from kbtrain.svg import COLOURS, new_figure, page
 
 
@@ -19,8 +20,8 @@ def markdown(document: Mapping[str, Any]) -> str:
               "|---|---|---|---|---|---|---|"]  # fmt: skip
     for name, one in document["candidates"].items():
         minus = one["minus"].get(chosen)
-        cells = [_plain(one["auroc"]), _plain(one["f1"]), f"{one['precision']:.3f}", f"{one['recall']:.3f}",
-                 *(_signed(value) for value in minus or (None, None))]  # fmt: skip
+        cells = [ranged(one["auroc"]), ranged(one["f1"]), f"{one['precision']:.3f}", f"{one['recall']:.3f}",
+                 *(signed(value) for value in minus or (None, None))]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     for name, one in document["calibration"].items():
         lines += ["", f"Reliability of `{name}`: ECE {one['ece']:.3f}, Brier score {one['brier']:.3f}.", "",
@@ -45,11 +46,3 @@ def figure(document: Mapping[str, Any]) -> str:
     axes.set_ylabel("AUROC, cross-validated")
     axes.legend(fontsize=8, frameon=False)
     return page(made)
-
-
-def _plain(value: Mapping[str, float]) -> str:
-    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
-
-
-def _signed(value: Mapping[str, float] | None) -> str:
-    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"

@@ -11,7 +11,7 @@ import numpy as np
 from kbtrain.evaluation.evidence import RIVAL
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.first_screen import aligned_block
-from kbtrain.report.words import gate_name, percent, points, points_interval
+from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed
 from kbtrain.svg import COLOURS, new_figure, page
 
 
@@ -25,8 +25,9 @@ def markdown(document: Mapping[str, Any]) -> str:
     for name, one in pooled.items():
         cv = table["cross_validated"].get(name)
         over = table["cross_validated_minus_data_set"].get(name)
-        cells = [text(cv), text(over), text(one["area"]), text(one["minus"].get("data_set")),
-                 text(one["minus"].get(RIVAL)), f"{one['auroc_wrong']:.3f}", f"{one['auroc_needed']:.3f}"]  # fmt: skip
+        minus = (one["minus"].get(other) for other in ("data_set", RIVAL))
+        cells = [*map(signed, (cv, over, one["area"], *minus)), f"{one['auroc_wrong']:.3f}",
+                 f"{one['auroc_needed']:.3f}"]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     for part, found in table["parts"].items():
         if part != "all":
@@ -34,7 +35,7 @@ def markdown(document: Mapping[str, Any]) -> str:
                       f"{found['oracle']:.3f}", "", "| gate | area, test | minus SeaKR | AUROC wrong | needed |",
                       "|---|---|---|---|---|"]  # fmt: skip
             for name, one in found["gates"].items():
-                lines.append(f"| `{name}` | {text(one['area'])} | {text(one['minus'].get('seakr'))} | "
+                lines.append(f"| `{name}` | {signed(one['area'])} | {signed(one['minus'].get('seakr'))} | "
                              f"{one['auroc_wrong']:.3f} | {one['auroc_needed']:.3f} |")  # fmt: skip
     lines += ["", *decision_rows({name: one for name, one in table["decisions"].items()})]
     found = document["models"]
@@ -44,10 +45,12 @@ def markdown(document: Mapping[str, Any]) -> str:
     lines += ["", *decision_rows(found["decisions"]), ""]
     sources = [*found["accuracy"], "data_set"]
     lines += ["| used for (trained on) | " + " | ".join(sources) + " |", "|---" * (len(sources) + 1) + "|"]
-    lines += [f"| {target} | " + " | ".join(text(row[source]) for source in sources) + " |"
+    lines += [f"| {target} | " + " | ".join(signed(row[source]) for source in sources) + " |"
               for target, row in found["transfer"].items()]  # fmt: skip
     lines += ["", "| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
-    lines += [f"| {pair} | {text(one['wrong'])} | {text(one['needed'])} |" for pair, one in found["agreement"].items()]
+    lines += [
+        f"| {pair} | {signed(one['wrong'])} | {signed(one['needed'])} |" for pair, one in found["agreement"].items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -78,15 +81,10 @@ def decision_rows(decisions: Mapping[str, Any]) -> list[str]:
     lines = ["| gate | accuracy | searched | minus never | minus always | minus random | questions for 2 points |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for name, one in decisions.items():
-        cells = [f"{one['accuracy']:.3f}", f"{one['searched']:.0%}", *(text(one[f"minus_{k}"]) for k in
+        cells = [f"{one['accuracy']:.3f}", f"{one['searched']:.0%}", *(signed(one[f"minus_{k}"]) for k in
                  ("never", "always", "random")), f"{one['questions_for_two_points']:,}"]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return lines
-
-
-def text(value: Mapping[str, float] | None) -> str:
-    """A value with its interval."""
-    return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
 
 
 def closed_book_markdown(document: Mapping[str, Any]) -> str:
@@ -98,21 +96,19 @@ def closed_book_markdown(document: Mapping[str, Any]) -> str:
         "|---" * (len(gates) + 2) + "|",
     ]
     for name, part in parts.items():
-        cells = [rounded(part["gates"][gate]["all"]) for gate in gates]
+        cells = [ranged(part["gates"][gate]["all"]) for gate in gates]
         lines.append(f"| {name} | {part['wrong']:.3f} | " + " | ".join(cells) + " |")
     lines += ["", "Without answers whose verdict is not clear:", ""]
     lines += ["| answers of | left out | `stack` | `own confidence` |", "|---|---|---|---|"]
     for name, part in parts.items():
-        cells = [rounded(part["gates"][gate]["clear"]) for gate in ("stack", "own confidence")]
+        cells = [ranged(part["gates"][gate]["clear"]) for gate in ("stack", "own confidence")]
         lines.append(f"| {name} | {part['doubtful']} | " + " | ".join(cells) + " |")
     above = document["pooled"]["gates"]["stack"]["minus"]
-    lines += ["", "All models, `stack` minus: " + "; ".join(f"`{gate}` {text(value)}" for gate, value in above.items())]
+    lines += [
+        "",
+        "All models, `stack` minus: " + "; ".join(f"`{gate}` {signed(value)}" for gate, value in above.items()),
+    ]
     return "\n".join(lines) + "\n"
-
-
-def rounded(value: Mapping[str, float]) -> str:
-    """A share with its interval."""
-    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
 
 
 def learning_figure(points: Sequence[Mapping[str, Any]]) -> str:
