@@ -44,7 +44,7 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
                 earlier = ids.add(name, row.file, row.line)
                 if earlier is not None:
                     raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
-                value = _reached(row.data, column)
+                value = row.reached(column)
                 if value is None:
                     without += 1
                 else:
@@ -52,13 +52,6 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
     if not rows:
         raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)
-
-
-def _reached(data: dict[str, Any], column: str) -> Any:
-    value: Any = data
-    for part in [column] if column in data else column.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, float]) -> float:

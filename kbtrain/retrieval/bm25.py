@@ -249,11 +249,7 @@ class BM25:
         ranks = self._passages.ranks[positions].tolist()
         rows = zip(scores, ranks, positions.tolist(), strict=True)
         best = sorted((-score, rank, position) for score, rank, position in rows if score > 0)[:k]
-        return tuple(self._hit(position, -negative) for negative, _, position in best)
-
-    def _hit(self, position: int, score: float) -> Hit:
-        passage = self._passages[position]
-        return Hit(passage.id, passage.title, passage.text, round(score, 4))
+        return tuple(self._passages.hit(position, round(-negative, 4)) for negative, _, position in best)
 
 
 def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:

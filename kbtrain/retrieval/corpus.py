@@ -23,7 +23,7 @@ from kbtrain import jsonl
 from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
-from kbtrain.records import Passage
+from kbtrain.records import Hit, Passage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -241,6 +241,11 @@ class PassageFile:
     def __getitem__(self, position: int) -> Passage:
         begin, end = self._offsets[position : position + 2].tolist()
         return Passage(**json.loads(self._texts[begin:end]))
+
+    def hit(self, position: int, score: float) -> Hit:
+        """A passage as what a search found."""
+        passage = self[position]
+        return Hit(passage.id, passage.title, passage.text, score)
 
 
 Spans = Callable[[str], list[tuple[int, int]]]  # where each token of a text begins and ends

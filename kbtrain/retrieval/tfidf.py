@@ -74,11 +74,7 @@ class TfIdf:
             kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
             positions, scores = positions[kept], scores[kept]
         order = np.lexsort((self._passages.ranks[positions], -scores))[:k]
-        return tuple(self._hit(int(positions[i]), float(scores[i])) for i in order if scores[i] > 0)
-
-    def _hit(self, position: int, score: float) -> Hit:
-        passage = self._passages[position]
-        return Hit(passage.id, passage.title, passage.text, round(score, 6))
+        return tuple(self._passages.hit(int(positions[i]), round(float(scores[i]), 6)) for i in order if scores[i] > 0)
 
 
 def build_tfidf(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> None:

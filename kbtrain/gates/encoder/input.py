@@ -125,8 +125,10 @@ def _entities(example: TurnExample) -> str:
     return require_feature(found, example, "ner")
 
 
-def _knowledge(example: TurnExample) -> str:
-    found = None if example.knowledge is None else " ".join(f"{hit.title} {hit.text}" for hit in example.knowledge)
+def knowledge_text(example: TurnExample, between: str = " ") -> str:
+    """The snippets, best first. Raises :class:`UserError` if none were looked for."""
+    hits = example.knowledge
+    found = None if hits is None else between.join(f"{hit.title} {hit.text}" for hit in hits)
     return require_feature(found, example, "know")
 
 
@@ -136,6 +138,6 @@ _TEXTS: dict[Feature, Callable[[TurnExample], str]] = {
     "resp": lambda example: f"SYSTEM: {require_feature(example.response, example, 'resp')}",
     "syn-resp": lambda example: f"SYSTEM: {require_feature(example.synthetic_response, example, 'syn-resp')}",
     "ner": _entities,
-    "know": _knowledge,
+    "know": knowledge_text,
     "source": lambda example: require_feature(example.source, example, "source"),
 }

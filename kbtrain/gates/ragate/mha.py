@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kbtrain.errors import UserError
 from kbtrain.files import beside, put_in_place
 from kbtrain.gate_folder import ClassifierCard, Gate, Reads
-from kbtrain.gates.encoder.input import require_feature
+from kbtrain.gates.encoder.input import knowledge_text, require_feature
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
@@ -99,12 +99,6 @@ def joined_text(example: Example, inputs: Inputs) -> str:
     if inputs == "contx+syn-resp":
         return require_feature(example.synthetic_response, example, "syn-resp")
     return knowledge_text(example)
-
-
-def knowledge_text(example: TurnExample) -> str:
-    """The snippets, best first."""
-    found = None if example.knowledge is None else " ".join(f"{hit.title} {hit.text}" for hit in example.knowledge)
-    return require_feature(found, example, "know")
 
 
 def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int) -> PreTrainedTokenizerBase:

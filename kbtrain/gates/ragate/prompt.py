@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Reads
-from kbtrain.gates.encoder.input import require_feature
+from kbtrain.gates.encoder.input import knowledge_text
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
 from kbtrain.prompts.kbm import encode
@@ -119,9 +119,5 @@ class RagatePrompt(Gate):
         return self.scorer.probabilities([self.prompts.prompt_example(example) for example in examples])["need"]
 
     def _render(self, turn: TurnExample, context: str) -> GateExample:
-        knowledge = None
-        if self.needs_evidence:
-            hits = turn.knowledge
-            text = None if hits is None else "\n".join(f"{hit.title} {hit.text}" for hit in hits)
-            knowledge = require_feature(text, turn, "know")
+        knowledge = knowledge_text(turn, "\n") if self.needs_evidence else None
         return GateExample(turn.id, turn.id, "test", context, "en", knowledge)

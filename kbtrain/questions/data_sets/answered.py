@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.checks import FirstSeen, problem_of
@@ -134,15 +134,8 @@ def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:
     found = {}
     for gate, column in columns.items():
         name = column.removeprefix("-")
-        if _has(row.data, name):
-            number = row.having({name: reach(row, name)}).number(name)
+        value = row.reached(name)
+        if value is not None:
+            number = row.having({name: value}).number(name)
             found[gate] = -number if column.startswith("-") else number
     return found
-
-
-def _has(data: dict[str, Any], column: str) -> bool:
-    """True if the row has a value that is not null under a column or a path into it."""
-    value: Any = data
-    for part in [column] if column in data else column.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value is not None

@@ -44,6 +44,13 @@ class SourceRecord:
         """True if the field is there and not null."""
         return self.data.get(key) is not None
 
+    def reached(self, way: str) -> Any:
+        """The value under a field, or under ``a.b`` within objects; None where there is none."""
+        value: Any = self.data
+        for part in [way] if way in self.data else way.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
     def text(self, key: str) -> str:
         """Text that is not blank, without white space at its ends."""
         value = self.data.get(key)
