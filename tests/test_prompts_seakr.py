@@ -8,14 +8,13 @@ import pytest
 from tiny_kbm import make_tokenizer
 
 from kbtrain.answers.grading import normalise
-from kbtrain.prompts.kbm import evidence_text
+from kbtrain.prompts.kbm import encode, evidence_text
 from kbtrain.prompts.seakr import (
     ANSWER,
     chain,
     clean_answer,
     demonstrations,
     encode_head,
-    encode_step,
     final_answer,
     first_sentence,
     reasoning,
@@ -86,7 +85,7 @@ def test_every_prompt_begins_with_the_head(chat):
     assert len(head) > 50
     for documents in ([], [Hit("p", "T", "x", 1.0)]):
         for said in ("", "A sentence.\n", ANSWER):
-            ids = encode_step(tokenizer, step_prompt("Where?", documents, 3), said)
+            ids = encode(tokenizer, step_prompt("Where?", documents, 3), said=said)
             assert ids[: len(head)] == head and len(ids) > len(head)
 
 

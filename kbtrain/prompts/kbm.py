@@ -278,10 +278,11 @@ def _counts(loop: nodes.For) -> bool:
     return isinstance(called, nodes.Name) and called.name == "range"
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None) -> list[int]:
-    """Token ids of the rendered prompt. A chat template writes its own special tokens; plain text gets BOS here."""
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None, said: str = "") -> list[int]:
+    """Token ids of the rendered prompt and of what the model has ``said`` already. A chat template writes its own
+    special tokens; plain text gets BOS here."""
     plain = not tokenizer.chat_template
-    ids: list[int] = tokenizer(render_chat(tokenizer, prompt, system), add_special_tokens=plain)["input_ids"]
+    ids: list[int] = tokenizer(render_chat(tokenizer, prompt, system) + said, add_special_tokens=plain)["input_ids"]
     if plain and ids and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]  # some tokenizers close plain text with EOS, after which there is nothing to say
     return ids

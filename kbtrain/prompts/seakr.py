@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from kbtrain.prompts.kbm import hit_text, render_chat
+from kbtrain.prompts.kbm import encode, hit_text
 from kbtrain.records import Hit, Titles
 
 if TYPE_CHECKING:
@@ -61,16 +61,9 @@ def reasoning(rationales: Sequence[str], answer: bool = False) -> str:
     return said + ANSWER if answer else said
 
 
-def encode_step(tokenizer: PreTrainedTokenizerBase, prompt: str, said: str) -> list[int]:
-    """Token ids of the user's turn and the beginning of the model's own."""
-    plain = not tokenizer.chat_template
-    ids: list[int] = tokenizer(render_chat(tokenizer, prompt) + said, add_special_tokens=plain)["input_ids"]
-    return ids[:-1] if plain and ids and ids[-1] == tokenizer.eos_token_id else ids
-
-
 def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int) -> list[int]:
     """Tokens with which every prompt with ``shown`` demonstrations begins."""
-    prompts = (encode_step(tokenizer, _head(shown) + text, "") for text in ("Question: Who?\n", "Documents:\n[1] X"))
+    prompts = (encode(tokenizer, _head(shown) + text) for text in ("Question: Who?\n", "Documents:\n[1] X"))
     first, second = prompts
     common = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
     return first[:common]

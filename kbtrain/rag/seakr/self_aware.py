@@ -12,11 +12,11 @@ from typing import Literal, Protocol, TypeVar
 from kbtrain.answers.missing import is_missing, states_nothing
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
+from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.seakr import (
     CHAIN_STOP,
     clean_answer,
     encode_head,
-    encode_step,
     final_answer,
     first_sentence,
     reasoning,
@@ -123,7 +123,8 @@ class PromptEngine:
 
     def _encode(self, request: GenerationRequest) -> list[int]:
         prompt = step_prompt(request.question, request.documents, self.shown, self.titles)
-        return encode_step(self.engine.tokenizer, prompt, reasoning(request.rationales, request.kind == "answer"))
+        said = reasoning(request.rationales, request.kind == "answer")
+        return encode(self.engine.tokenizer, prompt, said=said)
 
 
 Search = tuple[str, int]  # query, k
