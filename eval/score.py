@@ -32,19 +32,14 @@ from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import writing
 from kbtrain.gates.handles import PROMPTED, GateHandle
 from kbtrain.gates.noted import sources_of
+from kbtrain.gates.score_file import ScoreFile, files_of_models, is_finished, noted_models, score_path, take_over
 from kbtrain.gates.score_stage import (
     Engine,
-    ScoreFile,
     chunks_left,
     examples_left,
-    files_of_models,
-    is_finished,
     note_best_f1,
-    noted_models,
     price_of_scores,
     score_chunks,
-    score_path,
-    take_over,
     with_run,
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, told

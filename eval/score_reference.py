@@ -23,7 +23,8 @@ from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.handles import handle
-from kbtrain.gates.score_stage import ScoreFile, chunks_left, files_of_models, noted_models, score_chunks
+from kbtrain.gates.score_file import ScoreFile, files_of_models, noted_models
+from kbtrain.gates.score_stage import chunks_left, score_chunks
 from kbtrain.labeling.examples import reference_example
 from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar

@@ -25,7 +25,7 @@ from kbtrain.config import run_script
 from kbtrain.evaluation.stack_inputs import StoredColumns, stack_members
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle
-from kbtrain.gates.score_stage import score_path
+from kbtrain.gates.score_file import score_path
 from kbtrain.gates.stack.gate import StackCard, combined, held_out_or_own
 from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample

@@ -31,7 +31,7 @@ from kbtrain.files import (
     there,
     writing,
 )
-from kbtrain.gates.score_stage import ScoreFile, Timing
+from kbtrain.gates.score_file import ScoreFile, Timing
 from kbtrain.provenance import meta_path
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile

@@ -23,7 +23,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import results
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.files import cut_torn_line
-from kbtrain.gates.score_stage import ScoreFile
+from kbtrain.gates.score_file import ScoreFile
 from kbtrain.prompts.own import read_prompts
 from kbtrain.provenance import file_sha256, read_meta, unchanged
 from kbtrain.questions.reading.files import data_files

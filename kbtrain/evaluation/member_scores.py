@@ -12,7 +12,8 @@ from kbtrain.gates.average import AverageCard
 from kbtrain.gates.combination import ByName
 from kbtrain.gates.handles import GateHandle, Opening, handle
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.score_stage import Chunk, Costs, Engine, ScoredChunk, Timing, costs_of, score_path, scored_id
+from kbtrain.gates.score_file import Costs, Timing, costs_of, score_path
+from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, scored_id
 from kbtrain.gates.stack.gate import StackCard
 from kbtrain.records import GateScore
 

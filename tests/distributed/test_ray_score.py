@@ -26,7 +26,8 @@ from kbtrain.gate_folder import Gate
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import GateHandle, Opening, handle, prompted
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.score_stage import Chunk, ScoreFile, chunks_left, local, score_chunks
+from kbtrain.gates.score_file import ScoreFile
+from kbtrain.gates.score_stage import Chunk, chunks_left, local, score_chunks
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore

@@ -18,7 +18,7 @@ from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
 from kbtrain.gate_folder import Gate, Threshold, set_threshold
-from kbtrain.gates import score_stage
+from kbtrain.gates import score_file
 from kbtrain.gates.handles import GateHandle, Opening, prompted_by_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
@@ -456,9 +456,9 @@ def test_a_dry_run_says_what_is_left_and_writes_nothing(
 
 def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_the_older(tmp_path, monkeypatch):
     def made(gate: str, score: float) -> float:
-        with score_stage.ScoreFile(tmp_path / "g.jsonl", {"gate": gate}) as file:
+        with score_file.ScoreFile(tmp_path / "g.jsonl", {"gate": gate}) as file:
             if not file.done:
-                file.append([GateScore("q", "g", score)], score_stage.Timing(("g",), "dev", 1, 0.1))
+                file.append([GateScore("q", "g", score)], score_file.Timing(("g",), "dev", 1, 0.1))
             file.finish()
         return next(jsonl.read(GateScore, tmp_path / "g.jsonl")).score
 
@@ -468,6 +468,6 @@ def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_t
 
     assert made("old", 1.0) == 1.0
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(score_stage, "put_in_place", killed_after)
+        patched.setattr(score_file, "put_in_place", killed_after)
         made("new", 2.0)
     assert made("old", 1.0) == 1.0

@@ -1,0 +1,278 @@
+"""Scores on disk: ``RUN/scores/<gate>.jsonl``, kept as long as what they depend on is the same.
+
+A file is appended batch by batch, so that an interrupted scoring goes on; beside it, ``<gate>.jsonl.progress`` holds
+what the scores depend on (first line) and the seconds each batch took.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kbtrain import jsonl, provenance
+from kbtrain.errors import UserError
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text, there
+from kbtrain.gates.handles import GateHandle
+from kbtrain.models.files_read import MODEL_FILES, Noted, folder_of, note
+from kbtrain.records import GateScore, Split
+
+FILES_HERE = f"{MODEL_FILES}_here"  # where the base of a gate is elsewhere: its own folder's
+
+
+@dataclass(frozen=True)
+class Timing:
+    """``seconds`` it took to score ``n`` examples of one split for these gates (they share one forward pass).
+
+    ``spent``: requests, samples and tokens of a gate that needs more than one pass a question. ``device``: where it
+    was scored, as :func:`kbtrain.provenance.device` names it; empty if that was not noted.
+    """
+
+    gates: tuple[str, ...]
+    split: Split
+    n: int
+    seconds: float
+    spent: dict[str, int] = field(default_factory=dict)
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of stored scores, batch by batch."""
+
+    timings: tuple[Timing, ...]
+
+    @classmethod
+    def of(cls, progress: Path) -> Costs:
+        """As noted in a file beside the scores."""
+        lines = read_text(progress).splitlines()[1:]
+        return cls(tuple(jsonl.parse(Timing, line, progress, number) for number, line in enumerate(lines, 2)))
+
+    def seconds(self, gate: str, split: Split) -> float:
+        """Seconds per example of this gate as measured on one split; 0 before anything was scored."""
+        timings = self._of(gate, split)
+        n = sum(t.n for t in timings)
+        return sum(t.seconds for t in timings) / n if n else 0.0
+
+    def spent(self, gate: str, split: Split) -> dict[str, float]:
+        """Requests, samples and tokens per example of this gate on one split; empty for one request a question."""
+        timings = self._of(gate, split)
+        n = sum(t.n for t in timings)
+        names = sorted({name for t in timings for name in t.spent})
+        return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
+
+    def device(self) -> str:
+        """Device on which the scores were computed; this process's device if that was not noted."""
+        return ", ".join(sorted({t.device for t in self.timings if t.device})) or provenance.device()
+
+    def facts(self, gates: Sequence[str], splits: Sequence[Split]) -> dict[str, Any]:
+        """Seconds and spent of a question by gate and split, and the device, as the scores' meta data have them."""
+        return {
+            "seconds_per_question": {name: {split: self.seconds(name, split) for split in splits} for name in gates},
+            "spent_per_question": {name: {split: self.spent(name, split) for split in splits} for name in gates},
+            "device": self.device(),
+        }
+
+    def _of(self, gate: str, split: Split) -> list[Timing]:
+        return [t for t in self.timings if gate in t.gates and t.split == split]
+
+
+class ScoreFile:
+    """Scores on disk, kept as long as ``inputs`` (names and hashes of what they depend on) are the same.
+
+    Scores of other inputs stay where they are until :meth:`finish` puts the new ones in their place; ``restarted`` says
+    that there are such. A context manager.
+    """
+
+    def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
+        self.path = path
+        wanted = {name: str(value) for name, value in inputs.items()}
+        for file in (path, _progress(path)):
+            check_regular_or_absent(file)
+        stored = stored_inputs(path, wanted)
+        if stored is not None and _cut(path):
+            stored = None
+        self.restarted = path.exists() and stored is None
+        if stored is not None and not provenance.unchanged(path, appended=True):
+            raise UserError(f"{path}: was changed since it was scored; delete it to score again")
+        self._scores_path = beside(path, ".new") if self.restarted else path
+        self._progress_path = _progress(self._scores_path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.restarted:
+            stored = stored_inputs(self._scores_path, wanted)
+        if stored is not None:
+            cut_torn_line(self._scores_path)
+            cut_torn_line(self._progress_path)
+            if stored != {**stored, **wanted}:  # another split's examples: noted with the others
+                _rewrite_inputs(self._progress_path, {**stored, **wanted})
+        else:
+            provenance.meta_path(self._scores_path).unlink(missing_ok=True)  # of a file that is gone
+            self._scores_path.write_text("", encoding="utf-8")
+            provenance.write_atomically(self._progress_path, json.dumps(wanted, sort_keys=True) + "\n")
+        self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
+        self._scores = open(self._scores_path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+        self._progress = open(self._progress_path, "a", encoding="utf-8")  # noqa: SIM115
+
+    def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
+        """Write a batch (those already there are left out), durable when this returns."""
+        new = [score for score in scores if (score.gate, score.question_id) not in self.done]
+        written = "".join(jsonl.dump(score) + "\n" for score in new)
+        for file, text in ((self._scores, written), (self._progress, json.dumps(asdict(timing)) + "\n")):
+            append(file, text)
+        self.done |= {(score.gate, score.question_id) for score in new}
+
+    def costs(self) -> Costs:
+        """Costs of the scores so far."""
+        return Costs.of(self._progress_path)
+
+    def finish(self) -> None:
+        """Put new scores in the place of those of other inputs, once all of them are there."""
+        self.close()
+        if self._scores_path != self.path:
+            provenance.meta_path(self.path).unlink(missing_ok=True)  # of the older scores
+            _progress(self.path).unlink(missing_ok=True)  # scores whose inputs are not noted are made again
+            put_in_place(self._scores_path, self.path)
+            put_in_place(self._progress_path, _progress(self.path))
+            self._scores_path, self._progress_path = self.path, _progress(self.path)
+
+    def close(self) -> None:
+        """Close both files."""
+        self._scores.close()
+        self._progress.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def costs_of(run: Path, gate: GateHandle) -> Costs:
+    """Costs of a gate's stored scores."""
+    return Costs.of(_progress(score_path(run, gate.name)))
+
+
+def _progress(path: Path) -> Path:
+    return beside(path, ".progress")
+
+
+def _inputs(path: Path) -> dict[str, str] | None:
+    """Inputs that stored scores depend on; None if they were not noted."""
+    if not there(_progress(path)):
+        return None
+    try:
+        found = loads(next((line for _, line in jsonl.lines(_progress(path))), "null"))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def stored_inputs(path: Path, wanted: Mapping[str, str]) -> dict[str, str] | None:
+    """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs."""
+    stored = _inputs(path)
+    return stored if path.exists() and stored is not None and _agree(stored, wanted) else None
+
+
+def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Nothing that both depend on is different; a split that one of them lacks is no difference, nor are files of
+    models that were not noted then, or are not here now.
+    """
+    own, before = ({name for name in side if not name.endswith(".jsonl")} for side in (wanted, stored))
+    if (before ^ own) - {MODEL_FILES, FILES_HERE}:
+        return False
+    return all(stored.get(name, value) == value for name, value in wanted.items())
+
+
+def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
+    lines = read_text(progress).splitlines(keepends=True)[1:]
+    provenance.write_atomically(progress, json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(lines))
+
+
+def _cut(path: Path) -> bool:
+    """True for a finished file of which a part is gone: what is left of it may not be whole."""
+    size = provenance.meta_of(path).get("bytes")
+    return size is not None and path.stat().st_size < size
+
+
+def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
+    """Hashes of the files of a gate's models, as an input of the scores in ``path``, as far as they are here.
+
+    Whether a folder was moved does not matter: the models' names are left out.
+    """
+    here = [model for model in models if folder_of(model) is not None]
+    found = [{name: one["sha256"] for name, one in files.items()} for files in noted_models(path, here).values()]
+    if not here:
+        return {}
+    return {MODEL_FILES if len(here) == len(models) else FILES_HERE: str(sorted(map(str, found)))}
+
+
+def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
+    """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
+    before = provenance.meta_of(path).get(MODEL_FILES)
+    noted = before if isinstance(before, dict) else {}
+    return {model: note(model, noted.get(model)) for model in models}
+
+
+def is_finished(run: Path, gate: GateHandle) -> bool:
+    """True if a gate's stored scores are as a scoring that came to its end left them: none is under way or was killed,
+    which may leave half a line, and nobody changed them since."""
+    path = score_path(run, gate.name)
+    return there(path) and there(provenance.meta_path(path)) and provenance.unchanged(path)
+
+
+SCORES = "scores"
+
+
+def score_path(run: Path, name: str) -> Path:
+    """File of a gate's scores in a run folder, by its :class:`GateHandle`'s name."""
+    return run / SCORES / f"{name}.jsonl"
+
+
+def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
+    """Copy stored scores of this gate and these inputs from elsewhere into ``RUN/scores``; returns their number.
+
+    Version 0.1 kept the scores of all question gates in ``RUN/scores.jsonl`` and those of turn gates in
+    ``RUN/gates/NAME/scores.jsonl``. Recipes leave dev and test scores of turns in the gate's folder.
+    """
+    target = score_path(run, gate.name)
+    if target.exists():
+        return 0
+    rows: list[GateScore] = []
+    timings: list[str] = []
+    whole = run / "scores.jsonl"
+    if whole.exists() and _same_questions(_inputs(whole) or {}, gate, inputs):
+        rows = [row for row in jsonl.read(GateScore, whole) if row.gate in gate.names]
+        progress = _progress(whole)
+        lines = list(enumerate(read_text(progress).splitlines(keepends=True), 1))[1:]
+        timings = [line for n, line in lines if set(jsonl.parse(Timing, line, progress, n).gates) & set(gate.names)]
+    for folder in (run / "gates" / gate.name, Path(gate.opening.model if gate.opening else "")):
+        own = folder / "scores.jsonl"
+        if not rows and own.exists() and _same_turns(own, gate, inputs):
+            rows = [replace(row, gate=gate.names[0]) for row in jsonl.read(GateScore, own)]
+    if rows:
+        provenance.write_atomically(
+            _progress(target), json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(timings)
+        )
+        jsonl.write(target, rows)
+    return len(rows)
+
+
+def _same_questions(old: Mapping[str, str], gate: GateHandle, inputs: Mapping[str, str]) -> bool:
+    """0.1 noted what the scores of all gates depend on in one line, a gate's under its first score's name."""
+    wanted = {name: value for name, value in inputs.items() if name not in ("gate", MODEL_FILES, FILES_HERE)}
+    opening = gate.opening
+    depends = opening.model if opening and opening.prompt else gate.depends  # 0.1 noted a prompted gate's model alone
+    return old.get(gate.names[0]) == depends and all(old.get(name) == value for name, value in wanted.items())
+
+
+def _same_turns(path: Path, gate: GateHandle, inputs: Mapping[str, str]) -> bool:
+    turns = inputs.get("turns.jsonl")
+    old = _inputs(path) or {}
+    if gate.opening and gate.opening.prompt is not None:
+        wanted = (turns, gate.opening.model, inputs["dtype"])
+        return (old.get("turns"), old.get("model"), old.get("dtype")) == wanted
+    noted = provenance.meta_of(path).get("inputs", {}).values()
+    return len(gate.names) == 1 and turns is not None and turns in noted
