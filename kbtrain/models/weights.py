@@ -20,6 +20,7 @@ from kbtrain.jsonl import read_json
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -123,20 +124,36 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
 
     Raises :class:`UserError`.
     """
-    from peft import PeftModel, get_peft_model_state_dict
-
     if not (folder / ADAPTER_WEIGHTS).exists():
         _refuse_pickles(str(folder), str(folder))
         raise UserError(f"{folder / ADAPTER_WEIGHTS}: no such file; an adapter's weights are expected there")
     stored = shapes_in(folder / ADAPTER_WEIGHTS)
     if (problem := _problem(folder / _ADAPTER_CONFIG)) is not None:
         raise UserError(f"{folder / _ADAPTER_CONFIG}: {problem}; copy the whole folder again")
+    model, adapter = _with_adapter(base, folder, **options)
+    # read at each pass, unchecked
+    if getattr(model.peft_config["default"], "alora_invocation_tokens", None) is not None:
+        raise UserError(
+            f"{folder / _ADAPTER_CONFIG}: an adapter invoked by tokens (aLoRA), which no gate is; take it out"
+        )
+    expected = {name: tuple(value.shape) for name, value in adapter.items()}
+    for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
+        if names:
+            raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
+    _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
+    _all_finite(adapter.items(), str(folder / ADAPTER_WEIGHTS))
+    return model
+
+
+def _with_adapter(base: Any, folder: Path, **options: Any) -> tuple[PeftModel, dict[str, Tensor]]:
+    """``base`` with the adapter as peft opens it, whatever tensors it lacks, and the adapter's tensors by name."""
+    from peft import PeftModel, get_peft_model_state_dict
+
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: told below
+            warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: the caller tells them
             model = PeftModel.from_pretrained(base, str(folder), **options)
-        adapter = get_peft_model_state_dict(model)
-        expected = {name: tuple(value.shape) for name, value in adapter.items()}
+        return model, get_peft_model_state_dict(model)
     except MemoryError:
         raise
     except ImportError as error:
@@ -146,18 +163,6 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     except Exception as error:  # noqa: BLE001 - a config's values reach torch unchecked; torch lists shapes that differ
         last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise UserError(f"{folder}: {last[:200]}") from None
-    if (
-        getattr(model.peft_config["default"], "alora_invocation_tokens", None) is not None
-    ):  # read at each pass, unchecked
-        raise UserError(
-            f"{folder / _ADAPTER_CONFIG}: an adapter invoked by tokens (aLoRA), which no gate is; take it out"
-        )
-    for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
-        if names:
-            raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
-    _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
-    _all_finite(adapter.items(), str(folder / ADAPTER_WEIGHTS))
-    return model
 
 
 def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
