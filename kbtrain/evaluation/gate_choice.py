@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +56,15 @@ class ChoiceConfig(AskedConfig):
 
 def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
     """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
+    found = _named(_possible(config, asked), config.only)
+    if not found:
+        raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
+    _check_score_names(found, config.run)
+    return found
+
+
+def _possible(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
+    """All gates that can score what is asked; those of turns that need no recipe are made."""
     model, dtype, device = config.model, config.dtype, config.device
     found = [] if model is None else [
         prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
@@ -74,24 +84,31 @@ def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
         )
     found += found_gates(config.run, dtype, device)
     found += [handle(folder, dtype, device, name) for name, folder in config.gates.items()]
-    found = list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
-    known = {gate.name: gate for gate in found} | {name: gate for gate in found for name in gate.names}
-    for name in config.only:
+    return list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
+
+
+def _named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHandle]:
+    """Those with one of these names, or a score with it; without names all."""
+    if not only:
+        return gates
+    known = {name for gate in gates for name in (gate.name, *gate.names)}
+    for name in only:
         if name not in known:
             missing = " (give its --model)" if name in PROMPTED else ""
             raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, known)}")
-    found = [gate for gate in found if not config.only or {gate.name, *gate.names} & set(config.only)]
-    if not found:
-        raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
+    return [gate for gate in gates if {gate.name, *gate.names} & set(only)]
+
+
+def _check_score_names(found: Sequence[GateHandle], run: Path) -> None:
+    """Raise :class:`UserError` for a name that results cannot hold, or that two gates give to their scores."""
     if wrong := [name for gate in found for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
         raise UserError(
-            f"{config.run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
+            f"{run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
             "name it by small letters, digits and _"
         )
     twice = [name for i, gate in enumerate(found) for name in gate.names if any(name in o.names for o in found[:i])]
     if twice:
-        raise UserError(f"{config.run}: two gates score under the name '{twice[0]}'; rename the folder of one")
-    return found
+        raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
 
 
 def llm_of(path: Path) -> LLMConfig:
