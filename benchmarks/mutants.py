@@ -63,9 +63,9 @@ class Mutant:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def read_mutants(path: Path = LIST) -> tuple[list[Mutant], list[tuple[Mutant, str]]]:
+def read_mutants() -> tuple[list[Mutant], list[tuple[Mutant, str]]]:
     """Those to be noticed; and those that change nothing, each with the reason."""
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data = tomllib.loads(LIST.read_text(encoding="utf-8"))
     mutants = [Mutant(one["path"], *pair, tuple(one["tests"])) for one in data["files"] for pair in one["mutants"]]
     return mutants, [(Mutant(one["path"], one["old"], one["new"], ()), one["why"]) for one in data["equivalent"]]
 

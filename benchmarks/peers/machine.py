@@ -35,9 +35,9 @@ def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
     return time.perf_counter() - start
 
 
-def best_seconds(work: Callable[[], object], device: str = "cpu", repeats: int = 7) -> float:
-    """The fastest of some runs: a limit is what the machine can do undisturbed."""
-    return min(seconds_of(work, device) for _ in range(repeats))
+def best_seconds(work: Callable[[], object], device: str = "cpu") -> float:
+    """The fastest of seven runs: a limit is what the machine can do undisturbed."""
+    return min(seconds_of(work, device) for _ in range(7))
 
 
 def rate(shapes: Counter[tuple[int, int]], rows: int, dtype: torch.dtype, device: str = "cpu") -> float:

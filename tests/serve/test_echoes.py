@@ -15,13 +15,13 @@ KEY = 'sk-A/b&9"-of-the-upstream'
 ASKED = {"model": "stub", "messages": [{"role": "user", "content": KNOWN}]}
 
 
-def streamed(chunks, key=KEY):
+def streamed(chunks):
     async def source():
         for chunk in chunks:
             yield chunk
 
     async def read():
-        return [chunk async for chunk in Echoes(key).chunks(source())]
+        return [chunk async for chunk in Echoes(KEY).chunks(source())]
 
     return asyncio.run(read())
 

@@ -99,12 +99,12 @@ def test_without_keys_a_page_of_another_machine_cannot_have_requests_sent(server
         assert server.post("/v1/gate", {"questions": [NEEDS]}, {"origin": origin}).status == 200
 
 
-def raw(port, data, wait=True):
+def raw(port, data):
     """Bytes to the server; its answer until it closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(data)
         answer = b""
-        while wait and (part := client.recv(65_536)):
+        while part := client.recv(65_536):
             answer += part
         return answer
 

@@ -119,14 +119,14 @@ def start(
 
 
 class Server:
-    """The process of fork_server.py; ``python`` is its interpreter, with the environment variables ``env``."""
+    """The process of fork_server.py."""
 
-    def __init__(self, python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self) -> None:
         self.made = tempfile.TemporaryDirectory(prefix="scripts-")
         self.folder, here = Path(self.made.name), Path(__file__).parent
         self.process = subprocess.Popen(
-            [str(python), str(here / "fork_server.py"), str(self.folder / "socket")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env,
+            [sys.executable, str(here / "fork_server.py"), str(self.folder / "socket")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )  # fmt: skip
         forked = self.folder / "python"
         forked.write_text(f"#!{sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
@@ -176,19 +176,17 @@ class Client:
         return asked[-1]
 
 
-def client_of(python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> Client:
-    """A client of a new server, which ends with this process."""
-    server = Server(python, env)
-    atexit.register(server.close)
-    return Client(server.folder)
-
-
 shared: Path | None = None  # folder of the server of the whole suite, in its processes (conftest.py)
 
 
 @functools.cache
 def _client() -> Client:
-    return Client(shared) if shared else client_of()
+    """A client of the suite's server, or of a new one, which ends with this process."""
+    if shared:
+        return Client(shared)
+    server = Server()
+    atexit.register(server.close)
+    return Client(server.folder)
 
 
 def python() -> Path:
