@@ -46,15 +46,7 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
     or holds pickles.
     """
     card = read_card(folder)
-    if card.kind == "server":
-        raise UserError(
-            f"{at(folder / CARD)}: a gate of kind 'server' is an address of yours and a key; it is not sent"
-        )
-    check_parts(folder, card)
-    pickle = pickle_in(path.relative_to(folder).as_posix() for path in _own_files(folder))
-    if pickle:
-        raise UserError(f"{at(folder / pickle)}: a pickle; a gate is sent in safetensors only: remove it")
-    card.check_weights(folder, full=True)
+    _check(folder, card)
     named = card.base_model if here else _named_model(folder, card, model)
     parts = {part: Path(part).name for part in card.parts()}
     if len(set(parts.values())) < len(parts):
@@ -76,6 +68,19 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
         named = named or inner.model
         files += [f"{name}/{file}" for file in inner.files]
     return Staged(target, tuple(sorted(files)), tuple(left), named)
+
+
+def _check(folder: Path, card: GateCard) -> None:
+    """Raise :class:`UserError` for a gate that is not sent: a server's, one that is not whole, one with pickles."""
+    if card.kind == "server":
+        raise UserError(
+            f"{at(folder / CARD)}: a gate of kind 'server' is an address of yours and a key; it is not sent"
+        )
+    check_parts(folder, card)
+    pickle = pickle_in(path.relative_to(folder).as_posix() for path in _own_files(folder))
+    if pickle:
+        raise UserError(f"{at(folder / pickle)}: a pickle; a gate is sent in safetensors only: remove it")
+    card.check_weights(folder, full=True)
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
