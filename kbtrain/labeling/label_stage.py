@@ -119,30 +119,39 @@ def _found(
         if made is None:
             continue
         stored[condition] -= 1
-        if condition != "llm":
-            tally.counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
-            tally.counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
-        if (lack := _lacks(made, rule.by)) is not None:
-            tally.counts[f"{condition}_{lack}"] += 1
-            continue
-        indicated, graded = indicators(question, made, verdicts, rule)
-        stated = made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
-        tally.counts[f"{condition}_answers_stored"] += len(stated)
-        tally.counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
-        if indicated is None:
-            short = graded.n < MIN_SAMPLES and rule.by == "samples"
-            tally.counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
-        else:
+        indicated = _indicated(question, made, tally.counts, verdicts, rule)
+        if indicated is not None:
             found[condition] = indicated
-            if indicated.certainty is None and rule.by == "samples":
-                few = graded.n < (rule.certainty_answers or 0)
-                tally.counts[f"{condition}_certainty_unknown_of_{'few' if few else 'empty'}_answers"] += 1
-        tally.counts[f"{condition}_answers"] += graded.n
-        tally.counts[f"{condition}_empty_answers"] += graded.n_empty
-        tally.counts[f"{condition}_answers_without_option"] += graded.n_unparsed
-        if verdicts is not None:
-            tally.counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
     return found
+
+
+def _indicated(
+    question: Question, made: SampleSet, counts: Counter[str], verdicts: grading.Verdicts | None, rule: LabelRule
+) -> Indicators | None:
+    """Indicators of the answers under one condition, which are counted; None where there are not enough."""
+    condition = made.condition
+    if condition != "llm":
+        counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
+        counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
+    if (lack := _lacks(made, rule.by)) is not None:
+        counts[f"{condition}_{lack}"] += 1
+        return None
+    indicated, graded = indicators(question, made, verdicts, rule)
+    stated = made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
+    counts[f"{condition}_answers_stored"] += len(stated)
+    counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
+    if indicated is None:
+        short = graded.n < MIN_SAMPLES and rule.by == "samples"
+        counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
+    elif indicated.certainty is None and rule.by == "samples":
+        few = graded.n < (rule.certainty_answers or 0)
+        counts[f"{condition}_certainty_unknown_of_{'few' if few else 'empty'}_answers"] += 1
+    counts[f"{condition}_answers"] += graded.n
+    counts[f"{condition}_empty_answers"] += graded.n_empty
+    counts[f"{condition}_answers_without_option"] += graded.n_unparsed
+    if verdicts is not None:
+        counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
+    return indicated
 
 
 def common_answers(store: SampleStore, run: str) -> int | None:
