@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from kbtrain.report.words import ranged, signed
+from kbtrain.report.words import ranged, signed_range
 from kbtrain.svg import COLOURS, new_figure, page
 
 
@@ -21,7 +21,7 @@ def markdown(document: Mapping[str, Any]) -> str:
     for name, one in document["candidates"].items():
         minus = one["minus"].get(chosen)
         cells = [ranged(one["auroc"]), ranged(one["f1"]), f"{one['precision']:.3f}", f"{one['recall']:.3f}",
-                 *(signed(value) for value in minus or (None, None))]  # fmt: skip
+                 *(signed_range(value) for value in minus or (None, None))]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     for name, one in document["calibration"].items():
         lines += ["", f"Reliability of `{name}`: ECE {one['ece']:.3f}, Brier score {one['brier']:.3f}.", "",

@@ -11,7 +11,7 @@ import numpy as np
 from kbtrain.evaluation.evidence import RIVAL
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.first_screen import aligned_block
-from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed
+from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed_range
 from kbtrain.svg import COLOURS, new_figure, page
 
 
@@ -26,7 +26,7 @@ def markdown(document: Mapping[str, Any]) -> str:
         cv = table["cross_validated"].get(name)
         over = table["cross_validated_minus_data_set"].get(name)
         minus = (one["minus"].get(other) for other in ("data_set", RIVAL))
-        cells = [*map(signed, (cv, over, one["area"], *minus)), f"{one['auroc_wrong']:.3f}",
+        cells = [*map(signed_range, (cv, over, one["area"], *minus)), f"{one['auroc_wrong']:.3f}",
                  f"{one['auroc_needed']:.3f}"]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     for part, found in table["parts"].items():
@@ -35,9 +35,9 @@ def markdown(document: Mapping[str, Any]) -> str:
                       f"{found['oracle']:.3f}", "", "| gate | area, test | minus SeaKR | AUROC wrong | needed |",
                       "|---|---|---|---|---|"]  # fmt: skip
             for name, one in found["gates"].items():
-                lines.append(f"| `{name}` | {signed(one['area'])} | {signed(one['minus'].get('seakr'))} | "
+                lines.append(f"| `{name}` | {signed_range(one['area'])} | {signed_range(one['minus'].get('seakr'))} | "
                              f"{one['auroc_wrong']:.3f} | {one['auroc_needed']:.3f} |")  # fmt: skip
-    lines += ["", *decision_rows({name: one for name, one in table["decisions"].items()})]
+    lines += ["", *decision_rows(table["decisions"])]
     found = document["models"]
     lines += ["", "| model | never | always | mended | broken |", "|---|---|---|---|---|"]
     lines += [f"| {name} | {one['none']:.3f} | {one['one']:.3f} | {one['mended']} | {one['broken']} |"
@@ -45,11 +45,12 @@ def markdown(document: Mapping[str, Any]) -> str:
     lines += ["", *decision_rows(found["decisions"]), ""]
     sources = [*found["accuracy"], "data_set"]
     lines += ["| used for (trained on) | " + " | ".join(sources) + " |", "|---" * (len(sources) + 1) + "|"]
-    lines += [f"| {target} | " + " | ".join(signed(row[source]) for source in sources) + " |"
+    lines += [f"| {target} | " + " | ".join(signed_range(row[source]) for source in sources) + " |"
               for target, row in found["transfer"].items()]  # fmt: skip
     lines += ["", "| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
     lines += [
-        f"| {pair} | {signed(one['wrong'])} | {signed(one['needed'])} |" for pair, one in found["agreement"].items()
+        f"| {pair} | {signed_range(one['wrong'])} | {signed_range(one['needed'])} |"
+        for pair, one in found["agreement"].items()
     ]
     return "\n".join(lines) + "\n"
 
@@ -81,7 +82,7 @@ def decision_rows(decisions: Mapping[str, Any]) -> list[str]:
     lines = ["| gate | accuracy | searched | minus never | minus always | minus random | questions for 2 points |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for name, one in decisions.items():
-        cells = [f"{one['accuracy']:.3f}", f"{one['searched']:.0%}", *(signed(one[f"minus_{k}"]) for k in
+        cells = [f"{one['accuracy']:.3f}", f"{one['searched']:.0%}", *(signed_range(one[f"minus_{k}"]) for k in
                  ("never", "always", "random")), f"{one['questions_for_two_points']:,}"]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return lines
@@ -106,7 +107,7 @@ def closed_book_markdown(document: Mapping[str, Any]) -> str:
     above = document["pooled"]["gates"]["stack"]["minus"]
     lines += [
         "",
-        "All models, `stack` minus: " + "; ".join(f"`{gate}` {signed(value)}" for gate, value in above.items()),
+        "All models, `stack` minus: " + "; ".join(f"`{gate}` {signed_range(value)}" for gate, value in above.items()),
     ]
     return "\n".join(lines) + "\n"
 

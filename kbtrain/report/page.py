@@ -32,7 +32,7 @@ from kbtrain.report.examples import TEXT, Errors, Kind
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
-from kbtrain.text_table import number, signed
+from kbtrain.text_table import number
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,7 +52,7 @@ def cell(value: object) -> str:
 
 
 FILTERS = {
-    "number": number, "signed": signed, "md": escape_markdown, "cell": cell, "percent": words.percent,
+    "number": number, "md": escape_markdown, "cell": cell, "percent": words.percent,
     "points": words.points, "interval": words.points_interval,
 }  # fmt: skip
 

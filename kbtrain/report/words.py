@@ -38,7 +38,7 @@ def ranged(value: Mapping[str, float]) -> str:
     return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
 
 
-def signed(value: Mapping[str, float] | None) -> str:
+def signed_range(value: Mapping[str, float] | None) -> str:
     """``+0.031 [-0.002, +0.064]``; empty for None."""
     return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
 
