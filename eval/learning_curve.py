@@ -1,9 +1,9 @@
 """Learning curves: area and AUROC of gates for 50, 100, 200, ... training questions.
 
-Reads examples/, the BM25 index and the stored answers of a run folder; fits features, encoder_probe and probe (and the
-stack of those with held-out scores) to growing random parts of the training questions, and measures them on the test
-questions, three draws each. Writes OUT.json, OUT.svg and OUT.md. A KBM takes minutes a point and is trained only where
---gates names it, by --kbm-config and chosen by the run's dev examples; scores of finished trainings stay in OUT.kbm/.
+Reads examples/, the BM25 index and the stored answers of a run folder; fits the gates of --gates, and the stack of
+those with held-out scores, to growing random parts of the training questions, three draws each, and measures them on
+the test questions. Writes OUT.json, OUT.svg and OUT.md. A KBM takes minutes a point and is trained only where --gates
+names it, by --kbm-config and chosen by the run's dev examples; scores of finished trainings stay in OUT.kbm/.
 
 Examples:
   python eval/learning_curve.py --run runs/demo
@@ -25,7 +25,6 @@ from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.learning_curve import (
-    SIZES,
     EncoderLearner,
     FeaturesLearner,
     KBMLearner,
@@ -60,7 +59,9 @@ class LearningCurveConfig(StoredAnswersConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gates: tuple[Name, ...] = Field(("features",), min_length=1, description=f"of {', '.join(get_args(Name))}")
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
-    sizes: tuple[int, ...] = Field(SIZES, min_length=1, description="training questions; all are added")
+    sizes: tuple[int, ...] = Field(
+        (50, 100, 200, 400, 800, 1400), min_length=1, description="training questions; all are added"
+    )
     draws: int = Field(3, ge=1, description="random parts of each size")
     index: Path | None = Field(None, description="features: BM25 index; null: RUN/bm25")
     encoder: str = Field("all-minilm-l6-v2", description="encoder_probe: embedded name, folder or hub id")

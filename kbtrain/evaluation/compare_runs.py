@@ -31,7 +31,7 @@ class Decided:
 class Difference:
     """One gate in both evaluations on the ``n`` questions they share: second minus first, with 95 % intervals.
 
-    ``correct`` of a gate whose decisions are not stored (random, relation-only) is unknown, so it has no row here.
+    A gate whose decisions are not stored (random, relation-only) has no row.
     """
 
     gate: str

@@ -64,7 +64,7 @@ def evaluate(
     clusters: tuple[str, ...] | None = None,
 ) -> tuple[list[GateResult], list[Comparison]]:
     """All gates on the ``test`` outcomes, thresholds chosen on ``dev``; intervals draw the test questions, or whole
-    ``clusters`` of them. Raises :class:`UserError` (see ``choose``)."""
+    ``clusters`` of them. Raises :class:`UserError` where no threshold can be chosen, and without a test question."""
     if not test:
         raise UserError("no question with stored answers to evaluate")
     s = settings

@@ -42,8 +42,6 @@ from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
 from kbtrain.training.folds import groups_of
 
-SIZES = (50, 100, 200, 400, 800, 1400)
-
 
 @dataclass(frozen=True)
 class Scored:

@@ -67,8 +67,8 @@ def _corners(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
 class Separation:
     """AUROC of one score, with its distribution over positives and negatives.
 
-    ``minus``: the reference score's AUROC minus this one's (None for the reference). ``quantiles``: 5, 25, 50, 75 and
-    95 % of the scores of ``positive`` and ``negative`` questions.
+    ``minus``: the reference score's AUROC minus this one's (None for the reference). ``positive`` and ``negative``: the
+    :data:`QUANTILES` of the scores of these questions.
     """
 
     name: str
@@ -176,9 +176,9 @@ class Oracles:
 
 
 def oracles(llm: Floats, rag: Floats, benefit: Floats | None = None) -> Oracles:
-    """The three oracles: most accurate, fewest retrievals at that accuracy, and (as a curve) best at each ratio.
+    """Upper bounds from the correctness of each question's two answers, (n,) each.
 
-    ``benefit``: share of sampled answers that are right with retrieval minus that without, for the fourth figure.
+    ``benefit``: share of sampled answers that are right with retrieval minus that without, for ``sampled_benefit``.
     """
     curve = oracle_curve(llm, rag)
     rising = slice(0, int(np.argmax(curve.accuracy)) + 1)
