@@ -76,8 +76,8 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
     """One analysis for each sampling run of a folder, then for each of its data sets, if there are several."""
     questions, evidence, judged = (folder / name for name in ("questions.jsonl", "evidence.jsonl", "verdicts.jsonl"))
     check_unchanged(questions, evidence, *([judged] if config.verdicts else []))
-    if config.verdicts:
-        check_made_from(judged, questions)
+    for source in (evidence, *([judged] if config.verdicts else [])):
+        check_made_from(source, questions)
     total, found = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
         names = config.sampling_runs or store.runs()

@@ -29,7 +29,7 @@ from kbtrain.labeling.examples import reference_example
 from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, GateExample, Split
 
@@ -48,7 +48,6 @@ def main(config: ScoreReferenceConfig) -> None:
     """Read, score what is not scored yet, write."""
     started = time.monotonic()
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
-    check_unchanged(*files)
     examples = with_references(files, config.splits)
     source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.depends, "dtype": config.dtype}
@@ -71,9 +70,10 @@ def main(config: ScoreReferenceConfig) -> None:
 def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateExample]:
     """Every question of the splits with its passages, the plain question where nothing was found.
 
-    Raises :class:`UserError` for questions that were not searched for.
+    Raises :class:`UserError` for questions that were not searched for, and for passages of other questions.
     """
     check_unchanged(*files)
+    check_made_from(files[1], files[0])
     found = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
     questions = [q for _, q in read_questions(files[0]) if q.split in splits]
     missing = [q.id for q in questions if q.id not in found]

@@ -19,7 +19,7 @@ from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.gates.score_file import ScoreFile, Timing, score_path, stored_inputs
 from kbtrain.llm.forecast import Forecast, Measured, tokens_of
 from kbtrain.llm.prices import Price
-from kbtrain.provenance import device
+from kbtrain.provenance import check_made_from, check_unchanged, device
 from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
 
 
@@ -37,8 +37,11 @@ def plain_examples(path: Path, split: Split) -> list[GateExample]:
 def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
     """Questions with the passages found for them, for a gate that is asked after the search.
 
-    Raises :class:`UserError` for a question that the file does not have.
+    Raises :class:`UserError` for a question that the file does not have, and for a file that was changed since it was
+    made, or made from other questions than lie beside it.
     """
+    check_unchanged(evidence)
+    check_made_from(evidence, evidence.parent / "questions.jsonl")
     questions = [example for example in examples if isinstance(example, GateExample)]
     wanted = {example.question_id for example in questions}
     found = {row.question_id: row.hits for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}

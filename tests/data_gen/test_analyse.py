@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kbtrain import jsonl
-from kbtrain.provenance import read_meta
+from kbtrain.provenance import read_meta, write_meta
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -40,6 +40,17 @@ def two_models(run_folder: Path, books: Any) -> Path:
 
 def _nasty(question: Question) -> Question:
     return Question(question.id, "<script>alert(1)</script> | *x*", question.answers, question.split, "books")
+
+
+def test_passages_of_other_questions_are_not_looked_through_for_answers(run_folder: Path, script: Script) -> None:
+    questions, evidence = run_folder / "questions.jsonl", run_folder / "evidence.jsonl"
+    write_meta(evidence, stage="retrieve", config=None, inputs=[questions])
+    assert script("analyse", "--runs", f"[{run_folder}]").returncode == 0
+    first, *others = jsonl.read(Question, questions)
+    jsonl.write(questions, [replace(first, text="Who else?"), *others])
+    done = script("analyse", "--runs", f"[{run_folder}]")
+    assert done.returncode == 2, done.stdout
+    assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run data_gen/retrieve.py again\n"
 
 
 def test_the_page_holds_both_models_and_its_numbers_are_those_of_the_store(two_models: Path, script: Script) -> None:

@@ -18,6 +18,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import gate_input, read_run
 from kbtrain.evaluation.transfer import by_dataset
+from kbtrain.provenance import write_meta
 from kbtrain.records import GateExample, GateScore, Passage, Question
 from kbtrain.report.kbm_tables import Layout, gate_table, with_paper
 from kbtrain.store import SampleStore, _digest_of_run, _sum_of
@@ -224,7 +225,16 @@ def test_figure_8_reads_the_second_scores(
     assert rows["double judgement"]["accuracy"] == pytest.approx(sum(right) / 200)
     assert rows["double judgement"]["passed on"] == pytest.approx(sum(passed) / 200)
     assert rows["All RAG"]["tokens read"] == 200 * 20
+    write_meta(varied / "evidence.jsonl", stage="retrieve", config=None, inputs=[varied / "questions.jsonl"])
+    questions = list(jsonl.read(Question, varied / "questions.jsonl"))
+    jsonl.write(varied / "questions.jsonl", [dataclasses.replace(one, text=f"Again: {one.text}") for one in questions])
+    again = r"scores_reference\.jsonl: made from another questions\.jsonl; run eval/score_reference\.py again$"
+    with pytest.raises(UserError, match=again):
+        make(script, "figure8", [varied], tmp_path)
+    with pytest.raises(UserError, match=r"evidence\.jsonl: made from another questions\.jsonl; run data_gen/retrieve"):
+        module.main(build(module.ScoreReferenceConfig, None, {"run": varied}))
     (varied / "evidence.jsonl").write_text("")
+    keep_change(varied / "evidence.jsonl")
     with pytest.raises(UserError, match=r"evidence.jsonl: no search for 280 questions \(dev-0, dev-1, dev-2, ...\)"):
         module.main(build(module.ScoreReferenceConfig, None, {"run": varied}))
 

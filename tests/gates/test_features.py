@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from kbtrain.gates.features.question import names, question_features
 from kbtrain.gates.handles import handle
 from kbtrain.gates.score_stage import attach_hits
 from kbtrain.jsonl import read, write
+from kbtrain.provenance import write_meta
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
@@ -235,6 +237,21 @@ def test_after_a_search_it_reads_the_passages(folder, tmp_path):
         gate.decide(["What is the river of Rome?"])
     with pytest.raises(UserError, match="no passages of question 'new'"):
         attach_hits([GateExample.ask("new")], folder / "evidence.jsonl")
+
+
+def test_passages_that_were_searched_for_other_questions_are_read_by_no_gate(folder, tmp_path):
+    asked, source = list(read(GateExample, folder / "dev.jsonl")), tmp_path / "questions.jsonl"
+    evidence = Path(shutil.copy(folder / "evidence.jsonl", tmp_path))
+    source.write_text("the questions")
+    write_meta(evidence, stage="retrieve", config=None, inputs=[source])
+    assert len(attach_hits(asked, evidence)) == len(asked)
+    source.write_text("other questions")
+    told = r"evidence\.jsonl: made from another questions\.jsonl; run data_gen/retrieve\.py again$"
+    with pytest.raises(UserError, match=told):
+        attach_hits(asked, evidence)
+    evidence.write_bytes(evidence.read_bytes() + b"\n")
+    with pytest.raises(UserError, match=r"evidence\.jsonl: was changed since retrieve made it"):
+        attach_hits(asked, evidence)
 
 
 def test_bad_input_is_one_line(folder, tmp_path):
