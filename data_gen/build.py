@@ -26,6 +26,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import rules_of
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
+from kbtrain.evaluation.run_folder import graded_files
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
@@ -104,7 +105,7 @@ def main(config: BuildConfig) -> None:
     inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
     check_unchanged(*inputs)
     for source in inputs[1:]:
-        check_made_from(source, inputs[0], config.run / "samples.db")
+        check_made_from(source, *graded_files(config.run))
     rule = label_rule(labels) if labels else {}
     refuse_old(rule, labels, inputs[0])
     known = jsonl.read(Label, labels) if labels else ()

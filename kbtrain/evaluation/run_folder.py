@@ -80,15 +80,29 @@ def read_stored(
     return found
 
 
-def run_verdicts(run: Path) -> ByQuestion | None:
-    """The judge's verdicts of a run folder if its labels were made with them: what grades labels grades outcomes too.
+def graded_files(run: Path) -> tuple[Path, Path, Path]:
+    """What labels and outcomes of a run folder are made from, as far as they note it."""
+    return run / "questions.jsonl", run / "samples.db", run / "verdicts.jsonl"
+
+
+def verdicts_file(run: Path) -> Path | None:
+    """A judge's verdicts if a run folder's labels were made with them: what grades labels grades outcomes too.
 
     None where each question's own rule graded the labels, or there are none.
     """
-    labels = run / "labels.jsonl"
-    if not meta_of(labels).get("label_rule", {}).get("judge"):
+    judged = meta_of(run / "labels.jsonl").get("label_rule", {}).get("judge")
+    return run / "verdicts.jsonl" if judged else None
+
+
+def run_verdicts(run: Path) -> ByQuestion | None:
+    """The verdicts of :func:`verdicts_file` by question. Raises :class:`UserError` for those changed since they were
+    made, or on other questions than there."""
+    path = verdicts_file(run)
+    if path is None:
         return None
-    return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, run / "verdicts.jsonl")}
+    check_unchanged(path)
+    check_made_from(path, run / "questions.jsonl")
+    return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, path)}
 
 
 def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]:
@@ -215,9 +229,11 @@ def in_order(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome]
 def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     """The first label (its taus hold for the file) and all of them, streamed.
 
-    Raises :class:`UserError` if empty, or changed since it was made.
+    Raises :class:`UserError` if empty, changed since it was made, or made from other questions, answers or verdicts
+    than lie beside it.
     """
     check_unchanged(path)
+    check_made_from(path, *graded_files(path.parent))
     stream = jsonl.read(Label, path)
     first = next(stream, None)
     if first is None:
@@ -228,11 +244,12 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
 def read_outcomes(run: Path) -> list[Outcome]:
     """The graded answers of a run folder.
 
-    Raises :class:`UserError` for a file changed since it was made, or made from other questions or answers than there.
+    Raises :class:`UserError` for a file changed since it was made, or made from other questions, answers or verdicts
+    than there.
     """
     path = run / "outcomes.jsonl"
     check_unchanged(path)
-    check_made_from(path, run / "questions.jsonl", run / "samples.db")
+    check_made_from(path, *graded_files(run))
     return list(jsonl.read(Outcome, path))
 
 
@@ -259,8 +276,10 @@ class RunFolder:
 
     @property
     def files(self) -> list[Path]:
-        """Questions, answers and scores: what every evaluation of the run is made from."""
-        return [self.path / "questions.jsonl", self.path / "samples.db", *self.stored.files]
+        """Questions, answers, a judge's verdicts and scores: what every evaluation of the run is made from."""
+        verdicts = verdicts_file(self.path)
+        judged = [] if verdicts is None else [verdicts]
+        return [self.path / "questions.jsonl", self.path / "samples.db", *judged, *self.stored.files]
 
     @property
     def model(self) -> str:

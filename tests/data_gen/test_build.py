@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support import scripts
-from support.edits import keep_change
+from support.edits import keep_change, note_change
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
@@ -114,6 +114,18 @@ def test_labels_by_a_rule_of_before_are_made_again_where_a_question_is_chinese_a
         UserError, match=r"graded by an older rule \(chinese None, today simplified/2\); .*label\.py again"
     ):
         build(labelled)
+
+
+def test_labels_of_other_verdicts_are_made_again_before_examples_are(run_folder: Path, script: Script) -> None:
+    assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
+    assert script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2").returncode == 0
+    assert script("build", "--run", str(run_folder)).returncode == 0
+    verdicts = run_folder / "verdicts.jsonl"
+    verdicts.write_text(verdicts.read_text().replace("true", "false"))
+    note_change(verdicts)  # judged anew
+    done = script("build", "--run", str(run_folder))
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.endswith("labels.jsonl: made from another verdicts.jsonl; run data_gen/label.py again\n")
 
 
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])

@@ -21,7 +21,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation import run_folder as folder_module
 from kbtrain.evaluation.results import check, load
-from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.evaluation.run_folder import read_outcomes, read_scores
 from kbtrain.evaluation.savings import savings
 from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
@@ -196,6 +196,34 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(
     for question_id, outcome in judged.items():
         assert outcome.llm_correct is not by_rule[question_id].llm_correct
         assert outcome.rag_expected == pytest.approx(1 - (by_rule[question_id].rag_expected or 0))
+    verdicts, questions = sampled_run / "verdicts.jsonl", sampled_run / "questions.jsonl"
+    rows = list(jsonl.read(Question, questions))
+    jsonl.write(verdicts, made[:-1])  # judged anew
+    with pytest.raises(UserError, match=r"outcomes\.jsonl: made from another verdicts\.jsonl; run eval/end_to_end"):
+        read_outcomes(sampled_run)
+    write_meta(verdicts, stage="judge", config={}, inputs=[questions])
+    jsonl.write(questions, [dataclasses.replace(rows[0], answers=("other",)), *rows[1:]])
+    keep_change(questions)
+    with pytest.raises(UserError, match=r"verdicts\.jsonl: made from another questions\.jsonl; run data_gen/judge\.py"):
+        evaluate(script, sampled_run)
+    jsonl.write(verdicts, made)
+    with pytest.raises(UserError, match=r"verdicts\.jsonl: was changed since judge made it"):
+        evaluate(script, sampled_run)
+
+
+@pytest.mark.parametrize("other", ["questions.jsonl", "samples.db", "verdicts.jsonl"])
+def test_labels_of_other_questions_or_answers_are_made_again_first(
+    script: Script, run_folder: Path, other: str
+) -> None:
+    (run_folder / "verdicts.jsonl").touch()
+    write_meta(run_folder / "labels.jsonl", stage="label", config={}, inputs=[run_folder / other])
+    evaluate(script, run_folder)
+    with open(run_folder / other, "ab") as file:
+        file.write(b"\n")
+    if other == "questions.jsonl":
+        keep_change(run_folder / other)
+    with pytest.raises(UserError, match=rf"labels\.jsonl: made from another {other}; run data_gen/label\.py again$"):
+        evaluate(script, run_folder)
 
 
 def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
