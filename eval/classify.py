@@ -30,7 +30,7 @@ from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in
 from kbtrain.files import there
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
-from kbtrain.provenance import read_meta, write_atomically, write_result
+from kbtrain.provenance import meta_of, write_atomically, write_result
 from kbtrain.report.tables import difference_table, gate_table, question_table
 
 
@@ -65,7 +65,7 @@ def questions(config: ClassifyConfig) -> None:
     """A table of gates on questions, for each definition of "retrieval needed"."""
     started = time.monotonic()
     if config.scores:
-        noted = StoredScores(config.scores, (config.scores,), read_scores(config.scores), read_meta(config.scores))
+        noted = StoredScores(config.scores, (config.scores,), read_scores(config.scores), meta_of(config.scores))
     else:
         noted = stored_scores(config.run)
     inputs = [*noted.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]

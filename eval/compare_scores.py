@@ -28,7 +28,7 @@ from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes, read_sc
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.files import there
 from kbtrain.metrics.ranking import separations
-from kbtrain.provenance import check_unchanged, write_result
+from kbtrain.provenance import check_unchanged, meta_of, write_result
 from kbtrain.records import Question, Split
 from kbtrain.report.selection import questions_of
 from kbtrain.report.summary import drawn
@@ -86,7 +86,8 @@ def main(config: CompareScoresConfig) -> None:
     found = separations(truth, scores, config.reference, clusters)
     areas = score_areas(outcomes, scores, config.reference, clusters=clusters)
     out = config.out or config.run / "compare_scores.json"
-    seen = [f"{gate}{mark}" for gate in scores if (mark := seen_of(own.meta, gate).mark)]
+    noted = {"seen": {gate: known for path in files for gate, known in meta_of(path).get("seen", {}).items()}}
+    seen = [f"{gate}{mark}" for gate in scores if (mark := seen_of(noted, gate).mark)]
     document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
                 "covered_by": config.covered_by, "scored_in_part": short,
                 "seen": seen,

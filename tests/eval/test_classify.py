@@ -45,6 +45,17 @@ def test_the_table_equals_scikit_learn_for_each_definition(
         assert found["fdr"] == pytest.approx(1 - found["precision"])
 
 
+def test_scores_of_ones_own_are_classified_without_meta_data(
+    script: Callable[[str], ModuleType], run_folder: Path
+) -> None:
+    evaluate, classify, own = script("end_to_end"), script("classify"), run_folder / "own.jsonl"
+    evaluate.main(build(evaluate.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
+    own.write_text((run_folder / "scores.jsonl").read_text().replace("kbm_mastery", "ours"))
+    classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, "scores": own}))
+    found = json.loads((run_folder / "classify.json").read_text())["gates"]
+    assert "ours" in {gate["gate"] for gate in found}
+
+
 def test_it_says_what_to_run_first(script: Callable[[str], ModuleType], run_folder: Path) -> None:
     classify = script("classify")
     with pytest.raises(UserError, match=r"outcomes.jsonl: no such file"):

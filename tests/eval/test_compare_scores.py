@@ -38,6 +38,18 @@ def test_a_reference_that_is_given_and_not_there_is_one_line(script, made):
         module.main(module.CompareScoresConfig(run=made, reference="perplexty"))
 
 
+def test_scores_in_files_that_are_named_say_what_their_training_knew(script, made, tmp_path):
+    named = tmp_path / "named.jsonl"
+    (made / "scores.jsonl").rename(named)
+    known = {"seakr": {"test": {"questions": 3, "entities": 0}}}
+    write_meta(named, stage="score", config={}, inputs=[], extra={"seen": known})
+    module = script("compare_scores")
+    module.main(module.CompareScoresConfig(run=made, scores=(named,)))
+    assert json.loads((made / "compare_scores.json").read_text())["seen"] == [
+        "seakr (in training: 3 questions, 0 by entity)"
+    ]
+
+
 def test_one_class_alone_is_one_line(script, made):
     module = script("compare_scores")
     with pytest.raises(UserError, match="of 0 dev questions 0 are positive: no AUROC"):
