@@ -38,7 +38,7 @@ def main(config: MergeConfig) -> None:
     target = config.run / "samples.db"
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
     with writing(target, name):
-        if not target.exists():
+        if not begun(target):
             write_store(parts, name, target)
         elif meta_path(target).exists() or not holds(parts, name, target):
             raise UserError(f"{at(target)}: exists already; move it away to merge anew")
@@ -49,6 +49,11 @@ def main(config: MergeConfig) -> None:
                started=started)  # fmt: skip
     stored = sum(part.stored for part in parts)
     print(f"{stored} question-conditions of {len(parts)} shards, {extra['n_gaps']} gaps -> {target}")
+
+
+def begun(store: Path) -> bool:
+    """True if there is a store; an empty file, as a full disk leaves it, is none."""
+    return there(store) and store.stat().st_size > 0
 
 
 def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
@@ -62,7 +67,7 @@ def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
     ):
         for n in merge(parts, name, store):
             bar.update(n)
-    if there(target):  # the lock is of this run alone: another may have begun the store in these minutes
+    if begun(target):  # the lock is of this run alone: another may have begun the store in these minutes
         partial.unlink()
         raise UserError(f"{at(target)}: exists already, begun by another command meanwhile; move it away to merge anew")
     put_in_place(partial, target)  # closed, so its log is folded in: one file

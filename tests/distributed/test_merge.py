@@ -126,6 +126,12 @@ def test_a_merge_that_was_killed_is_begun_anew(sharded, merge, rows):
     assert len(rows(sharded / "samples.db")) == 75
 
 
+def test_an_empty_store_as_a_full_disk_leaves_it_is_none(sharded, merge, rows):
+    (sharded / "samples.db").touch()
+    merge(sharded)
+    assert len(rows(sharded / "samples.db")) == 75
+
+
 def test_a_merge_that_could_not_write_its_meta_data_goes_on(sharded, merge, rows):
     meta = meta_path(sharded / "samples.db")
     meta.mkdir()
