@@ -22,8 +22,9 @@ from pydantic import Field, model_validator
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.labeling.imported import Imported
+from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, made_before, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, Split
@@ -67,6 +68,8 @@ def main(config: ImportConfig) -> None:
     if done and (not config.scores or made_before(out["imported_scores.jsonl"], options, [config.path])):
         print(f"{config.run} is there already, made with the same options from the same file")
         return
+    if meta_of(out["questions.jsonl"]).get("stage", "import_answers") != "import_answers":  # its own the store knows
+        check_replaceable(out["questions.jsonl"], "import_answers", config, [config.path], frozenset())
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share)  # fmt: skip
     met = Imported()

@@ -18,8 +18,8 @@ from kbtrain import jsonl
 from kbtrain.config import build as build_config
 from kbtrain.errors import UserError
 from kbtrain.labeling.imported import Imported
-from kbtrain.provenance import file_sha256, read_meta
-from kbtrain.records import GateScore, Question
+from kbtrain.provenance import file_sha256, read_meta, write_meta
+from kbtrain.records import GateScore, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -138,6 +138,23 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     (run / "samples.db").write_bytes(store[: len(store) // 2])
     with pytest.raises(UserError, match=r"samples\.db: was changed since import_answers made it"):
         imports(answers)
+
+
+def test_questions_that_other_answers_belong_to_are_not_replaced(answers: Path, imports: Run) -> None:
+    run = answers.parent / "run"
+    jsonl.write(run / "questions.jsonl", [Question("mine", "Who?", ("Ann",), "test", "own")])
+    write_meta(run / "questions.jsonl", stage="collect", config={}, inputs=[])
+    before = (run / "questions.jsonl").read_bytes()
+    with SampleStore(run / "samples.db") as store:
+        store.begin("main", {"questions": file_sha256(run / "questions.jsonl")})
+        store.put("main", [SampleSet("mine", "llm", (), Sample(-1, "Ann", 1, "eos", -0.1), 5)])
+    told = r"samples\.db holds answers to these questions, which were not made by import_answers; .* another folder"
+    with pytest.raises(UserError, match=told):
+        imports(answers, sampling_run="imported")
+    assert (run / "questions.jsonl").read_bytes() == before
+    (run / "samples.db").unlink()
+    imports(answers, sampling_run="imported")  # nobody answered them
+    assert (run / "questions.jsonl").read_bytes() != before
 
 
 def test_the_named_line_is_mended_and_the_import_goes_on(answers: Path, imports: Run) -> None:
