@@ -23,6 +23,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
+from kbtrain.llm.answered import check_passages_replaceable
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
@@ -72,6 +73,7 @@ def main(config: RetrieveConfig) -> None:
             with contextlib.ExitStack() as opened:
                 search_of(config, corpus, opened)
         return print(f"{target} is there already, made from the same questions, passages and options")
+    check_passages_replaceable(target, key)
     with RecordFile(target, key) as out, contextlib.ExitStack() as opened:
         search, web = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))

@@ -1,4 +1,4 @@
-"""Question files that answers are stored to: a stage does not put other questions in their place.
+"""Questions and passages that answers are stored to: a stage does not put others in their place.
 
 Answers cost hours or money, and the sampling run that made them goes on with the very file of questions it was begun
 with; other options of a second try are a slip more often than a wish.
@@ -6,8 +6,9 @@ with; other options of a second try are a slip more often than a wish.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -27,7 +28,7 @@ def check_replaceable(
     ``places``: options that decide no question, as where something lies. An option that an older version did not know
     counts as left at its default. The same questions are made again freely.
     """
-    if not there(questions) or not (store := _store_of(questions)):
+    if not there(questions) or not (store := _store_of(questions, "questions")):
         return
     meta, new = meta_of(questions), config.model_dump(mode="json", exclude=set(places))
     noted = meta.get("config")
@@ -46,14 +47,33 @@ def check_replaceable(
     )
 
 
-def _store_of(questions: Path) -> Path | None:
-    """A store beside the file with answers to it; imported ones name no file and count as well."""
-    now = known_sha256(questions)
-    for path in sorted(questions.parent.glob("samples*.db")):
+def check_passages_replaceable(evidence: Path, key: Mapping[str, Any]) -> None:
+    """Raise :class:`UserError` where passages found by another ``key`` would take the place of those that stored
+    answers were drawn with: their sampling run could not go on, and what a web search found may be gone for good."""
+    if not there(evidence) or not (store := _store_of(evidence, "evidence")):
+        return
+    noted = meta_of(evidence).get("key")
+    if not isinstance(noted, dict):
+        was = "not found by retrieve"
+    else:
+        others = differing(noted, key)
+        was = f"found with {changed(*others[0])}" if others else "changed since they were found"
+    raise UserError(
+        f"{at(evidence)}: {store.name} holds answers that were drawn with these passages, which were {was}; set it "
+        "back, choose another folder, or move this file away first"
+    )
+
+
+def _store_of(file: Path, name: str) -> Path | None:
+    """A store beside the questions or evidence with answers that note this file under ``name``; imported answers note
+    no file, and count as to these questions as well."""
+    now = known_sha256(file)
+    unnamed = now if name == "questions" else None
+    for path in sorted(file.parent.glob("samples*.db")):
         if not path.stat().st_size:
             continue  # begun and no more, as a full disk or a kill leaves it; sampling goes on with it
         with SampleStore(path, read_only=True) as store:
             for run in store.runs():
-                if store.run_meta(run).get("questions", now) == now and any(store.counts(run).values()):
+                if store.run_meta(run).get(name, unnamed) == now and any(store.counts(run).values()):
                     return path
     return None

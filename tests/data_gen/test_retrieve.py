@@ -9,11 +9,12 @@ import pytest
 from support import scripts
 
 from kbtrain import jsonl
-from kbtrain.provenance import read_meta
+from kbtrain.provenance import file_sha256, meta_path, read_meta
 from kbtrain.questions import load_questions
 from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
-from kbtrain.records import Evidence, Question
+from kbtrain.records import Evidence, Question, Sample, SampleSet
 from kbtrain.retrieval.bm25 import BM25
+from kbtrain.store import SampleStore
 
 
 def retrieve(run: Path, *options: object) -> scripts.Done[str]:
@@ -62,6 +63,30 @@ def test_an_interrupted_run_ends_in_the_same_bytes(run: Path) -> None:
     (run / "evidence.jsonl.partial.key").write_text(json.dumps(key, sort_keys=True))
     assert retrieve(run).returncode == 0
     assert (run / "evidence.jsonl").read_bytes() == whole
+
+
+def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: Path) -> None:
+    evidence = run / "evidence.jsonl"
+    assert retrieve(run).returncode == 0
+    before = evidence.read_bytes()
+    with SampleStore(run / "samples.db") as store:
+        store.begin("main", {"evidence": file_sha256(evidence)})
+    assert retrieve(run, "--k", 2).returncode == 0  # nothing is answered yet
+    assert evidence.read_bytes() != before
+    assert retrieve(run).returncode == 0
+    with SampleStore(run / "samples.db") as store:
+        store.put("main", [SampleSet("q", "rag", (), Sample(-1, "a", 1, "eos", -0.1), 5)])
+    done = refused(run, "--k", 2)
+    assert done.returncode == 2 and evidence.read_bytes() == before
+    assert done.stderr == (
+        f"error: {evidence}: samples.db holds answers that were drawn with these passages, which were found with k = "
+        "3, now it is 2; set it back, choose another folder, or move this file away first\n"
+    )
+    assert "there already" in retrieve(run).stdout
+    meta_path(evidence).unlink()
+    assert "with these passages, which were not found by retrieve" in refused(run).stderr
+    evidence.rename(run / "first.jsonl")
+    assert retrieve(run, "--k", 2).returncode == 0
 
 
 def test_fixed_evidence_is_the_gold(run: Path) -> None:
