@@ -23,8 +23,9 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import History, load_turns
 from kbtrain.errors import UserError
+from kbtrain.files import there
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import meta_of, meta_path, unchanged, write_meta
 from kbtrain.records import Snippet, Split, TurnExample
 
 
@@ -52,10 +53,15 @@ def main(config: CollectTurnsConfig) -> None:
     if not n:
         target.unlink()
         raise UserError(f"{config.path}: no system turn to collect")
-    if snippets:
-        jsonl.write(config.run / "snippets.jsonl", snippets)
     inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
     options = config.model_dump(mode="json")
+    known = config.run / "snippets.jsonl"
+    if snippets:
+        jsonl.write(known, snippets)
+        write_meta(known, stage="collect_turns", config=options, inputs=inputs, started=started)
+    elif there(known) and meta_of(known).get("stage") == "collect_turns" and unchanged(known):  # of other turns
+        known.unlink()
+        meta_path(known).unlink()
     write_meta(target, stage="collect_turns", config=options, inputs=inputs, extra=dict(counts), started=started)
     parts = [f"{s} {counts[s]} ({counts[f'{s} enriched']} enriched)" for s in ("train", "dev", "test") if counts[s]]
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""

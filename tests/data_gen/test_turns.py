@@ -10,7 +10,7 @@ from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
 from kbtrain.jsonl import read, write
-from kbtrain.provenance import read_meta
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GateScore, Passage, TurnExample
 
 
@@ -63,6 +63,24 @@ def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp
     assert "unknown data set 'ketot'; did you mean 'ketod'" in run(
         "data_gen/collect_turns.py", *given[:3], "ketot", *given[4:], fails=True
     )
+
+
+def test_snippets_of_turns_that_were_there_before_go_with_them(tmp_path):
+    one = {"speaker": "USER", "utterance": "A room in Rome."}
+    two = {"speaker": "SYSTEM", "utterance": "Hotel Roma?", "enrich": True, "kg_snippets": [1]}
+    passages = {"hotels : city : Rome": [["Rome", [1, "Rome is old."]]]}
+    dialogue = {"dialogue_id": "7", "turns": [one, two], "entity_passages_sents": passages}
+    (tmp_path / "dev.json").write_text(json.dumps([dialogue]))
+    lines(tmp_path / "in" / "dev.jsonl", {"context": ["Hi"], "label": True})
+    native = ("--dataset", "ketod", "--path", tmp_path / "dev.json")
+    own = ("--dataset", "jsonl", "--path", tmp_path / "in")
+    known = tmp_path / "r" / "snippets.jsonl"
+    for given, kept in ((native, True), (own, False)):
+        run("data_gen/collect_turns.py", "--run", tmp_path / "r", *given)
+        assert known.exists() == kept == meta_path(known).exists()
+    known.write_text("of one's own")
+    run("data_gen/collect_turns.py", "--run", tmp_path / "r", *own)
+    assert known.read_text() == "of one's own"
 
 
 def test_features_are_generated_found_and_retrieved(folder):
