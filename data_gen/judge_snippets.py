@@ -39,7 +39,7 @@ from kbtrain.labeling.judges import PromptJudge
 from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Judged
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
 
 
@@ -63,7 +63,6 @@ class JudgeSnippetsConfig(ModelJudgeConfig):
 
 def main(config: JudgeSnippetsConfig) -> None:
     started, source, folder = time.monotonic(), config.run / "turns.jsonl", config.folder
-    check_unchanged(source)
     turns = labelled_turns(source, "test")
     stored = {path.stem for path in folder.glob("*.jsonl") if path.stem.rpartition("_")[2] in WAYS}
     names = config.augmentations or tuple(sorted(stored))

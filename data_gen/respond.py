@@ -30,7 +30,7 @@ from kbtrain.errors import UserError
 from kbtrain.files import there
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import DtypeName, Hit, Split, TurnExample
 
 
@@ -51,6 +51,7 @@ class RespondConfig(KnowledgeConfig):
 
 def main(config: RespondConfig) -> None:
     source, out = config.run / "turns.jsonl", config.out or config.run / "responses"
+    check_unchanged(source)
     turns = [turn for turn in jsonl.read(TurnExample, source) if turn.split == config.split]
     if not turns:
         raise UserError(f"{source}: no {config.split} turn in it")

@@ -36,7 +36,7 @@ from kbtrain.dialogue.responses import all_responses
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample
 
 
@@ -59,6 +59,7 @@ class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):
 def main(config: TurnFeaturesConfig) -> None:
     started = time.monotonic()
     source, target = config.run / "turns.jsonl", config.run / "turns_features.jsonl"
+    check_unchanged(source)
     turns = list(jsonl.read(TurnExample, source))
     answered = config.syn_resp or any(turn.synthetic_response is not None for turn in turns)
     finders = finders_for(answered) if config.ner is None else config.ner

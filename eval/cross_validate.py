@@ -28,7 +28,7 @@ from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.models.files_read import digest
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import known_sha256, read_document, read_meta, write_atomically, write_result
+from kbtrain.provenance import check_data, known_sha256, read_document, read_meta, write_atomically, write_result
 from kbtrain.records import TurnExample
 from kbtrain.report.cross_validation import figure, markdown
 
@@ -57,6 +57,7 @@ class CrossValidateConfig(Config):
 def main(config: CrossValidateConfig) -> None:
     """Split, fit, choose, measure, write, say; or score the test turns by the choice that is written."""
     started, folder = time.monotonic(), config.folder
+    check_data(config.turns)
     table = table_of(config, ("train", "dev"))
     if config.test:
         return test(config, table, started)

@@ -41,7 +41,7 @@ from kbtrain.gates.probe.states import read_all
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
-from kbtrain.provenance import write_atomically, write_result
+from kbtrain.provenance import check_unchanged, write_atomically, write_result
 from kbtrain.records import DtypeName, GateExample
 from kbtrain.report.learning_curve import figure, layout
 from kbtrain.report.tables import as_markdown, as_text
@@ -83,6 +83,7 @@ def main(config: LearningCurveConfig) -> None:
     if min(config.sizes) < 20:
         raise UserError(f"key 'sizes': {min(config.sizes)} questions; 20 at least")
     path = config.run / "examples" / "train.jsonl"
+    check_unchanged(path)
     train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
     for key in config.keys:
         if lacking := sum(getattr(e, f"soft_{key}") is None for e in train):

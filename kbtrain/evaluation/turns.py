@@ -21,7 +21,9 @@ from kbtrain.records import GateScore, Split, TurnExample
 
 
 def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
-    """The labelled turns of a split. Raises :class:`UserError` if there is none."""
+    """The labelled turns of a split. Raises :class:`UserError` if there is none, or if the file was changed since it
+    was made."""
+    check_unchanged(source)
     found = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
     if not found:
         raise UserError(f"{source}: no {split} turn with a label")

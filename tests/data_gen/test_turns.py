@@ -10,7 +10,7 @@ from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
 from kbtrain.jsonl import read, write
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.provenance import meta_path, read_meta, write_meta
 from kbtrain.records import GateScore, Passage, TurnExample
 
 
@@ -81,6 +81,20 @@ def test_snippets_of_turns_that_were_there_before_go_with_them(tmp_path):
     known.write_text("of one's own")
     run("data_gen/collect_turns.py", "--run", tmp_path / "r", *own)
     assert known.read_text() == "of one's own"
+
+
+def test_turns_that_were_changed_by_hand_are_read_by_no_stage(folder):
+    write_meta(folder / "turns.jsonl", stage="collect_turns", config={}, inputs=[])
+    with open(folder / "turns.jsonl", "a") as file:
+        file.write("\n")
+    for call in (
+        ("data_gen/turn_features.py", "--run", folder),
+        ("data_gen/respond.py", "--run", folder, "--model", folder / "none"),
+        ("eval/cross_validate.py", "--turns", folder / "turns.jsonl"),
+        ("eval/classify.py", "--run", folder, "--gates", "{always: [always]}"),
+    ):
+        told = "turns.jsonl: was changed since collect_turns made it; run that again, or delete turns.jsonl.meta.json"
+        assert told in run(*call, fails=True)
 
 
 def test_features_are_generated_found_and_retrieved(folder):

@@ -8,7 +8,7 @@ from support.scripts import load
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.provenance import write_meta
+from kbtrain.provenance import meta_path, write_meta
 from kbtrain.records import GateScore, Outcome, Question
 
 
@@ -101,6 +101,7 @@ def test_one_data_set_alone(script, made, capsys):
         ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "questions.jsonl"),
         ("transfer", {"gates": ["kbm_mastery"]}, "questions.jsonl"),
         ("classify", {}, "outcomes.jsonl"),
+        ("learning_curve", {}, "examples/train.jsonl"),
         ("analyse", {}, "questions.jsonl"),
         ("pipelines", {}, "questions.jsonl"),
         ("import_decisions", {"path": "x", "gate": "theirs", "column": "score"}, "questions.jsonl"),
@@ -114,6 +115,8 @@ def test_what_was_changed_since_it_was_made_is_evaluated_by_nobody(name, setting
     runs = {"runs": [str(run_folder)], "out": str(run_folder / "out")} if "runs" in kind.model_fields else {}
     config = build(kind, None, {**(runs or {"run": run_folder}), **settings})
     path = run_folder / file
+    if not meta_path(path).exists():
+        write_meta(path, stage="build", config={}, inputs=[])
     path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
     with pytest.raises(UserError, match=rf"{file}: was changed since [\w-]+ made it; run that again, or delete"):
         module.main(config)
