@@ -1,8 +1,9 @@
 """Compare pipelines run on a run folder (RUN/methods, see run_seakr.py) with LLM only, one-step RAG and gates.
 
 Every scored gate is cut to the pipeline's number of searches; differences of accuracy and F1 have paired intervals,
-over questions. Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm and rag), and the gates'
-scores if there are any; writes pipelines.json. eval/end_to_end.py shows the same where a run was sampled and labelled.
+over questions or entities (--resample). Reads questions.jsonl, evidence.jsonl and samples.db (greedy answers under llm
+and rag), and the gates' scores if there are any; writes pipelines.json. eval/end_to_end.py shows the same where a run
+was sampled and labelled.
 
 Examples:
   python eval/pipelines.py --run runs/hotpotqa
@@ -16,18 +17,20 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import run_script
 from kbtrain.errors import UserError
+from kbtrain.evaluation.outcomes import clusters_of
 from kbtrain.evaluation.pipelines import pipelines_of_run
-from kbtrain.evaluation.run_folder import stored_scores
+from kbtrain.evaluation.run_folder import ResampleConfig, stored_scores
 from kbtrain.provenance import check_unchanged, write_result
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Split
+from kbtrain.report.summary import drawn
 from kbtrain.report.tables import pipelines_text
 
 
-class PipelinesConfig(Config):
+class PipelinesConfig(ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     split: Split = Field("test", description="questions to look at")
@@ -42,7 +45,8 @@ def main(config: PipelinesConfig) -> None:
     path, scores = config.run / "questions.jsonl", stored_scores(config.run, required=False)
     check_unchanged(path)
     questions = [question for _, question in read_questions(path) if question.split == config.split]
-    found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta)
+    clusters = clusters_of(config.resample, questions)
+    found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta, clusters)
     if not found:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
     out = config.run / "pipelines.json"
@@ -50,7 +54,8 @@ def main(config: PipelinesConfig) -> None:
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
     write_result(out, document, stage="pipelines", config=config, inputs=inputs, started=started)
     print(pipelines_text(found))
-    print(f"{len(found)} methods in {time.monotonic() - started:.0f} s -> {out}")
+    units = drawn(config.model_dump())
+    print(f"{len(found)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {out}")
 
 
 if __name__ == "__main__":

@@ -19,15 +19,16 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_sampled, read_run, seen_note
+from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
 from kbtrain.files import beside
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
+from kbtrain.report.summary import drawn
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
 
 
-class TransferConfig(ThresholdConfig, StoredAnswersConfig):
+class TransferConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     """Settings of this script."""
 
     runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders")
@@ -45,12 +46,13 @@ def main(config: TransferConfig) -> None:
     started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     check_sampled(runs, config.accuracy)
-    rule, ratio = config.threshold_rule, config.target_ratio
+    rule, ratio, how = config.threshold_rule, config.target_ratio, (config.accuracy, config.resample)
     if config.by == "model":
-        found, without = between_models(runs, config.gates, rule, ratio, config.accuracy)
+        found, without = between_models(runs, config.gates, rule, ratio, *how)
     else:
-        found, without = matrix(config.gates, by_dataset(runs, config.gates, config.accuracy), rule, ratio)
-    table = layout(found, f"Thresholds by rule '{rule}' on the source's dev questions.{seen_note(runs, config.gates)}")
+        found, without = matrix(config.gates, by_dataset(runs, config.gates, *how), rule, ratio)
+    note = f"Thresholds by rule '{rule}' on the source's dev questions. Intervals draw {drawn(config.model_dump())}."
+    table = layout(found, note + seen_note(runs, config.gates))
     out = beside(config.out, ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
     write_atomically(beside(config.out, ".md"), as_markdown(table))

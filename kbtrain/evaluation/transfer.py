@@ -15,7 +15,7 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.groups import Judged, rows
-from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.outcomes import AccuracyKind, Resample
 from kbtrain.evaluation.run_folder import RunFolder, gate_input
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.metrics.significance import Delta
@@ -27,6 +27,7 @@ class TransferSet:
     """The dev and test questions of one data set (or of one model): scores by gate, and both answers' correctness.
 
     ``dev_needed``: 1 where the greedy answers need a retrieval; None: where ``dev_rag`` is above ``dev_llm``.
+    ``clusters`` of the test questions, which intervals draw as a whole; None: they draw questions.
     """
 
     name: str
@@ -37,6 +38,7 @@ class TransferSet:
     test_llm: Floats
     test_rag: Floats
     dev_needed: Floats | None = None
+    clusters: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, targe
     threshold = choose(rule, dev, target_ratio)
     scores = target.test_scores[gate]
     retrieve = (scores > threshold.value).astype(np.float64)
-    cell = rows(Judged(target.test_llm, target.test_rag, {gate: retrieve}), [target.name] * len(scores))[0].gates[gate]
+    judged, names = Judged(target.test_llm, target.test_rag, {gate: retrieve}), [target.name] * len(scores)
+    cell = rows(judged, names, clusters=target.clusters)[0].gates[gate]
     return Carried(
         gate=gate,
         source=source.name,
@@ -103,7 +106,9 @@ def matrix(
 By = Literal["dataset", "model"]
 
 
-def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKind = "greedy") -> list[TransferSet]:
+def by_dataset(
+    runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKind = "greedy", resample: Resample = "questions"
+) -> list[TransferSet]:
     """One part per data set, over all runs (of one model)."""
     sides = ([run.dev for run in runs], [run.test for run in runs])
     inputs = {gate: gate_input(runs, gate) for gate in gates}
@@ -111,6 +116,7 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
     on_dev, on_test = ([o for part in side for o in part.outcomes] for side in sides)
     answers = oc.dev_answers(on_dev, kind), oc.answers(on_test, kind)
     needed = oc.needed(on_dev).astype(np.float64)
+    clusters = oc.clusters_of(resample, [question for part in sides[1] for question in part.questions])
     found = []
     for name in dict.fromkeys([*names[0], *names[1]]):
         dev, test = (np.array([other == name for other in side], dtype=bool) for side in names)
@@ -124,13 +130,19 @@ def by_dataset(runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKi
                 answers[1].llm[test],
                 answers[1].rag[test],
                 needed[dev],
+                None if clusters is None else tuple(name for name, of in zip(clusters, test, strict=True) if of),
             )
         )
     return found
 
 
 def between_models(
-    runs: Sequence[RunFolder], gates: Sequence[str], rule: Rule, target_ratio: float, kind: AccuracyKind = "greedy"
+    runs: Sequence[RunFolder],
+    gates: Sequence[str],
+    rule: Rule,
+    target_ratio: float,
+    kind: AccuracyKind = "greedy",
+    resample: Resample = "questions",
 ) -> tuple[list[Carried], list[str]]:
     """Every run's gates and thresholds on every run's answers to the same questions; and the runs without dev.
 
@@ -148,15 +160,17 @@ def between_models(
             if name in without:
                 continue
             for other, target in zip(names, runs, strict=True):
-                pair = _pair(gate, name, source, other, target, kind)
+                pair = _pair(gate, (name, source), (other, target), kind, resample)
                 found.append(carry(gate, *pair, rule, target_ratio))
     return found, without
 
 
 def _pair(
-    gate: str, name: str, source: RunFolder, other: str, target: RunFolder, kind: AccuracyKind
+    gate: str, of: tuple[str, RunFolder], to: tuple[str, RunFolder], kind: AccuracyKind, resample: Resample
 ) -> tuple[TransferSet, TransferSet]:
-    """The source's scores of its own dev questions, and of the target's test questions."""
+    """The source's scores of its own dev questions, and of the target's test questions; both sides with their names."""
+    (name, source), (other, target) = of, to
+    clusters = oc.clusters_of(resample, target.test.questions)
     made = gate_input([source], gate, [target])
     dev, test = oc.dev_answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
     needed = oc.needed(source.dev.outcomes).astype(np.float64)
@@ -164,5 +178,5 @@ def _pair(
     empty = np.zeros(0)
     return (
         TransferSet(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty, needed),
-        TransferSet(other, nothing, empty, empty, {gate: made.test}, test.llm, test.rag),
+        TransferSet(other, nothing, empty, empty, {gate: made.test}, test.llm, test.rag, None, clusters),
     )

@@ -162,6 +162,24 @@ def test_a_transfer_of_expected_accuracy_chooses_by_the_evaluations_rule(
     assert chosen is not None and cell["threshold"] == chosen.value
 
 
+@pytest.mark.parametrize("by", ["dataset", "model"])
+def test_intervals_of_a_transfer_draw_entities_where_asked_to(
+    script: Script, run_folder: Path, tmp_path: Path, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All questions of test ask about one entity: nothing else can be drawn."""
+    source = run_folder / "questions.jsonl"
+    jsonl.write(source, [dataclasses.replace(one, entities=(one.split,)) for one in jsonl.read(Question, source)])
+    keep_change(source)
+    module, widths = script("transfer"), {}
+    for resample in ("questions", "entities"):
+        values = {"runs": [str(run_folder)], "gates": ["kbm_mastery"], "by": by, "resample": resample}
+        module.main(build(module.TransferConfig, None, {**values, "out": str(tmp_path / "t")}))
+        (cell,) = json.loads((tmp_path / "t.json").read_text())["cells"]
+        widths[resample] = cell["gain"]["high"] - cell["gain"]["low"]
+    assert widths["questions"] > 0.01 and widths["entities"] == pytest.approx(0)
+    assert "Intervals draw entities with all their questions." in capsys.readouterr().out
+
+
 def test_a_transfer_takes_what_there_is(
     script: Script,
     run_folder: Path,

@@ -1,15 +1,18 @@
 """Whole methods stand beside the gates in results.json and in the printed table, with all they cost."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from html_page import Page
+from support.edits import keep_change
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.records import Question
 
 
 def trace(i):
@@ -94,3 +97,11 @@ def test_methods_can_be_looked_at_without_labels(script, run_folder, capsys):
     (method,) = json.loads((run_folder / "pipelines.json").read_text())["methods"]
     assert [row["name"] for row in method["rows"]][:3] == ["seakr_multi_hop", "llm_only", "one_step_rag"]
     assert "1 methods in" in capsys.readouterr().out
+    source = run_folder / "questions.jsonl"  # all of test ask about one entity: nothing else can be drawn
+    jsonl.write(source, [replace(one, entities=(one.split,)) for one in jsonl.read(Question, source)])
+    keep_change(source)
+    module.main(module.PipelinesConfig(run=run_folder, resample="entities"))
+    (again,) = json.loads((run_folder / "pipelines.json").read_text())["methods"]
+    before, after = (found["rows"][1]["accuracy_minus"] for found in (method, again))
+    assert before["high"] - before["low"] > 0.01 > abs(after["high"] - after["low"])
+    assert "intervals draw entities with all their questions" in capsys.readouterr().out
