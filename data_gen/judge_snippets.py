@@ -39,7 +39,7 @@ from kbtrain.labeling.judges import PromptJudge
 from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Judged
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
 
 
@@ -72,6 +72,7 @@ def main(config: JudgeSnippetsConfig) -> None:
     every: list[AugmentedResponse] = []
     read: list[ReadSnippets] = []
     found_in = {folder / f"{name}.jsonl": folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names}
+    check_unchanged(*found_in, *found_in.values())
     for path, evidence in found_in.items():
         made = list(jsonl.read(AugmentedResponse, path))
         every += made

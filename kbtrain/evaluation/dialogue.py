@@ -21,7 +21,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.files import there
 from kbtrain.metrics.text_generation import scores_of, text_parts
-from kbtrain.provenance import check_made_from, file_sha256, meta_of, meta_path, read_meta
+from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
 from kbtrain.retrieval.ranker import Candidates, recall
 
@@ -59,8 +59,8 @@ class DialogueInputs:
 
 def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> DialogueInputs:
     """``folder``: of data_gen/respond.py; ``turns``: the labelled test turns of ``source``. Raises :class:`UserError`
-    if responses are missing (count, first ids), of several models, or of another file of turns, and for a judge's
-    verdicts on other responses."""
+    if responses are missing (count, first ids), of several models, or of another file of turns, for a judge's
+    verdicts on other responses, and for what was changed since it was made."""
     kept = [turn for turn in turns if reference(turn)]
     if not kept:
         raise UserError(f"none of the {len(turns)} labelled test turns has a response to compare with")
@@ -70,13 +70,15 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     files = [path for path in files if there(path) or path.stem == NONE]
     responses = {path.stem: _in_order(path, kept) for path in files}
     _check_keys(files, source)
+    found_in = [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
+    check_unchanged(*files, *found_in, folder / VERDICTS)
     check_made_from(folder / VERDICTS, source, *files)
     if len(files) == 1:
         raise UserError(f"{at(folder)}: no response with knowledge there; run data_gen/respond.py with a ranker")
-    found = {ranker: _evidence(folder / f"{ranker}{EVIDENCE}") for ranker in rankers}
+    found = {ranker: _evidence(path) for ranker, path in zip(rankers, found_in, strict=True)}
     recalls = [recall_of(ranker, kept, hits) for ranker, hits in found.items()]
     notes = [*lacking(turns), *(note for name, made in responses.items() for note in _notes(name, made))]
-    files += [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
+    files += found_in
     relevance = {
         ranker: {(turn, hit.passage_id): hit.score for turn, one in hits.items() for hit in one}
         for ranker, hits in found.items()

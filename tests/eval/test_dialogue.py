@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -28,7 +29,7 @@ from kbtrain.models import load as loading
 from kbtrain.prompts import ragate
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
-from kbtrain.provenance import file_sha256, read_meta
+from kbtrain.provenance import file_sha256, read_meta, write_meta
 from kbtrain.records import Evidence, GateScore, Hit, Snippet, TurnExample
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
@@ -143,6 +144,22 @@ def test_scores_of_other_turns_or_of_a_gate_before_it_was_made_anew_are_refused(
         script("eval/classify.py", *run)
     shutil.rmtree(card.parent)  # what was scored stays scored
     script("eval/classify.py", *run)
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "tfidf_top3.jsonl", "tfidf.evidence.jsonl", "useful.jsonl"])
+def test_responses_that_were_changed_by_hand_are_evaluated_and_judged_by_nobody(folder, name):
+    path = folder / "responses" / name
+    path.touch()
+    write_meta(path, stage="respond", config={}, inputs=[])
+    evaluated(folder)
+    with open(path, "a") as file:
+        file.write("\n")
+    told = rf"{re.escape(name)}: was changed since respond made it; run that again, or delete"
+    with pytest.raises(UserError, match=told):
+        evaluated(folder)
+    if name.startswith("tfidf"):
+        with pytest.raises(UserError, match=told):
+            script("data_gen/judge_snippets.py", "--run", folder, "--model", folder / "none")
 
 
 def test_a_judge_model_says_which_snippets_are_useful_where_none_is_gold(folder, tmp_path, capsys):
