@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
@@ -21,22 +22,25 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
 from kbtrain.metrics.significance import Delta, wilson
+from kbtrain.questions.reading.rows import plain
 from kbtrain.records import Condition, Grading, Language, Question, SampleSet
 from kbtrain.store import SampleStore
+
+Text = Annotated[str, BeforeValidator(plain)]  # a number is read as people write it
 
 
 @dataclass(frozen=True)
 class LabelledAnswer:
     """One line of the file: an answer, the gold answers, and whether a person calls it right."""
 
-    id: str
-    answers: tuple[str, ...]
-    prediction: str
+    id: Text
+    answers: tuple[Text, ...]
+    prediction: Text
     right: bool
     question: str = ""
     language: Language = "en"
     grading: Grading = "contains"
-    options: tuple[str, ...] = ()
+    options: tuple[Text, ...] = ()
 
     def as_question(self) -> Question:
         form: Literal["open", "choice"] = "choice" if self.options else "open"

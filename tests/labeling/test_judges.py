@@ -150,6 +150,9 @@ def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
 
 def test_abstentions_stand_beside_the_agreement(tmp_path: Path) -> None:
     rows = read_labelled(labelled(tmp_path / "graded.jsonl"))
+    numbers = {"id": 7, "answers": [1984, 2161000.0], "prediction": 1984.0, "right": True}
+    (tmp_path / "numbers.jsonl").write_text(json.dumps(numbers))
+    assert read_labelled(tmp_path / "numbers.jsonl") == [LabelledAnswer("7", ("1984", "2161000"), "1984", True)]
     llm = scripted({"Paris": ["1"], "It is Paris": ["1"], "Parisian": ["?"], "Lyon": ["0"], "City of Light": ["0"]})
     made = agreement(LLMJudge(llm), rows)
     assert (made.n_abstained, made.accuracy, made.accuracy_all) == (1, 0.75, 0.6)

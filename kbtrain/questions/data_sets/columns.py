@@ -20,7 +20,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
 from kbtrain.questions.reading.json_stream import json_rows, loads
-from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
+from kbtrain.questions.reading.rows import SourceRecord, plain, shown
 from kbtrain.questions.reading.tables import csv_rows, python_list
 from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
@@ -171,13 +171,8 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
         raise row.error(key, "missing")
     value = row.data[key]
     if _is_list(value):
-        return row.having({key: [_plain(one) for one in _listed(row, key)]}).texts(key, repeats)
-    return (row.having({key: _plain(value)}).text(key),)
-
-
-def _plain(value: Any) -> Any:
-    """Numbers as texts; what else is no text stays what it is, and is refused later."""
-    return number_text(value) if type(value) in (int, float) else value
+        return row.having({key: [plain(one) for one in _listed(row, key)]}).texts(key, repeats)
+    return (row.having({key: plain(value)}).text(key),)
 
 
 def _is_list(value: Any) -> bool:
@@ -306,7 +301,7 @@ def _complete(line: str, data: Any, file: DataFile, number: int, columns: Column
         return line  # parse() says what is wrong
     row: dict[str, Any] = {_RECORD_NAMES.get(str(key), str(key)): value for key, value in data.items()}
     for key in row.keys() & {"id", "answers"}:
-        row[key] = [_plain(one) for one in row[key]] if isinstance(row[key], list) else _plain(row[key])
+        row[key] = [plain(one) for one in row[key]] if isinstance(row[key], list) else plain(row[key])
     if isinstance(row.get("answers"), str):
         row["answers"] = [row["answers"]]
     defaults: dict[str, Any] = {

@@ -151,6 +151,11 @@ def number_text(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
+def plain(value: Any) -> Any:
+    """Numbers as texts; what else is no text stays what it is, and is refused later."""
+    return number_text(value) if type(value) in (int, float) else value
+
+
 def unique(values: Iterable[str]) -> tuple[str, ...]:
     """The values without repeats, in their order."""
     return tuple(dict.fromkeys(values))
