@@ -30,7 +30,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, RuleJudge, judgement
-from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
+from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, is_judged, open_judge
 from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, counted, distinct_answers, judged
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
@@ -79,6 +79,8 @@ def main(config: JudgeConfig) -> None:
         if config.labelled is not None:
             note_agreement(out, config.labelled, extra["agreement"])
         return print(there)
+    if config.judge in MODELS:
+        check_judged_so_far(out, key)
     with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
         for made in verdicts(config, store, source, judge, file.n):
             file.add(made)

@@ -36,7 +36,7 @@ from kbtrain.evaluation.dialogue import EVIDENCE
 from kbtrain.evaluation.snippet_use import agreement_with_gold
 from kbtrain.evaluation.turns import labelled_turns
 from kbtrain.labeling.judges import PromptJudge
-from kbtrain.labeling.open_judge import ModelJudgeConfig, is_judged, open_judge
+from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, is_judged, open_judge
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Judged
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
@@ -86,6 +86,7 @@ def main(config: JudgeSnippetsConfig) -> None:
     key["judge"] = judge.facts()
     if is_made(out, key):
         return print(there)
+    check_judged_so_far(out, key)
     judge_all(config, judge, read, out, key)
     found = list(jsonl.read(UsefulSnippets, out))
     agreed = agreement_with_gold(turns, every, {(one.turn_id, one.augmentation): one.useful for one in found})

@@ -22,6 +22,11 @@ def is_made(path: Path, key: Mapping[str, Any]) -> bool:
     return path.exists() and meta_of(path).get("key") == key and unchanged(path)
 
 
+def begun_files(path: Path) -> tuple[Path, Path]:
+    """Files that an interrupted :class:`RecordFile` leaves: the records so far, and their ``key``."""
+    return beside(path, ".partial"), beside(path, ".partial.key")
+
+
 class RecordFile:
     """Appends to ``<path>.partial``; a context manager.
 
@@ -32,8 +37,7 @@ class RecordFile:
     def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
         self.path = path
         self.n = 0
-        self._partial = beside(path, ".partial")
-        self._key_file = beside(path, ".partial.key")
+        self._partial, self._key_file = begun_files(path)
         self._key = json.dumps(dict(key), sort_keys=True)
 
     def __enter__(self) -> Self:

@@ -81,7 +81,7 @@ def read_stored(
 
 
 def graded_files(run: Path) -> tuple[Path, Path, Path]:
-    """What labels and outcomes of a run folder are made from, as far as they note it."""
+    """Sources of a run folder's labels and outcomes, as far as these note them."""
     return run / "questions.jsonl", run / "samples.db", run / "verdicts.jsonl"
 
 

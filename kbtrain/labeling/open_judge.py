@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from kbtrain.files import there
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.models.files_read import check_begun
 from kbtrain.prompts.kbm import Judged, answer_fingerprint, judge_fingerprint, judge_prompt_facts
 from kbtrain.provenance import meta_of
-from kbtrain.record_file import is_made
+from kbtrain.record_file import begun_files, is_made
 
 if TYPE_CHECKING:
     from kbtrain.labeling.judges_token import TokenJudge
@@ -54,6 +57,15 @@ def is_judged(path: Path, kind: ModelJudge, config: ModelJudgeConfig, key: Mappi
     if not is_made(path, {**key, "judge": facts}) or facts.get("judge_prompt") != words.get("judge_prompt"):
         return False
     return bool(facts.get("prompts") == _prompts(kind, config))
+
+
+def check_judged_so_far(path: Path, key: Mapping[str, Any]) -> None:
+    """Raise :class:`~kbtrain.errors.UserError` for verdicts of an interrupted judge by another ``key``, which would be
+    lost: they were paid for."""
+    partial, note = begun_files(path)
+    if there(partial) and partial.stat().st_size:
+        unknown, remedy = "verdicts of an unknown judge, their settings", "move or delete this file to judge anew"
+        check_begun(partial, note, json.loads(json.dumps(dict(key))), unknown, remedy)
 
 
 def _prompts(kind: ModelJudge, config: ModelJudgeConfig) -> str:

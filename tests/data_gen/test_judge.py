@@ -164,6 +164,11 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         done = script(*asked)
         assert done.returncode == 2 and "what was finished is kept" in done.stderr
         assert not (run_folder / "verdicts.jsonl").exists()
+        partial = run_folder / "verdicts.jsonl.partial"
+        paid = partial.read_bytes()
+        done = script(*asked, "--votes", "2")
+        assert done.returncode == 2 and paid == partial.read_bytes()
+        assert "verdicts.jsonl.partial: begun with judge.votes = 0, now it is 2; set it back, or move or" in done.stderr
         server.failures.clear()
         begun = len(server.requests)
         done = script(*asked)
