@@ -22,6 +22,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import History, load_turns
+from kbtrain.dialogue.responses import check_turns_replaceable
 from kbtrain.errors import UserError
 from kbtrain.files import there
 from kbtrain.progress import progress_bar
@@ -44,16 +45,20 @@ class CollectTurnsConfig(Config):
         return (self.run / "turns.jsonl", self.run / "snippets.jsonl")
 
 
+PLACES = frozenset({"run", "path", "sgd"})  # options that decide no turn
+
+
 def main(config: CollectTurnsConfig) -> None:
     started = time.monotonic()
     snippets: list[Snippet] = []
     counts: Counter[str] = Counter()
     target = config.run / "turns.jsonl"
+    inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
+    check_turns_replaceable(target, "collect_turns", config, inputs, PLACES)
     n = jsonl.write(target, progress_bar(turns(config, snippets, counts), desc="collect", unit="turns"))
     if not n:
         target.unlink()
         raise UserError(f"{config.path}: no system turn to collect")
-    inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
     options = config.model_dump(mode="json")
     known = config.run / "snippets.jsonl"
     if snippets:

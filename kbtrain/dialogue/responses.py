@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, there
+from kbtrain.llm.answered import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import check_begun
 from kbtrain.prompts.ragate import first_kept, turn_text
-from kbtrain.provenance import write_atomically
+from kbtrain.provenance import known_sha256, write_atomically
 from kbtrain.records import Hit, Question, TurnExample
 
 
@@ -152,6 +155,19 @@ def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedRes
         return {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
     write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")
     return {}
+
+
+def check_turns_replaceable(
+    turns: Path, stage: str, config: BaseModel, inputs: Sequence[Path], places: frozenset[str]
+) -> None:
+    """As :func:`~kbtrain.llm.answered.check_replaceable`, for turns of a run folder that responses in it belong to."""
+    folder = turns.parent
+    stored = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
+    for path in stored if there(turns) else ():
+        begun = there(path) and path.stat().st_size and there(_note(path))
+        if begun and read_key(path).get("turns") == known_sha256(turns):
+            held = f"{path.relative_to(folder)} holds responses to these turns"
+            check_same(turns, stage, config, inputs, places, held)
 
 
 def _note(path: Path) -> Path:

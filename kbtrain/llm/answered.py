@@ -19,6 +19,8 @@ from kbtrain.models.files_read import differing
 from kbtrain.provenance import changed, file_sha256, known_sha256, meta_of
 from kbtrain.store import SampleStore
 
+_REMEDY = "set it back, choose another folder, or move this file away first"
+
 
 def check_replaceable(
     questions: Path, stage: str, config: BaseModel, inputs: Sequence[Path], places: frozenset[str]
@@ -28,9 +30,16 @@ def check_replaceable(
     ``places``: options that decide no question, as where something lies. An option that an older version did not know
     counts as left at its default. The same questions are made again freely.
     """
-    if not there(questions) or not (store := _store_of(questions, "questions")):
-        return
-    meta, new = meta_of(questions), config.model_dump(mode="json", exclude=set(places))
+    if there(questions) and (store := _store_of(questions, "questions")):
+        check_same(questions, stage, config, inputs, places, f"{store.name} holds answers to these questions")
+
+
+def check_same(
+    file: Path, stage: str, config: BaseModel, inputs: Sequence[Path], places: frozenset[str], held: str
+) -> None:
+    """Raise :class:`UserError` where a stage would make another file than the one there; ``held``: the reason why that
+    one is to stay. See :func:`check_replaceable`."""
+    meta, new = meta_of(file), config.model_dump(mode="json", exclude=set(places))
     noted = meta.get("config")
     old = {**defaults_of(config), **(noted if isinstance(noted, dict) else {})}
     if meta.get("stage") != stage:
@@ -41,10 +50,7 @@ def check_replaceable(
         return
     else:
         was = "made from other data"
-    raise UserError(
-        f"{at(questions)}: {store.name} holds answers to these questions, which were {was}; set it back, choose "
-        "another folder, or move this file away first"
-    )
+    raise UserError(f"{at(file)}: {held}, which were {was}; {_REMEDY}")
 
 
 def check_passages_replaceable(evidence: Path, key: Mapping[str, Any]) -> None:
@@ -58,10 +64,8 @@ def check_passages_replaceable(evidence: Path, key: Mapping[str, Any]) -> None:
     else:
         others = differing(noted, key)
         was = f"found with {changed(*others[0])}" if others else "changed since they were found"
-    raise UserError(
-        f"{at(evidence)}: {store.name} holds answers that were drawn with these passages, which were {was}; set it "
-        "back, choose another folder, or move this file away first"
-    )
+    held = f"{store.name} holds answers that were drawn with these passages"
+    raise UserError(f"{at(evidence)}: {held}, which were {was}; {_REMEDY}")
 
 
 def _store_of(file: Path, name: str) -> Path | None:

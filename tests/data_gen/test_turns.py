@@ -10,7 +10,7 @@ from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
 from kbtrain.jsonl import read, write
-from kbtrain.provenance import meta_path, read_meta, write_meta
+from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.records import GateScore, Passage, TurnExample
 
 
@@ -81,6 +81,31 @@ def test_snippets_of_turns_that_were_there_before_go_with_them(tmp_path):
     known.write_text("of one's own")
     run("data_gen/collect_turns.py", "--run", tmp_path / "r", *own)
     assert known.read_text() == "of one's own"
+
+
+@pytest.mark.parametrize("kept", ["responses.jsonl", "responses/none.jsonl"])
+def test_turns_that_responses_belong_to_are_not_replaced_by_others(tmp_path, kept):
+    rows = ({"context": ["Hi"], "label": True}, {"context": ["Bye"], "label": False})
+    lines(tmp_path / "in" / "train.jsonl", *rows)
+    target, held = tmp_path / "r" / "turns.jsonl", tmp_path / "r" / kept
+    given = ("--run", tmp_path / "r", "--dataset", "jsonl", "--path")
+    run("data_gen/collect_turns.py", *given, tmp_path / "in")
+    before = target.read_bytes()
+    lines(held, {"id": "x", "text": "Hello."})
+    (held.parent / f"{held.name}.key").write_text(json.dumps({"turns": file_sha256(target)}))
+    error = run("data_gen/collect_turns.py", *given, tmp_path / "in", "--source", "Wikipedia", fails=True)
+    assert error == (
+        f"error: {target}: {kept} holds responses to these turns, which were made with source = null, now it is "
+        '"Wikipedia"; set it back, choose another folder, or move this file away first\n'
+    )
+    lines(tmp_path / "less" / "train.jsonl", *rows[:1])
+    assert "which were made from other data" in run("data_gen/collect_turns.py", *given, tmp_path / "less", fails=True)
+    shutil.copytree(tmp_path / "in", tmp_path / "copy")
+    run("data_gen/collect_turns.py", *given, tmp_path / "copy")
+    assert target.read_bytes() == before
+    held.unlink()
+    run("data_gen/collect_turns.py", *given, tmp_path / "less")
+    assert target.read_bytes() != before
 
 
 def test_turns_that_were_changed_by_hand_are_read_by_no_stage(folder):
