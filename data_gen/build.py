@@ -18,22 +18,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import rules_of
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError, at
-from kbtrain.evaluation.run_folder import graded_files
+from kbtrain.evaluation.run_folder import check_rules, graded_files
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import ALL_KEYS, evidence_text
 from kbtrain.provenance import check_made_from, check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
-from kbtrain.records import OF_QUESTION, GateExample, Label, Question, Split, Target
+from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
 from kbtrain.training.data import label_rule
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -86,19 +84,6 @@ def examples(
     targets.check()
 
 
-def refuse_old(rule: Mapping[str, Any], labels: Path | None, questions: Path) -> None:
-    """Raise :class:`UserError` for labels of answers that today's rules of grading might judge otherwise."""
-    if "normalisation" not in rule:
-        return
-    today = rules_of(jsonl.read(Question, questions))
-    old = [name for name, value in today.items() if rule.get(name) != value]
-    if old:
-        raise UserError(
-            f"{at(labels or '')}: its answers were graded by an older rule ({old[0]} {rule.get(old[0])}, today "
-            f"{today[old[0]]}); run data_gen/label.py again"
-        )
-
-
 def main(config: BuildConfig) -> None:
     started = time.monotonic()
     labels, evidence = config.labels, config.run / "evidence.jsonl" if config.with_reference else None
@@ -107,7 +92,8 @@ def main(config: BuildConfig) -> None:
     for source in inputs[1:]:
         check_made_from(source, *graded_files(config.run))
     rule = label_rule(labels) if labels else {}
-    refuse_old(rule, labels, inputs[0])
+    if labels:
+        check_rules(labels, rule, inputs[0])
     known = jsonl.read(Label, labels) if labels else ()
     benefit = BenefitTarget.of(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}

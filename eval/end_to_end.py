@@ -21,6 +21,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
@@ -34,6 +35,7 @@ from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, c
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, ThresholdConfig
 from kbtrain.provenance import write_meta
+from kbtrain.records import Question
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -104,8 +106,10 @@ def main(config: EndToEndConfig) -> None:
     outcomes, out = config.run / "outcomes.jsonl", config.run / "results.json"
     jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)
+    rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
     for path in (outcomes, out):
-        write_meta(path, stage="end_to_end", config=config.model_dump(mode="json"), inputs=files, started=started)
+        options = config.model_dump(mode="json")
+        write_meta(path, stage="end_to_end", config=options, inputs=files, extra=rules, started=started)
     texts = [question.text for question in dev.questions]
     noted = note_thresholds(config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, texts)
     print(text_summary(results, [*folder.notes, *noted]))

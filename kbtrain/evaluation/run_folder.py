@@ -17,13 +17,13 @@ import numpy as np
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import Verdicts
+from kbtrain.answers.grading import Verdicts, rules_of
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.files import there
+from kbtrain.files import maker, there
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import check_made_from, check_unchanged, meta_of
 from kbtrain.questions.checks import leak_key
@@ -83,6 +83,20 @@ def read_stored(
 def graded_files(run: Path) -> tuple[Path, Path, Path]:
     """Sources of a run folder's labels and outcomes, as far as these note them."""
     return run / "questions.jsonl", run / "samples.db", run / "verdicts.jsonl"
+
+
+def check_rules(path: Path, noted: Mapping[str, Any], questions: Path) -> None:
+    """Raise :class:`UserError` for a file whose answers were graded by ``noted`` rules that may have judged otherwise
+    than today's; one that notes none, or lies without its questions, passes."""
+    if "normalisation" not in noted or not there(questions):
+        return
+    today = rules_of(jsonl.read(Question, questions))
+    old = next((name for name, value in today.items() if noted.get(name) != value), None)
+    if old is not None:
+        raise UserError(
+            f"{at(path)}: its answers were graded by an older rule ({old} {noted.get(old)}, today {today[old]}); run "
+            f"{maker(path)} again"
+        )
 
 
 def verdicts_file(run: Path) -> Path | None:
@@ -229,11 +243,12 @@ def in_order(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome]
 def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     """The first label (its taus hold for the file) and all of them, streamed.
 
-    Raises :class:`UserError` if empty, changed since it was made, or made from other questions, answers or verdicts
-    than lie beside it.
+    Raises :class:`UserError` if empty, changed since it was made, graded by older rules, or made from other questions,
+    answers or verdicts than lie beside it.
     """
     check_unchanged(path)
     check_made_from(path, *graded_files(path.parent))
+    check_rules(path, meta_of(path).get("label_rule", {}), path.parent / "questions.jsonl")
     stream = jsonl.read(Label, path)
     first = next(stream, None)
     if first is None:
@@ -244,12 +259,13 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
 def read_outcomes(run: Path) -> list[Outcome]:
     """The graded answers of a run folder.
 
-    Raises :class:`UserError` for a file changed since it was made, or made from other questions, answers or verdicts
-    than there.
+    Raises :class:`UserError` for a file changed since it was made, graded by older rules, or made from other questions,
+    answers or verdicts than there.
     """
     path = run / "outcomes.jsonl"
     check_unchanged(path)
     check_made_from(path, *graded_files(run))
+    check_rules(path, meta_of(path).get("rules", {}), run / "questions.jsonl")
     return list(jsonl.read(Outcome, path))
 
 

@@ -27,7 +27,7 @@ from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import sources_of
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
-from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.provenance import file_sha256, meta_path, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question
 from kbtrain.store import SampleStore
 
@@ -209,6 +209,18 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(
     jsonl.write(verdicts, made)
     with pytest.raises(UserError, match=r"verdicts\.jsonl: was changed since judge made it"):
         evaluate(script, sampled_run)
+
+
+def test_labels_and_outcomes_by_older_rules_of_grading_are_made_again_first(script: Script, run_folder: Path) -> None:
+    evaluate(script, run_folder)
+    assert len(read_outcomes(run_folder)) == 280
+    for name, key, again in (("labels", "label_rule", "data_gen/label"), ("outcomes", "rules", "eval/end_to_end")):
+        meta = meta_path(run_folder / f"{name}.jsonl")
+        noted = json.loads(meta.read_text())
+        meta.write_text(json.dumps({**noted, key: {"normalisation": "folded/1"}}))
+        told = rf"{name}\.jsonl: its answers were graded by an older rule \(normalisation folded/1, .*run {again}\.py"
+        with pytest.raises(UserError, match=told):
+            read_outcomes(run_folder) if name == "outcomes" else evaluate(script, run_folder)
 
 
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db", "verdicts.jsonl"])
