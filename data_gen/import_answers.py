@@ -21,13 +21,15 @@ from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.files import there
 from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, unchanged, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
-from kbtrain.records import Condition, Split
+from kbtrain.records import Condition, GateScore, Split
 from kbtrain.store import SampleStore, writing
 
 
@@ -83,7 +85,8 @@ def main(config: ImportConfig) -> None:
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))
     if config.scores:
-        jsonl.write(out["imported_scores.jsonl"], met.scores)
+        others = scores_of_others(config, out["imported_scores.jsonl"])
+        jsonl.write(out["imported_scores.jsonl"], [*others, *met.scores])
     else:
         del out["imported_scores.jsonl"]
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
@@ -91,6 +94,15 @@ def main(config: ImportConfig) -> None:
             path, stage="import_answers", config=options, inputs=[config.path], extra=met.as_dict(), started=started
         )
     print("\n".join(met.lines()) + f" -> {config.run}")
+
+
+def scores_of_others(config: ImportConfig, path: Path) -> list[GateScore]:
+    """Scores in the file that no import of this file's columns made: eval/import_decisions.py adds such."""
+    if not there(path) or not unchanged(path):
+        return []
+    own = {*config.scores, *meta_of(path).get("config", {}).get("scores", {})}
+    others = ((gate, scores) for gate, scores in read_scores(path).items() if gate not in own)
+    return [GateScore(name, gate, score) for gate, scores in others for name, score in scores.items()]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.scripts import load
 
 from kbtrain import jsonl
 from kbtrain.config import build as build_config
@@ -138,6 +139,20 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     (run / "samples.db").write_bytes(store[: len(store) // 2])
     with pytest.raises(UserError, match=r"samples\.db: was changed since import_answers made it"):
         imports(answers)
+
+
+def test_scores_that_another_command_added_stay(answers: Path, imports: Run) -> None:
+    run = answers.parent / "run"
+    imports(answers)
+    scores, decisions = run / "imported_scores.jsonl", answers.parent / "theirs.jsonl"
+    before = list(jsonl.read(GateScore, scores))
+    decisions.write_text('{"id": "q0", "score": 1}\n')
+    added = load("eval/import_decisions.py")
+    added.main(build_config(added.ImportDecisionsConfig, None, {"run": run, "path": decisions, "gate": "theirs"}))
+    for settings in ({}, {"dev_share": 0.5}):
+        imports(answers, **settings)
+        found = list(jsonl.read(GateScore, scores))
+        assert found == [GateScore("q0", "theirs", 1.0), *before]
 
 
 def test_questions_that_other_answers_belong_to_are_not_replaced(answers: Path, imports: Run) -> None:
