@@ -26,6 +26,12 @@ from kbtrain.report.trace_page import Summary, render_traces, summarise
 from kbtrain.text_table import aligned, number
 
 Ablation = Literal["measure", "documents", "parts"]
+FULL: dict[str, Any] = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}  # the variant "full"
+VARIED: dict[Ablation, tuple[str, ...]] = {
+    "measure": ("signal",),
+    "documents": ("documents",),
+    "parts": ("no_rerank", "no_reason"),
+}
 VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
     "measure": {
         "full": {},
@@ -35,7 +41,7 @@ VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
         "eigen_score": {"signal": "eigen_score"},
         "perplexity": {"signal": "perplexity"},
     },
-    "documents": {"full" if n == 3 else f"documents_{n}": {"documents": n} for n in (1, 2, 3, 5, 10)},
+    "documents": {"full" if n == FULL["documents"] else f"documents_{n}": {"documents": n} for n in (1, 2, 3, 5, 10)},
     "parts": {
         "full": {},
         "no_rerank": {"no_rerank": True},
@@ -58,6 +64,17 @@ class AblateSeakrConfig(SeakrPipelineConfig):
                 "key 'threshold': one number cannot serve the signals of ablation 'measure', whose units differ; leave "
                 "it out (each signal's is then chosen by ratio), or set ablations: [documents, parts]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _varied(self) -> AblateSeakrConfig:
+        """What an ablation varies is set by its variants: another value would be lost, or stand under their names."""
+        for ablation in self.ablations:
+            for key in VARIED[ablation]:
+                if getattr(self, key) != FULL[key]:
+                    raise ValueError(
+                        f"key '{key}': ablation '{ablation}' sets it itself; leave it out, or leave that ablation out"
+                    )
         return self
 
     def writes(self) -> tuple[Path, ...]:

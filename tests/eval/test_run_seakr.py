@@ -238,6 +238,28 @@ def test_one_threshold_for_signals_of_different_units_is_refused(script, run_fol
     assert module.AblateSeakrConfig(run=run_folder, threshold=0.0, ablations=("documents", "parts")).threshold == 0
 
 
+@pytest.mark.parametrize(
+    ("ablation", "changes"),
+    [
+        ("measure", {"signal": "perplexity"}),
+        ("documents", {"documents": 5}),
+        ("parts", {"no_rerank": True}),
+        ("parts", {"no_reason": True}),
+    ],
+)
+def test_a_key_that_an_ablation_varies_itself_is_refused(script, tmp_path, ablation, changes):
+    """Its variant "full" would be another than its name says, or the key would be lost."""
+    module, others = script("ablate_seakr"), {"measure": "parts", "documents": "parts", "parts": "documents"}
+    with pytest.raises(ValidationError, match=f"key '{next(iter(changes))}': ablation '{ablation}' sets it itself"):
+        module.AblateSeakrConfig(run=tmp_path, ablations=(ablation,), **changes)
+    module.AblateSeakrConfig(run=tmp_path, ablations=(others[ablation],), **changes)
+
+
+def test_a_threshold_and_the_share_that_would_choose_one_are_not_both_given(script, tmp_path):
+    with pytest.raises(ValidationError, match="key 'ratio': chooses a threshold, and key 'threshold' is one"):
+        script("run_seakr").RunSeakrConfig(run=tmp_path, threshold=0.0, ratio=0.3)
+
+
 def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):
     module, config = configured(script, run_folder, name="floor", threshold=-50.0)
     with pytest.raises(UserError, match=r"threshold -50 is under the floor .* k = 3"):

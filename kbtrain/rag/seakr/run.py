@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config
@@ -74,6 +74,12 @@ class SeakrPipelineConfig(Config):
     batch_prompt_tokens: int = Field(20_480, ge=64, description="prompt tokens held at once")
     dtype: DtypeName = Field("auto", description="auto: as the gate was made")
     device: str = Field("auto", description="auto, cpu or cuda")
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> SeakrPipelineConfig:
+        if self.threshold is not None and "ratio" in self.model_fields_set:
+            raise ValueError("key 'ratio': chooses a threshold, and key 'threshold' is one; leave one of them out")
+        return self
 
     @property
     def gate(self) -> Path:
