@@ -28,7 +28,7 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
-from kbtrain.labeling.agreement import agreement, line, read_labelled
+from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, RuleJudge, judgement
 from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, is_judged, open_judge
 from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, counted, distinct_answers, judged
@@ -39,6 +39,7 @@ from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.record_file import RecordFile, is_made
+from kbtrain.records import Question
 from kbtrain.store import SampleStore
 
 MODELS = ("token", "llm")  # judges that are none of the rules
@@ -96,23 +97,47 @@ def main(config: JudgeConfig) -> None:
 
 
 def look_ahead(config: JudgeConfig) -> None:
-    """Print how many distinct answers would be judged, by how many requests and tokens."""
+    """Print how many distinct answers would be judged, by how many requests and tokens; people's answers are among
+    them."""
     if config.judge not in MODELS:
         return print(f"judge {config.judge}: a rule, no model; no requests and no tokens")
     settings = config if config.judge == "llm" else config.model_copy(update={"max_new_tokens": 1})
+    graded = judged_beside(config)
 
     def requests() -> Iterator[AnswerRequest]:
+        for row in graded:
+            yield asked_for(config, row.as_question(), row.prediction, row.id)
+        if config.agreement_only:
+            return
         with SampleStore(config.run / "samples.db", read_only=True) as store:
             store.run_meta(config.sampling_run)
             for _, question in read_questions(config.run / "questions.jsonl"):
                 if question.grading != "option" and question.answers:
                     for i, text in enumerate(distinct_answers(store, config.sampling_run, question).values()):
-                        asked = judgement(question, text, f"{question.id}/{i}")
-                        yield AnswerRequest(asked, "llm", None, config.votes, not config.votes)
+                        yield asked_for(config, question, text, f"{question.id}/{i}")
 
     found = forecast(settings, requests, config.measure)
-    print(f"{found.prompts} distinct answers to judge")
+    beside = f", and {len(graded)} that people have graded" if graded else ""
+    print(f"{found.prompts - len(graded)} distinct answers to judge{beside}")
     print("\n".join(found.lines(price_of(config.prices), "judgements")))
+
+
+def judged_beside(config: JudgeConfig) -> list[LabelledAnswer]:
+    """Answers that people have graded and a model is asked about: not multiple choice, which keeps its own rule."""
+    rows = read_labelled(graded_by_people(config)) if config.labelled or config.agreement_only else []
+    return [row for row in rows if row.grading != "option"]
+
+
+def asked_for(config: JudgeConfig, question: Question, answer: str, name: str) -> AnswerRequest:
+    """One judgement as a request."""
+    return AnswerRequest(judgement(question, answer, name), "llm", None, config.votes, not config.votes)
+
+
+def graded_by_people(config: JudgeConfig) -> Path:
+    """The file of people's verdicts. Raises :class:`UserError` where none was named."""
+    if config.labelled is None:
+        raise UserError("key 'agreement_only': needs labelled")
+    return config.labelled
 
 
 def note_agreement(out: Path, labelled: Path, made: Mapping[str, Any]) -> None:
@@ -125,9 +150,8 @@ def note_agreement(out: Path, labelled: Path, made: Mapping[str, Any]) -> None:
 
 def agree_only(config: JudgeConfig) -> None:
     """Say how far the judge agrees with people."""
-    if config.labelled is None:
-        raise UserError("key 'agreement_only': needs labelled")
-    print(line(agreement(opened(config), read_labelled(config.labelled))))
+    source = graded_by_people(config)
+    print(line(agreement(opened(config), read_labelled(source))))
 
 
 def opened(config: JudgeConfig) -> Judge:

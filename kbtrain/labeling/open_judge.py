@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from kbtrain.config import check_counts
 from kbtrain.files import there
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.llm.backends import LLMConfig, open_llm
@@ -29,6 +30,17 @@ class ModelJudgeConfig(LLMConfig):
     JUDGED: ClassVar[Judged] = "answers"
     votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
     margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
+
+    @model_validator(mode="after")
+    def _counts_for_its_judge(self) -> ModelJudgeConfig:
+        """Refuse what the judge that is asked for would not heed: other verdicts than were wanted would be paid for."""
+        check_counts(self, "judge", "llm", "votes")
+        check_counts(self, "judge", "token", "margin")
+        if getattr(self, "judge", "") == "token" and self.backend != "transformers":
+            raise ValueError(
+                "key 'backend': judge token opens its model here, by transformers; set judge: llm, or leave the key out"
+            )
+        return self
 
 
 def open_judge(kind: ModelJudge, config: ModelJudgeConfig) -> TokenJudge | LLMJudge:

@@ -17,6 +17,7 @@ from tiny_kbm import make_folder
 
 from kbtrain import jsonl
 from kbtrain.config import parse_args
+from kbtrain.errors import UserError
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
@@ -281,6 +282,39 @@ def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script
     assert done.stdout.startswith("50 distinct answers to judge\nrequests  50 HTTP requests, 50 answers\n")
     assert "money" in done.stdout and not (run_folder / "verdicts.jsonl").exists()
     assert "250 answers" in script("judge", *options, "--votes", "5").stdout
+
+
+def test_a_dry_run_counts_what_people_have_graded_as_well(run_folder: Path, script: Script, tmp_path: Path) -> None:
+    """The judge is asked about these answers, too; with --agreement-only about no others, and no run is read."""
+    asked = ("--judge", "llm", "--backend", "openai", "--labelled", str(labelled(tmp_path)), "--dry-run")
+    done = script("judge", "--run", str(run_folder), *asked)
+    assert done.stdout.startswith(
+        "50 distinct answers to judge, and 4 that people have graded\nrequests  54 HTTP requests, 54 answers\n"
+    )
+    done = script("judge", "--run", str(tmp_path / "none"), *asked, "--agreement-only")
+    assert done.returncode == 0, done.stderr
+    assert "\nrequests  4 HTTP requests, 4 answers\n" in done.stdout
+    done = script("judge", "--judge", "llm", "--agreement-only", "--dry-run")
+    assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--judge", "llm", "--margin", "0.2"), "key 'margin': counts with judge: token alone"),
+        (("--votes", "3"), "key 'votes': counts with judge: llm alone"),
+        (("--judge", "rules", "--votes", "3"), "key 'votes': counts with judge: llm alone"),
+        (("--backend", "openai"), "key 'backend': judge token opens its model here, by transformers"),
+    ],
+)
+@pytest.mark.parametrize("name", ["judge", "judge_snippets"])
+def test_a_key_that_the_judge_would_not_heed_is_refused(name: str, arguments: list[str], message: str) -> None:
+    module = load(f"data_gen/{name}.py")
+    if name == "judge_snippets" and "rules" in arguments:
+        return
+    kind = module.JudgeConfig if name == "judge" else module.JudgeSnippetsConfig
+    with pytest.raises(UserError, match=message):
+        parse_args(kind, arguments)
 
 
 def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> None:
