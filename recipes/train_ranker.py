@@ -13,11 +13,12 @@ Examples:
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 class TrainRankerConfig(TrainingConfig):
     model: str = Field("all-minilm-l6-v2", description="pretrained encoder: embedded name, local folder or hub id")
     train: Path = Field(description="turns of all splits (turns.jsonl)")
+    dev: Path | None = Field(None, description="no other file: the dev turns are those of train's")
     snippets: Path = Field(description="their knowledge (snippets.jsonl)")
     negatives: int = Field(3, ge=1, description="wrong snippets of the same dialogue for each right one")
     max_length: int = Field(256, ge=32, description="tokens; the oldest turns are cut away, the snippet never")
@@ -43,6 +45,14 @@ class TrainRankerConfig(TrainingConfig):
     select: Literal["recall@1", "recall@3", "mrr", "last"] = Field(  # type: ignore[assignment]
         "recall@3", description="checkpoint kept, by dev; or the last"
     )
+
+    @model_validator(mode="after")
+    def _one_file(self) -> TrainRankerConfig:
+        if self.dev is not None and os.path.realpath(self.dev) != os.path.realpath(self.train):
+            raise ValueError(
+                "key 'dev': the dev turns are those in train's file; put all splits there, or leave it out"
+            )
+        return self
 
 
 def main(config: TrainRankerConfig) -> None:

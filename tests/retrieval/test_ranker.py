@@ -4,8 +4,10 @@ import copy
 
 import pytest
 import torch
+from support.scripts import load
 from tiny_turns import PLACES, bert_folder, snippets, turn
 
+from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
 from kbtrain.models.encoders import open_encoder
@@ -122,3 +124,12 @@ def test_the_first_of_many_candidates_are_those_of_all_of_them_in_order():
     for one in (turn(0), turn(4), turn(1)):
         whole = rank(one, pool.of(one), 60)
         assert len(whole) == 60 and all(rank(one, pool.of(one), k) == whole[:k] for k in (1, 3, 20, 59))
+
+
+def test_dev_turns_of_another_file_are_refused_and_not_passed_over(tmp_path):
+    """The ranker's file has all splits: a second one would choose no checkpoint."""
+    config, given = load("recipes/train_ranker.py").TrainRankerConfig, ["--snippets", "s", "--output", "o"]
+    turns = ["--train", str(tmp_path / "turns.jsonl"), "--dev"]
+    with pytest.raises(UserError, match="key 'dev': the dev turns are those in train's file"):
+        parse_args(config, [*given, *turns, str(tmp_path / "dev.jsonl")])
+    assert parse_args(config, [*given, *turns, str(tmp_path / "a" / ".." / "turns.jsonl")]).dev is not None
