@@ -84,6 +84,7 @@ def train(
     from transformers import set_seed
 
     from kbtrain.gates.encoder.gate import EncoderGate
+    from kbtrain.models.adapters import checkpoint
     from kbtrain.models.encoders import has_segments, open_encoder
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
     from kbtrain.training.processes import compute_dtype
@@ -93,6 +94,8 @@ def train(
     base, offsets = fit_base(config.base, data, weights)
     set_seed(config.seed)  # the new classifier's first weights
     model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1 + len(acts))
+    if config.gradient_checkpointing:
+        checkpoint(model)
     if config.frozen_layers is not None:
         freeze(model, config.frozen_layers)
     compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))

@@ -84,12 +84,15 @@ def train(
 ) -> tuple[Ranker, ClassifierTrainer]:
     from transformers import set_seed
 
+    from kbtrain.models.adapters import checkpoint
     from kbtrain.models.encoders import has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.processes import compute_dtype
 
     set_seed(config.seed)
     model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1)
+    if config.gradient_checkpointing:
+        checkpoint(model)
     compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
     ranker = Ranker(model, tokenizer, config.max_length)
     arguments = training_arguments(config, compute, recipe.device, has_dev=bool(dev))

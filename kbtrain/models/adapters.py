@@ -234,8 +234,19 @@ def open_trainable(
     base, tokenizer = open_base(model, method, device, compute)
     adapted = adapter(base) if adapter else base
     if checkpointing:
-        adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        checkpoint(adapted)
     return adapted, tokenizer
+
+
+def checkpoint(model: Any) -> None:
+    """Recompute activations for the gradients from now on (gradient checkpointing).
+
+    Raises :class:`UserError` for a model that cannot.
+    """
+    try:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    except ValueError as error:
+        raise UserError(f"key 'gradient_checkpointing': {str(error).splitlines()[0]:.200}") from None
 
 
 def checkpointed(model: Any) -> bool:

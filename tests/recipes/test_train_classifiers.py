@@ -28,9 +28,11 @@ from kbtrain.gates.encoder.probe import EncoderProbe
 from kbtrain.gates.handles import handle
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.jsonl import read, write
+from kbtrain.models.adapters import checkpointed
 from kbtrain.provenance import unchanged
 from kbtrain.records import GateExample, GateScore, Hit, Snippet, TurnExample
 from kbtrain.retrieval.ranker import Ranker
+from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("encoder", "ragate_mha", "ranker")
@@ -429,6 +431,25 @@ def test_a_ranker_is_not_trained_on_dialogues_of_dev(recipe, data, tmp_path, cap
     with pytest.warns(UserWarning, match="1 train turns .* go on with dialogues of dev, or begin alike: left out"):
         recipe("ranker", arguments(data, tmp_path / "r", "ranker", **given))
     assert "turns with gold snippets: train 40, dev 17, test 0;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["encoder", "ranker"])
+def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe, data, tmp_path, monkeypatch, name):
+    seen = []
+
+    def step(self, *args, **kwargs):
+        seen.append(checkpointed(self.model))
+        return real(self, *args, **kwargs)
+
+    real = ClassifierTrainer.training_step
+    monkeypatch.setattr(ClassifierTrainer, "training_step", step)
+    given = {"epochs": 1, "select": "last", "device_batch_size": 8}
+    for folder, changes in (("plain", {}), ("less", {"gradient_checkpointing": True})):
+        recipe(name, arguments(data, tmp_path / folder, name, **given, **changes))
+    n = len(seen) // 2
+    assert n and seen == [False] * n + [True] * n
+    plain, less = (load_file(next((tmp_path / folder).glob("*.safetensors"))) for folder in ("plain", "less"))
+    assert all(torch.allclose(values, less[key], atol=1e-6) for key, values in plain.items())
 
 
 KILLED = [("encoder", {"base": "dialogue_state", "frozen_layers": 0}), ("ragate_mha", {})]
