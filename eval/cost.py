@@ -41,7 +41,7 @@ def main(config: CostConfig) -> None:
     """Read, add up, write, say."""
     started, prices_file = time.monotonic(), find(config.prices, "configs", what="price list")
     prices = build(Prices, prices_file, {})
-    check_result(config.run / "results.json")
+    check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
     found = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)

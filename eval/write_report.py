@@ -50,7 +50,7 @@ class ReportConfig(Config):
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.monotonic()
-    check_result(config.run / "results.json")
+    check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     stored = stored_scores(config.run)
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)

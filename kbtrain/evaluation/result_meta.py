@@ -88,10 +88,11 @@ def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def check_result(path: Path) -> None:
+def check_result(path: Path, sampling_run: str | None = None) -> None:
     """Raise :class:`UserError` unless a result is what its meta data say, and its inputs are those in its folder.
 
-    Inputs that are not there any more (a result that was copied elsewhere) are not looked for.
+    Inputs that are not there any more (a result that was copied elsewhere) are not looked for. ``sampling_run``: whose
+    answers are to stand beside it; those of another run in the store than it was computed from are refused.
     """
     if not there(path):
         raise UserError(f"{at(path)}: no such file; run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py first")
@@ -100,6 +101,10 @@ def check_result(path: Path) -> None:
         raise UserError(f"{at(path)}: no meta data beside it that say where it is from; {again}")
     if not unchanged(path):
         raise UserError(f"{at(path)}: was changed since it was computed; {again}")
+    options = read_meta(path).get("config")
+    of = options.get("sampling_run") if isinstance(options, dict) else None
+    if sampling_run is not None and of not in (None, sampling_run):
+        raise UserError(f"key 'sampling_run': {at(path)}: computed from run '{of}', not '{sampling_run}'; name that")
     for name, noted in read_meta(path).get("inputs", {}).items():
         places = (path.parent / name, path.parent / "scores" / name, Path(name))
         source = next((place for place in places if place.is_file()), None)

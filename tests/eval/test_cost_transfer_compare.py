@@ -25,6 +25,7 @@ from kbtrain.evaluation.run_folder import read_run
 from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.compare import read_finished
+from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
@@ -112,6 +113,23 @@ def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) 
     module = script("cost")
     with pytest.raises(UserError, match=r"results\.json: made from another .*questions\.jsonl; run eval/end_to_end"):
         module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+
+
+def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Script, run_folder: Path) -> None:
+    """The bill took their tokens beside the accuracy of the others, and the report showed them as the errors."""
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("other", {"model": "another"})
+        for condition in ("llm", "rag"):
+            store.put("other", list(store.iterate("main", condition)))
+    evaluate(script, run_folder, sampling_run="other")
+    told = r"key 'sampling_run': .*results\.json: computed from run 'other', not 'main'; name that$"
+    for name, kind in (("cost", "CostConfig"), ("write_report", "ReportConfig")):
+        module = script(name)
+        with pytest.raises(UserError, match=told):
+            module.main(build(getattr(module, kind), None, {"run": run_folder}))
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES, "sampling_run": "other"}))
+    assert (run_folder / "cost.json").exists()
 
 
 def test_thresholds_are_carried_between_data_sets(script: Script, run_folder: Path, tmp_path: Path) -> None:
