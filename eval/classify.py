@@ -33,6 +33,8 @@ from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import meta_of, write_atomically, write_result
 from kbtrain.report.tables import difference_table, gate_table, question_table
 
+OF_QUESTIONS = ("scores", "tau_mastery", "threshold_rule", "target_ratio")
+
 
 class ClassifyConfig(ThresholdConfig):
     """Settings of this script."""
@@ -87,6 +89,9 @@ def questions(config: ClassifyConfig) -> None:
 def turns(config: ClassifyConfig) -> None:
     """A table of gates on dialogue turns, with intervals, and differences if asked for."""
     started, source = time.monotonic(), config.run / "turns.jsonl"
+    ignored = next((key for key in OF_QUESTIONS if key in config.model_fields_set), None)
+    if ignored is not None:
+        raise UserError(f"{config.run}: turns; key '{ignored}' is for questions, thresholds of turns are dev's best F1")
     gates = config.gates or {path.stem: [Path(path.stem)] for path in stored_scores(config.run).files}
     if config.compare and config.compare not in gates:
         raise UserError(f"key 'compare': no gate '{config.compare}'; {did_you_mean(config.compare, gates)}")

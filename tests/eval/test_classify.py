@@ -63,3 +63,12 @@ def test_it_says_what_to_run_first(script: Callable[[str], ModuleType], run_fold
     for given in ({"compare": "kbm_mastery"}, {"gates": {"kbm": ["kbm_mastery"]}}):
         with pytest.raises(UserError, match="keys 'gates' and 'compare' are for turns"):
             classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, **given}))
+
+
+def test_keys_of_questions_are_refused_for_turns(script: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    """Thresholds of turns are the best F1 on dev, and their scores those of --gates: another file was passed over."""
+    classify = script("classify")
+    jsonl.write(tmp_path / "turns.jsonl", [])
+    for key, value in (("scores", "s.jsonl"), ("tau_mastery", 0.4), ("threshold_rule", "0.5"), ("target_ratio", 0.3)):
+        with pytest.raises(UserError, match=f"turns; key '{key}' is for questions, thresholds of turns are dev's best"):
+            classify.main(build(classify.ClassifyConfig, None, {"run": tmp_path, key: value}))
