@@ -33,18 +33,18 @@ from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_labels, read_run
 from kbtrain.metrics.ranking import oracles
-from kbtrain.metrics.thresholds import AnyRule, ThresholdConfig
+from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.provenance import write_meta
 from kbtrain.records import Question
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
 
-class EndToEndConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
+class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
-    threshold_rule: AnyRule = Field(  # type: ignore[assignment]
+    threshold_rule: AnyRule = Field(
         "ratio", description="0.5, best_f1, best_accuracy, ratio, max_loss, fewest_searches, chosen on dev; or given"
     )
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio' and of the random gate")

@@ -17,9 +17,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kbtrain.config import run_script
+from kbtrain.config import check_counts, run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run
@@ -43,6 +43,11 @@ class TablesConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     )
     bins: int = Field(5, ge=2, description="figure6: groups of about equal size, low to high")
     out: Path = Field(Path("runs/tables"), description="folder of the tables")
+
+    @model_validator(mode="after")
+    def _figure_6(self) -> TablesConfig:
+        check_counts(self, "layout", "figure6", "corpus", "bins")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.out / f"{self.layout}.json",)

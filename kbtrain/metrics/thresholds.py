@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from kbtrain.arrays import Floats
-from kbtrain.config import Config
+from kbtrain.config import Config, check_counts
 from kbtrain.errors import UserError
 
 
@@ -46,6 +46,11 @@ class ThresholdConfig(Config):
 
     threshold_rule: Rule = Field("ratio", description="0.5, best_f1, best_accuracy or ratio; chosen on dev")
     target_ratio: float = Field(0.5, ge=0, le=1, description="retrieval ratio of rule 'ratio'")
+
+    @model_validator(mode="after")
+    def _ratio_counts(self) -> ThresholdConfig:
+        check_counts(self, "threshold_rule", "ratio", "target_ratio")
+        return self
 
 
 @dataclass(frozen=True)

@@ -173,14 +173,14 @@ class Options:
 
 def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFolder] | None = None) -> Table:
     """The table. Raises :class:`UserError` where the questions lack what it groups by."""
+    if (options.layout == "table4") != (plug_in is not None):
+        raise UserError("table4 and gate_runs belong together: the gates of one model decide for the answers of others")
     rule = options.cut.rule
     note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds by rule '{rule}' on dev."
     note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {drawn({'resample': options.resample})}."
     note += seen_note([*runs, *(plug_in or ())], options.gates)
     if options.layout == "figure8":
         return double_judgement_table(_double(options, runs), note)
-    if (options.layout == "table4") != (plug_in is not None):
-        raise UserError("table4 and gate_runs belong together: the gates of one model decide for the answers of others")
     names = _groups(options, runs)
     if not any(names):
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")

@@ -278,6 +278,29 @@ def test_expected_accuracy_takes_sampled_answers(
     assert row["LLM Only"] == pytest.approx(sum(o.llm_expected or 0.0 for o in outcomes) / len(outcomes))
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("tables", {"target_ratio": 0.3}, "key 'target_ratio': counts with threshold_rule: ratio alone"),
+        ("tables", {"corpus": "passages.jsonl"}, "key 'corpus': counts with layout: figure6 alone"),
+        ("tables", {"layout": "table3", "bins": 4}, "key 'bins': counts with layout: figure6 alone"),
+        ("transfer", {"threshold_rule": "best_f1", "target_ratio": 0.3}, "key 'target_ratio': counts with"),
+        ("classify", {"threshold_rule": "best_f1", "target_ratio": 0.3}, "key 'target_ratio': counts with"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused(
+    script: Script, name: str, changes: dict[str, Any], message: str
+) -> None:
+    kind = {"tables": "TablesConfig", "transfer": "TransferConfig", "classify": "ClassifyConfig"}[name]
+    with pytest.raises(UserError, match=message):
+        build(getattr(script(name), kind), None, changes)
+
+
+def test_another_models_gates_do_not_decide_for_figure_8(script: Script, varied: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="table4 and gate_runs belong together"):
+        make(script, "figure8", [varied], tmp_path, gate_runs=[str(varied)])
+
+
 def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no scores of gate 'kbm_mastry'; did you mean 'kbm_mastery'\?"):
         make(script, "table1", [varied], tmp_path, gates=["kbm_mastry"])
