@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.files import beside
 from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
@@ -49,6 +49,7 @@ class LabelConfig(Config):
 
     @model_validator(mode="after")
     def _possible(self) -> LabelConfig:
+        check_counts(self, "certainty", "common", "certainty_answers")
         if self.verdicts and self.cut == "prefix":
             raise ValueError("key 'cut': prefix grades other texts than the judge did; use keep or drop with verdicts")
         return self

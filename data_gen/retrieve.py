@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.llm.answered import check_passages_replaceable
 from kbtrain.progress import progress_bar
@@ -56,6 +56,22 @@ class RetrieveConfig(Config):
     chunk_overlap: int = Field(0, ge=0, description="tokens that a chunk shares with the one before")
     chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
     web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")
+
+    @model_validator(mode="after")
+    def _counts(self) -> RetrieveConfig:
+        """Refuse what would change nothing, and a search of another place than was named."""
+        check_counts(self, "retriever", "web", "web")
+        if self.retriever == "web" and self.corpus is not None:
+            raise ValueError("key 'corpus': retriever web searches none; name another retriever, or leave it out")
+        if self.chunk_tokens is None:
+            if self.chunk_overlap or self.chunk_tokenizer != "words":
+                key = "chunk_overlap" if self.chunk_overlap else "chunk_tokenizer"
+                raise ValueError(f"key '{key}': counts for chunks alone; give chunk_tokens, too, or leave it out")
+        elif self.retriever not in ("bm25", "tfidf"):
+            raise ValueError(
+                "key 'chunk_tokens': bm25 and tfidf cut passages into chunks; name one of these, or leave it out"
+            )
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "evidence.jsonl",)

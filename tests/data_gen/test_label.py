@@ -103,6 +103,10 @@ def test_a_tau_that_leaves_a_class_empty_is_one_line_and_keeps_the_old_labels(
         (["--tau-mastry", "0.3"], "command line: unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
         (["--tau-mastery", "high"], "command line: key 'tau_mastery': input should be a valid number"),
         (["--tau-mastery", "1.5"], "command line: key 'tau_mastery': input should be less than or equal to 1"),
+        (
+            ["--certainty", "paper", "--certainty-answers", "5"],
+            "key 'certainty_answers': counts with certainty: common",
+        ),
         (["--sampling-run", "man"], "samples.db: no run 'man'; runs in it: main"),
         (["--run", "gone"], "gone/samples.db: no such file"),
         (["--config", "data_gen/configs/gone.yaml"], "data_gen/configs/gone.yaml: no such file"),

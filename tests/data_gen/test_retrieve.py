@@ -134,6 +134,24 @@ def test_tf_idf_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
     assert (run / "tfidf" / "idf.tfidf.npy").read_bytes() == idf  # built again for what else reads it
 
 
+WEB = '{url: "http://127.0.0.1:1/?q={query}", results: results, id: url, title: title, text: content}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--web", WEB), "key 'web': counts with retriever: web alone"),
+        (("--retriever", "web", "--web", WEB, "--corpus", "own.jsonl"), "key 'corpus': retriever web searches none"),
+        (("--chunk-overlap", 2), "key 'chunk_overlap': counts for chunks alone"),
+        (("--chunk-tokenizer", "smollm2-135m-instruct"), "key 'chunk_tokenizer': counts for chunks alone"),
+        (("--retriever", "fixed", "--chunk-tokens", 50), "key 'chunk_tokens': bm25 and tfidf cut passages"),
+    ],
+)
+def test_a_key_that_would_not_be_heeded_is_refused(run: Path, arguments: tuple[object, ...], message: str) -> None:
+    done = refused(run, *arguments)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> None:
     ask = {"split": "test", "dataset": "d", "answers": ["Paris"]}
     rows = [{"id": "a", "text": "capital France", **ask}, {"id": "b", "text": "people France", **ask}]
