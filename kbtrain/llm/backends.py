@@ -62,9 +62,22 @@ class LLMConfig(Config):
     def _possible(self) -> LLMConfig:
         check_url(self.server_url, "server_url")
         hide_values(self.server_extra, "server_extra")
+        self._asks_whom_it_names()
         if "" in self.stop:
             raise ValueError("key 'stop': expected strings that are not empty (for none: [])")
         return self
+
+    def _asks_whom_it_names(self) -> None:
+        """Raise ValueError for a server, or arguments of a library, that this back end would not ask.
+
+        By value: a copy of a config, as workers get it, has every key.
+        """
+        fields = LLMConfig.model_fields
+        servers = [key for key in _OF_SERVER if getattr(self, key) != fields[key].get_default()]
+        if self.backend != "openai" and servers:
+            raise ValueError(f"key '{servers[0]}': backend {self.backend} asks no server; set backend: openai")
+        if self.backend != "vllm" and self.vllm_extra:
+            raise ValueError("key 'vllm_extra': counts with backend: vllm alone; give that, or leave it out")
 
     def sampling(self) -> Sampling:
         """Settings of the sampling."""
@@ -91,6 +104,7 @@ def later_defaults() -> dict[str, Any]:
     return {key: LLMConfig.model_fields[key].get_default() for key in _LATER}
 
 
+_OF_SERVER = ("server_url", "server_model", "server_extra")  # who answers, and how
 _LATER = (
     "backend", "window", "vllm_extra", "server_model", "server_endpoint", "server_logprobs", "server_limit",
     "server_extra",

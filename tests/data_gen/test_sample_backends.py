@@ -7,6 +7,7 @@ import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from model_server import ModelServer
 from support import scripts
 
 from kbtrain import jsonl
-from kbtrain.config import parse_args
+from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import answer_prompt
@@ -145,6 +146,24 @@ def test_a_run_keeps_its_back_end(make_run, tiny_model):
 def test_a_back_end_that_is_not_installed_names_its_extra(make_run, tiny_model):
     with pytest.raises(UserError, match=r'backend vllm: .* pip install "kbtrain\[vllm\]"'):
         sample(make_run("run"), tiny_model, "--backend", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"server_url": "http://h:8000/v1"}, "key 'server_url': backend transformers asks no server; set"),
+        ({"server_model": "gpt-4o-mini", "backend": "vllm"}, "key 'server_model': backend vllm asks no server"),
+        ({"server_extra": {"min_p": 0.1}}, "key 'server_extra': backend transformers asks no server"),
+        ({"vllm_extra": {"enforce_eager": True}}, "key 'vllm_extra': counts with backend: vllm alone"),
+    ],
+)
+def test_a_server_that_the_back_end_would_not_ask_is_refused(changes: dict[str, Any], message: str) -> None:
+    """The embedded model answered in its place, and the answers were stored as if they were the server's."""
+    with pytest.raises(UserError, match=message):
+        build(LLMConfig, None, changes)
+    for backend in ("transformers", "openai", "vllm"):  # a copy has every key, as one for a worker
+        config = LLMConfig(backend=backend)
+        assert LLMConfig.model_validate_json(config.model_dump_json()) == config
 
 
 def test_keys_that_came_later_do_not_shut_out_older_stores():
