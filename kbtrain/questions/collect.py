@@ -212,14 +212,19 @@ def write_questions(
 ) -> tuple[int, int]:
     """Write ``questions.jsonl`` and, from the questions' own passages and ``corpus``, ``passages.jsonl``.
 
-    Returns how many of each. Memory does not grow with their number. Raises :class:`UserError` if no question is left.
+    Returns how many of each. Memory does not grow with their number. Raises :class:`UserError` if no question is left;
+    then an earlier collecting's files stay.
     """
-    target = run / "questions.jsonl"
     with PassageWriter(run / "passages.jsonl") as passages:
-        n = jsonl.write(target, (passages.with_own(loaded) for loaded in stream))
-        if not n:
-            target.unlink()
-            raise UserError(f"no questions left to collect; {tally}")
+
+        def asked() -> Iterator[Question]:
+            loaded = None
+            for loaded in stream:
+                yield passages.with_own(loaded)
+            if loaded is None:
+                raise UserError(f"no questions left to collect; {tally}")
+
+        n = jsonl.write(run / "questions.jsonl", asked())
         passages.add(corpus)
         passages.finish()
     return n, passages.n

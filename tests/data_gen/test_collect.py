@@ -62,6 +62,17 @@ def test_a_changed_source_is_collected_again(tmp_path: Path) -> None:
     assert [q.text for q in jsonl.read(Question, tmp_path / "run" / "questions.jsonl")] == ["c?"]
 
 
+def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: Path) -> None:
+    source, run = tmp_path / "mine.jsonl", tmp_path / "run"
+    source.write_text('{"question": "a?", "answers": "b"}\n')
+    given = ("--run", run, "--dataset", "jsonl", "--path", source)
+    assert collect(*given).returncode == 0
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    done = collect(*given, "--test", 0)
+    assert done.returncode == 2 and "no questions left to collect" in done.stderr
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
 def test_bad_input_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     source = tmp_path / "mine.jsonl"
     source.write_text('{"question": "a?", "answers": "b"}\n{"question": "c?", "answers": []}\n')
