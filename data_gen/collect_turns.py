@@ -56,9 +56,6 @@ def main(config: CollectTurnsConfig) -> None:
     inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
     check_turns_replaceable(target, "collect_turns", config, inputs, PLACES)
     n = jsonl.write(target, progress_bar(turns(config, snippets, counts), desc="collect", unit="turns"))
-    if not n:
-        target.unlink()
-        raise UserError(f"{config.path}: no system turn to collect")
     options = config.model_dump(mode="json")
     known = config.run / "snippets.jsonl"
     if snippets:
@@ -91,6 +88,8 @@ def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[s
             dialogues.add(record.dialogue_id)
             counts["dialogues"] = len(dialogues)
             yield record
+    if not dialogues:  # said while the turns are being written, so that an earlier file stays
+        raise UserError(f"{config.path}: no system turn to collect")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
 from kbtrain.jsonl import read, write
-from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.provenance import file_sha256, read_meta, write_meta
 from kbtrain.records import GateScore, Passage, TurnExample
 
 
@@ -65,24 +65,6 @@ def test_native_dialogues_come_with_their_snippets_and_bad_ones_are_one_line(tmp
     )
 
 
-def test_snippets_of_turns_that_were_there_before_go_with_them(tmp_path):
-    one = {"speaker": "USER", "utterance": "A room in Rome."}
-    two = {"speaker": "SYSTEM", "utterance": "Hotel Roma?", "enrich": True, "kg_snippets": [1]}
-    passages = {"hotels : city : Rome": [["Rome", [1, "Rome is old."]]]}
-    dialogue = {"dialogue_id": "7", "turns": [one, two], "entity_passages_sents": passages}
-    (tmp_path / "dev.json").write_text(json.dumps([dialogue]))
-    lines(tmp_path / "in" / "dev.jsonl", {"context": ["Hi"], "label": True})
-    native = ("--dataset", "ketod", "--path", tmp_path / "dev.json")
-    own = ("--dataset", "jsonl", "--path", tmp_path / "in")
-    known = tmp_path / "r" / "snippets.jsonl"
-    for given, kept in ((native, True), (own, False)):
-        run("data_gen/collect_turns.py", "--run", tmp_path / "r", *given)
-        assert known.exists() == kept == meta_path(known).exists()
-    known.write_text("of one's own")
-    run("data_gen/collect_turns.py", "--run", tmp_path / "r", *own)
-    assert known.read_text() == "of one's own"
-
-
 @pytest.mark.parametrize("kept", ["responses.jsonl", "responses/none.jsonl"])
 def test_turns_that_responses_belong_to_are_not_replaced_by_others(tmp_path, kept):
     rows = ({"context": ["Hi"], "label": True}, {"context": ["Bye"], "label": False})
@@ -120,6 +102,28 @@ def test_turns_that_were_changed_by_hand_are_read_by_no_stage(folder):
     ):
         told = "turns.jsonl: was changed since collect_turns made it; run that again, or delete turns.jsonl.meta.json"
         assert told in run(*call, fails=True)
+
+
+def test_other_turns_do_not_lie_beside_the_snippets_of_those_before_and_no_turns_replace_none(tmp_path):
+    one, two = {"speaker": "USER", "utterance": "A room in Rome."}, {"speaker": "SYSTEM", "utterance": "Hotel Roma?"}
+    passages = {"hotels : city : Rome": [["Rome", [1, "Rome is old."]]]}
+    dialogue = {"dialogue_id": "7", "turns": [one, {**two, "enrich": True}], "entity_passages_sents": passages}
+    (tmp_path / "dev.json").write_text(json.dumps([dialogue]))
+    lines(tmp_path / "in" / "test.jsonl", {"context": ["Hi"], "label": True})
+    known, collecting = tmp_path / "r" / "snippets.jsonl", ("data_gen/collect_turns.py", "--run", tmp_path / "r")
+    ketod, own = (
+        ("--dataset", name, "--path", tmp_path / path) for name, path in (("ketod", "dev.json"), ("jsonl", "in"))
+    )
+    run(*collecting, *ketod)
+    assert read_meta(known)["stage"] == "collect_turns"
+    before = (tmp_path / "r" / "turns.jsonl").read_bytes()
+    assert "no system turn to collect" in run(*collecting, *own, "--split", "train", fails=True)
+    assert known.exists() and (tmp_path / "r" / "turns.jsonl").read_bytes() == before
+    run(*collecting, *own)
+    assert not known.exists() and not list((tmp_path / "r").glob("snippets*"))
+    write(known, snippets(0))  # a user's own
+    run(*collecting, *own)
+    assert known.exists()
 
 
 def test_features_are_generated_found_and_retrieved(folder):
