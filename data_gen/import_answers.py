@@ -14,8 +14,9 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -26,7 +27,7 @@ from kbtrain.files import there
 from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, unchanged, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, meta_path, unchanged, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, GateScore, Split
@@ -67,42 +68,60 @@ def main(config: ImportConfig) -> None:
     done = made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists()
     if done:
         check_unchanged(out["samples.db"])  # what it has of other answers would be taken for the file's
-    if done and (not config.scores or made_before(out["imported_scores.jsonl"], options, [config.path])):
+    if done and scores_there(config, options, out["imported_scores.jsonl"]):
         print(f"{config.run} is there already, made with the same options from the same file")
         return
     if meta_of(out["questions.jsonl"]).get("stage", "import_answers") != "import_answers":  # its own the store knows
         check_replaceable(out["questions.jsonl"], "import_answers", config, [config.path], frozenset())
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share)  # fmt: skip
-    met = Imported()
-    facts = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
-             "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
-             "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
+    met, others = Imported(), added(out["imported_scores.jsonl"], config.scores)
+    run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
+           "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
+           "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
     for _ in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
         pass  # a broken line is told before anything is stored: a store is bound to the file of its answers
     with writing(out["samples.db"], config.sampling_run), SampleStore(out["samples.db"]) as store:
-        store.begin(config.sampling_run, facts)
+        store.begin(config.sampling_run, run)
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))
-    if config.scores:
-        others = scores_of_others(config, out["imported_scores.jsonl"])
+    facts = met.as_dict()
+    if config.scores or others:
         jsonl.write(out["imported_scores.jsonl"], [*others, *met.scores])
+        facts |= {"added": sorted({one.gate for one in others})} if others else {}
     else:
-        del out["imported_scores.jsonl"]
+        remove_own(out.pop("imported_scores.jsonl"))
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
-        write_meta(
-            path, stage="import_answers", config=options, inputs=[config.path], extra=met.as_dict(), started=started
-        )
+        write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=facts, started=started)
     print("\n".join(met.lines()) + f" -> {config.run}")
 
 
-def scores_of_others(config: ImportConfig, path: Path) -> list[GateScore]:
-    """Scores in the file that no import of this file's columns made: eval/import_decisions.py adds such."""
-    if not there(path) or not unchanged(path):
-        return []
-    own = {*config.scores, *meta_of(path).get("config", {}).get("scores", {})}
-    others = ((gate, scores) for gate, scores in read_scores(path).items() if gate not in own)
-    return [GateScore(name, gate, score) for gate, scores in others for name, score in scores.items()]
+def scores_there(config: ImportConfig, options: Mapping[str, Any], path: Path) -> bool:
+    """True if the scores of a finished import are there, others beside them or not."""
+    if not config.scores or made_before(path, options, [config.path]):
+        return True
+    beside = there(path) and meta_of(path).get("stage") == "import_decisions" and unchanged(path)
+    return beside and set(config.scores) <= set(read_scores(path))
+
+
+def added(path: Path, own: Collection[str]) -> list[GateScore]:
+    """Scores that eval/import_decisions.py added, which no import makes again; those of ``own`` gates are replaced."""
+    meta = meta_of(path) if there(path) else {}
+    gates = meta.get("added", [meta.get("gate")] if meta.get("stage") == "import_decisions" else [])
+    found = read_scores(path) if gates else {}
+    return [
+        GateScore(name, gate, score)
+        for gate, scores in found.items()
+        if gate in gates and gate not in own
+        for name, score in scores.items()
+    ]
+
+
+def remove_own(path: Path) -> None:
+    """Remove the scores of an earlier import, of gates that are not named any more."""
+    if meta_of(path).get("stage") == "import_answers":
+        path.unlink(missing_ok=True)
+        meta_path(path).unlink()
 
 
 if __name__ == "__main__":

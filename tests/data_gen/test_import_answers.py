@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.scripts import load
+from support.scripts import here
 
 from kbtrain import jsonl
 from kbtrain.config import build as build_config
@@ -106,6 +107,35 @@ def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Ru
     assert meta["graded"]["llm"]["first"] == ["q2"]
 
 
+def test_scores_that_are_not_named_any_more_do_not_stay_beside_the_answers(answers: Path, imports: Run) -> None:
+    run = imports(answers)
+    assert {s.gate for s in jsonl.read(GateScore, run / "imported_scores.jsonl")} > {"seakr_direct"}
+    imports(answers, scores={"seakr_direct": "seakr_direct.eigen_score"})
+    assert {s.gate for s in jsonl.read(GateScore, run / "imported_scores.jsonl")} == {"seakr_direct"}
+    imports(answers, scores={})
+    assert not list(run.glob("imported_scores*"))
+
+
+def test_scores_of_another_system_stay_when_the_import_is_called_again(
+    answers: Path, imports: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are of another file, which the import knows nothing of."""
+    run, theirs = imports(answers), answers.parent / "theirs.jsonl"
+    theirs.write_text("".join(json.dumps({"id": f"q{i}", "score": i}) + "\n" for i in range(60)))
+    for gate in ("their_gate", "a_second"):
+        done = here("eval/import_decisions.py", "--run", run, "--path", theirs, "--gate", gate)
+        assert done.returncode == 0, done.stderr
+    before = (run / "imported_scores.jsonl").read_bytes()
+    capsys.readouterr()
+    imports(answers)
+    assert "there already" in capsys.readouterr().out and (run / "imported_scores.jsonl").read_bytes() == before
+    own = {"seakr_direct": "seakr_direct.eigen_score"}
+    for scores in (own, {}, own):
+        imports(answers, scores=scores)
+        found = Counter(s.gate for s in jsonl.read(GateScore, run / "imported_scores.jsonl"))
+        assert found == Counter({"their_gate": 60, "a_second": 60}) + Counter({gate: 6 for gate in scores})
+
+
 def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     answers: Path, imports: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,20 +169,6 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     (run / "samples.db").write_bytes(store[: len(store) // 2])
     with pytest.raises(UserError, match=r"samples\.db: was changed since import_answers made it"):
         imports(answers)
-
-
-def test_scores_that_another_command_added_stay(answers: Path, imports: Run) -> None:
-    run = answers.parent / "run"
-    imports(answers)
-    scores, decisions = run / "imported_scores.jsonl", answers.parent / "theirs.jsonl"
-    before = list(jsonl.read(GateScore, scores))
-    decisions.write_text('{"id": "q0", "score": 1}\n')
-    added = load("eval/import_decisions.py")
-    added.main(build_config(added.ImportDecisionsConfig, None, {"run": run, "path": decisions, "gate": "theirs"}))
-    for settings in ({}, {"dev_share": 0.5}):
-        imports(answers, **settings)
-        found = list(jsonl.read(GateScore, scores))
-        assert found == [GateScore("q0", "theirs", 1.0), *before]
 
 
 def test_questions_that_other_answers_belong_to_are_not_replaced(answers: Path, imports: Run) -> None:
