@@ -18,6 +18,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -41,7 +42,9 @@ class CrossValidateConfig(Config):
     repeats: int = Field(3, ge=1, description="times that the dialogues are split anew")
     folds: int = Field(5, ge=2, description="outer folds: their turns are scored by fits to all other dialogues")
     inner: int = Field(3, ge=2, description="folds inside, for thresholds and the choice of a candidate")
-    sizes: tuple[int, ...] = Field((50, 100, 150, 200), description="dialogues of the learning curve")
+    sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (50, 100, 150, 200), description="dialogues of the learning curve, as far as a fold has them"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="of the splits and draws")
     test: bool = Field(False, description="score the test turns by what a call without this chose")
     out: Path | None = Field(None, description="folder of the results; null: cross_validation beside the turns")
@@ -69,23 +72,27 @@ def main(config: CrossValidateConfig) -> None:
     found = cv.measured(table.truth, table.dialogues, made)
     chosen = cv.best(list(cv.CANDIDATES), found)
     text = cv.best([n for n, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)], found)
-    named = list(dict.fromkeys((chosen, text)))
+    named, most = list(dict.fromkeys((chosen, text))), cv.fewest_dialogues(table, repeats)
+    sizes, beyond = ([size for size in config.sizes if (size > most) == above] for above in (False, True))
     document = {
         "dialogues": len(set(table.dialogues)),
         "turns": len(table.truth),
         "positive": int(table.truth.sum()),
         "chosen": chosen,
         "chosen_without_annotation": text,
+        "encoder_files": digest(config.encoder),
         "thresholds": {name: cv.threshold(table, made[name]) for name in named},
         "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
         "calibration": {name: cv.calibrated(table, made[name]) for name in named},
-        "by_dialogues": {name: cv.by_dialogues(table, name, repeats, config.sizes, config.seed) for name in named},
+        "by_dialogues": {name: cv.by_dialogues(table, name, repeats, sizes, config.seed) for name in named},
     }
     write_atomically(folder / "cross_validation.md", markdown(document))
     write_atomically(folder / "cross_validation.svg", figure(document))
     inputs = [config.turns]
     write_result(folder / RESULT, document, stage="cross_validate", config=config, inputs=inputs, started=started)
     print(markdown(document))
+    if beyond:
+        print(f"left out of the learning curve: {', '.join(map(str, beyond))}; a fold has {most} dialogues to fit to")
     n, seconds = document["dialogues"], time.monotonic() - started
     print(f"{len(table.truth)} turns of {n} dialogues in {seconds:.0f} s -> {folder}")
 
@@ -113,6 +120,9 @@ def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> No
     encoder = settings.get("encoder") if isinstance(settings, dict) else None
     if encoder != config.encoder:
         raise UserError(f"{at(source)}: chosen with encoder '{encoder}', not '{config.encoder}'; {again}")
+    files = digest(config.encoder)
+    if noted.get("encoder_files", files) != files:  # results of before did not tell them
+        raise UserError(f"{at(source)}: chosen with other files of encoder '{config.encoder}'; {again}")
     other = table_of(config, ("test",))
     names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
     made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}

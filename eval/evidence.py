@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -22,6 +22,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.evaluation.evidence_sheet import sheet_of
 from kbtrain.evaluation.evidence_tables import between_models, learning, main_table
+from kbtrain.gates.features.additive import LEAST
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.evidence import learning_figure, markdown, transfer_figure
 
@@ -32,7 +33,9 @@ class EvidenceConfig(Config):
     model: str = Field("llama-3-8b-instruct", description="answering model of the main table, by its published grading")
     reader: str = Field("smollm2-135m-instruct", description="small language model that reads the question")
     encoder: str = Field("all-minilm-l6-v2", description="small encoder that reads the question")
-    sizes: tuple[int, ...] = Field((150, 300, 600, 1000), description="training questions of the learning curve")
+    sizes: tuple[Annotated[int, Field(ge=LEAST)], ...] = Field(
+        (150, 300, 600, 1000), description="training questions of the learning curve; all are added"
+    )
     draws: int = Field(3, ge=1, description="random parts of each size")
     out: Path = Field(Path("runs/evidence"), description="folder of the results")
 

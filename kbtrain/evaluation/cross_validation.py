@@ -271,6 +271,11 @@ def calibrated(table: TurnTable, runs: Sequence[HeldOut]) -> dict[str, Any]:
     return asdict(calibration(np.tile(table.truth, len(runs)), np.array([logistic(s) for s in scores])))
 
 
+def fewest_dialogues(table: TurnTable, repeats: Sequence[Sequence[Fold]]) -> int:
+    """Dialogues that every outer fold has to fit to: a learning curve has no point beyond."""
+    return min(len({table.dialogues[i] for i in fold.fitted}) for repeat in repeats for fold in repeat)
+
+
 def by_dialogues(
     table: TurnTable, name: str, repeats: Sequence[Sequence[Fold]], sizes: Sequence[int], seed: int
 ) -> dict[int, list[float]]:

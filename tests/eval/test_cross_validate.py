@@ -12,6 +12,7 @@ from support import scripts
 from tiny_turns import bert_folder, turn
 
 from kbtrain import jsonl
+from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
@@ -91,7 +92,7 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     jsonl.write(source, turns)
     module = scripts.load("eval/cross_validate.py")
     settings = {"turns": source, "encoder": str(bert_folder(tmp_path / "bert")), "repeats": 1, "folds": 3, "inner": 2,
-                "sizes": [20], "out": out}  # fmt: skip
+                "sizes": [20, 32, 40], "out": out}  # fmt: skip
     config = module.CrossValidateConfig.model_validate(settings)
     looking = module.CrossValidateConfig.model_validate({**settings, "test": True})
     with pytest.raises(UserError, match="call this without --test first"):
@@ -100,8 +101,10 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     found = json.loads((out / "cross_validation.json").read_text())
     assert (found["dialogues"], found["turns"], found["positive"]) == (48, 48, 12)
     assert found["chosen"] in cv.CANDIDATES and found["chosen_without_annotation"] in ("text", "text_context")
-    assert set(found["by_dialogues"][found["chosen"]]) == {"20"}
-    assert f"Chosen: `{found['chosen']}`" in capsys.readouterr().out and (out / "cross_validation.svg").exists()
+    assert set(found["by_dialogues"][found["chosen"]]) == {"20", "32"}  # no fold has 40 to fit to
+    told = capsys.readouterr().out
+    assert "left out of the learning curve: 40; a fold has 32 dialogues to fit to\n" in told
+    assert f"Chosen: `{found['chosen']}`" in told and (out / "cross_validation.svg").exists()
     assert not (out / "test.json").exists()
     module.main(looking)
     seen = json.loads((out / "test.json").read_text())
@@ -111,11 +114,29 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     )
     with pytest.raises(UserError, match=r"cross_validation\.json: chosen with encoder '.*bert', not '.*other'; call"):
         module.main(other)
+    vocabulary = tmp_path / "bert" / "tokenizer_config.json"
+    before = vocabulary.read_text()
+    vocabulary.write_text(before + "\n")
+    with pytest.raises(UserError, match=r"chosen with other files of encoder '.*bert'; call this without --test again"):
+        module.main(looking)
+    vocabulary.write_text(before)
     renamed = [replace(one, dialogue_id=f"other-{one.dialogue_id}") for one in turns]
     for changed in (turns[4:], renamed):  # fewer of them, and as many others
         jsonl.write(source, changed)
         with pytest.raises(UserError, match=r"chosen from other turns than .*turns\.jsonl; call this without --test"):
             module.main(looking)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "least"),
+    [("cross_validate", ["--sizes", "[0]"], 1), ("evidence", ["--path", "p", "--corpus", "c", "--sizes", "[19]"], 20)],
+)
+def test_a_point_of_a_learning_curve_without_data_is_one_line(name: str, given: list[str], least: int) -> None:
+    """A negative number took all but so many, and 0 ended in a traceback after everything was fitted."""
+    module = scripts.load(f"eval/{name}.py")
+    kind = module.CrossValidateConfig if name == "cross_validate" else module.EvidenceConfig
+    with pytest.raises(UserError, match=f"key 'sizes': input should be greater than or equal to {least}"):
+        parse_args(kind, given)
 
 
 def test_a_text_without_tokens_has_a_vector_like_any_other(tmp_path: Path) -> None:
