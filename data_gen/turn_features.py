@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
@@ -51,6 +51,17 @@ class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):
     spacy_model: str = Field("en_core_web_sm", description="spaCy pipeline: package or folder")
     gliner_model: str = Field("urchade/gliner_small-v2.1", description="GLiNER model: folder or hub id")
     k: int = Field(3, ge=1, description="snippets per turn")
+
+    @model_validator(mode="after")
+    def _counts(self) -> TurnFeaturesConfig:
+        """Refuse settings of a model that would not be asked, and of a search that would not be made."""
+        model = (key for key in ("context_words", *LLMConfig.model_fields) if key != "device")  # a ranker's, too
+        given = next((key for key in model if key in self.model_fields_set), None)
+        if given is not None and not self.syn_resp:
+            raise ValueError(f"key '{given}': no response is generated without syn_resp; set it, or leave this out")
+        if self.know == "none" and "k" in self.model_fields_set:
+            raise ValueError("key 'k': no knowledge is searched for with know: none; name where, or leave this out")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.run / "turns_features.jsonl",)

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import run_script
@@ -50,6 +50,14 @@ from kbtrain.training.data import label_rule, own_prompts
 
 Name = Literal["features", "encoder_probe", "probe", "draft_probe", "kbm"]
 
+READ_BY: Mapping[str, tuple[Name, ...]] = {
+    "index": ("features",),
+    "encoder": ("encoder_probe",),
+    "model": ("probe", "draft_probe"),
+    "states": ("probe",),
+    "dtype": ("probe", "draft_probe"),
+    "kbm_config": ("kbm",),
+}
 CONDITIONS: Mapping[Name, Asked] = {"probe": "llm", "draft_probe": "draft"}
 
 
@@ -72,6 +80,13 @@ class LearningCurveConfig(StoredAnswersConfig):
     device: str = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(0, ge=0, lt=2**31, description="of the draws")
     out: Path | None = Field(None, description="name of the files, without their ends; null: RUN/learning_curve")
+
+    @model_validator(mode="after")
+    def _read(self) -> LearningCurveConfig:
+        for key, gates in READ_BY.items():
+            if key in self.model_fields_set and getattr(self, key) is not None and not set(gates) & set(self.gates):
+                raise ValueError(f"key '{key}': counts for {' and '.join(gates)} alone; name one in gates")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return (self.out or self.run / "learning_curve",)

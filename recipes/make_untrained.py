@@ -67,6 +67,12 @@ class MakeUntrainedConfig(Config):
     def _check_server(self) -> Self:
         if ("server" in self.gates) != (self.server_url is not None):
             raise UserError("key 'server_url': the gate 'server' needs an address, the others none")
+        unmade = sorted(set(self.signals) - set(self.gates)) if "signals" in self.model_fields_set else []
+        if unmade:
+            raise ValueError(f"key 'signals': gate '{unmade[0]}' is not made; name it in gates, or leave it out")
+        for key, of in (("tokens", {"draft", "server"}), ("server_model", {"server"}), ("top", {"server"})):
+            if key in self.model_fields_set and not of & set(self.gates):
+                raise ValueError(f"key '{key}': counts for {' and '.join(sorted(of))} alone; name one in gates")
         if self.server_url is not None:
             check_url(self.server_url, "server_url")
         return self

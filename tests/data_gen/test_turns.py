@@ -9,6 +9,8 @@ from support import scripts
 from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
+from kbtrain.config import parse_args
+from kbtrain.errors import UserError
 from kbtrain.jsonl import read, write
 from kbtrain.provenance import file_sha256, read_meta, write_meta
 from kbtrain.records import GateScore, Passage, TurnExample
@@ -136,6 +138,21 @@ def test_features_are_generated_found_and_retrieved(folder):
     assert museum.synthetic_response is not None
     assert [e.source for e in museum.entities] == ["sgd"]
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--model", "smollm2-135m-instruct"], "key 'model': no response is generated without syn_resp"),
+        (["--context-words", "99"], "key 'context_words': no response is generated without syn_resp"),
+        (["--k", "5"], "key 'k': no knowledge is searched for with know: none"),
+    ],
+)
+def test_settings_of_what_would_not_be_made_are_refused(given, message):
+    kind = scripts.load("data_gen/turn_features.py").TurnFeaturesConfig
+    with pytest.raises(UserError, match=message):
+        parse_args(kind, given)
+    assert parse_args(kind, ["--device", "cpu"]).device == "cpu"  # the ranker's, too
 
 
 def test_a_finder_that_is_missing_is_told_before_any_response_is_generated(folder):

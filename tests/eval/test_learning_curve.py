@@ -160,6 +160,21 @@ def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
         module.main(config)
 
 
+@pytest.mark.parametrize(
+    ("given", "gates"),
+    [
+        ({"model": "m"}, "probe and draft_probe"),
+        ({"kbm_config": "kbm_smollm2", "gates": ("features", "probe")}, "kbm"),
+        ({"states": "s", "gates": ("draft_probe",)}, "probe"),
+        ({"encoder": "e"}, "encoder_probe"),
+        ({"index": "i", "gates": ("kbm",)}, "features"),
+    ],
+)
+def test_a_key_that_no_gate_of_the_curve_reads_is_refused(script, given, gates):
+    with pytest.raises(UserError, match=f"key '{next(iter(given))}': counts for {gates} alone; name one in gates"):
+        build(script("learning_curve").LearningCurveConfig, None, given)
+
+
 def test_bad_input_is_one_line(labelled_run, script):
     module = script("learning_curve")
 

@@ -156,6 +156,20 @@ def test_the_recipe_s_folders_open_with_the_model_they_name(tmp_path):
         assert (noted.line("first_token_entropy") in (tmp_path / "draft" / "README.md").read_text()) == (kept == 0.25)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gates": ["p_yes"], "signals": {"draft": "draft_entropy"}}, "key 'signals': gate 'draft' is not made"),
+        ({"gates": ["p_yes"], "tokens": 3}, "key 'tokens': counts for draft and server alone"),
+        ({"server_model": "other"}, "key 'server_model': counts for server alone"),
+    ],
+)
+def test_a_key_of_a_gate_that_is_not_made_is_refused(tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        make(tmp_path, model="smollm2-135m-instruct", **settings)
+    assert not list(tmp_path.iterdir())
+
+
 def test_bad_input_is_one_line(opened, tmp_path):
     model = make_folder(tmp_path / "model")
     with pytest.raises(UserError, match=r"key 'signal': unknown 'margin'; valid: draft_margin, draft_entropy"):
