@@ -19,8 +19,9 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
@@ -41,14 +42,26 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and evidence.jsonl")
     sampling_run: str = Field("main", description="name of this sampling run in the store")
     conditions: tuple[Condition, ...] = Field(
-        ("llm", "rag"), description="llm, rag, and mask (answers hidden in the passages: only for the paper's analyses)"
+        ("llm", "rag"),
+        min_length=1,
+        description="llm, rag, and mask (answers hidden in the passages: only for the paper's analyses)",
     )
-    samples: dict[Split, int] = Field({"train": 30, "dev": 30, "test": 30}, description="answers sampled per question")
-    mask_questions: dict[Split, int] | None = Field(None, description="first questions asked under mask; null: all")
+    samples: dict[Split, Annotated[int, Field(ge=0)]] = Field(
+        {"train": 30, "dev": 30, "test": 30}, description="answers sampled per question; a split left out has none"
+    )
+    mask_questions: dict[Split, Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="first questions asked under mask; null: all"
+    )
     prompts: dict[Part, Path] = Field(
         {}, description="own templates in files: {llm: FILE, rag: FILE, system: FILE}, with {question} and {evidence}"
     )
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
+
+    @model_validator(mode="after")
+    def _conditions(self) -> SampleConfig:
+        if len(set(self.conditions)) < len(self.conditions):
+            raise ValueError("key 'conditions': name each condition once")
+        return self
 
 
 def main(config: SampleConfig) -> None:

@@ -179,8 +179,8 @@ class SamplingJob:
         return cls(config, run, plan, shard, share, settings)
 
     def n_stored(self, store: SampleStore) -> int:
-        """Number of its question-conditions in the store. Raises :class:`UserError` if the run has other settings
-        there.
+        """Number of its question-conditions in the store, which may hold others of the run (another condition's, or
+        more under mask). Raises :class:`UserError` if the run has other settings there.
         """
         if self.run not in store.runs():
             return 0
@@ -190,15 +190,22 @@ class SamplingJob:
             defaults["own_prompts"] = None
         store.begin(self.run, {**stored, **defaults, **self._settings(store)})
         store.check_whole(self.run)
-        return sum(store.counts(self.run).values())
+        done = store.done(self.run)
+        asked = itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
+        return sum((request.question.id, request.condition) in done for request in asked) if done else 0
 
     def _settings(self, store: SampleStore) -> dict[str, Any]:
-        """The settings, the model's files as stored where they were not noted then, or are not here now."""
+        """The settings, the model's files as stored where they were not noted then, or are not here now; so are the
+        numbers of answers where they differ in splits of none alone, which may be left out.
+        """
         there = sum(store.counts(self.run).values()) > 0 if self.run in store.runs() else False
         stored = store.run_meta(self.run) if there else dict(self.settings)
-        if MODEL_FILES in stored and MODEL_FILES in self.settings:
-            return dict(self.settings)
-        kept = {name: value for name, value in self.settings.items() if name != MODEL_FILES}
+        settings = dict(self.settings)
+        if _some_of(stored.get("samples")) == _some_of(settings["samples"]):
+            settings["samples"] = stored["samples"]
+        if MODEL_FILES in stored and MODEL_FILES in settings:
+            return settings
+        kept = {name: value for name, value in settings.items() if name != MODEL_FILES}
         return {**kept, **({MODEL_FILES: stored[MODEL_FILES]} if MODEL_FILES in stored else {})}
 
     def sample(self, store: SampleStore, engine: Engine) -> Iterator[int]:
@@ -216,6 +223,11 @@ class SamplingJob:
             if sets:
                 store.put(self.run, sets)
                 yield len(sets)
+
+
+def _some_of(samples: Any) -> Any:
+    """Numbers of answers without the splits that have none."""
+    return {split: n for split, n in samples.items() if n} if isinstance(samples, Mapping) else None
 
 
 def local(

@@ -128,6 +128,30 @@ def test_a_finished_run_says_so_and_loads_no_model(run, tiny_model):
     assert again.returncode == 0 and "are in" in again.stdout and "already" in again.stdout
 
 
+def scripted(run: Path, conditions: str, *more: str) -> str:
+    done = sample("--run", str(run), "--backend", "scripted", "--conditions", conditions, *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_answers_under_other_conditions_do_not_stand_for_those_that_are_asked_for(run):
+    """As many were stored as were asked for: "all are in it already" was said, and none under mask were ever made."""
+    numbers, mask = ("--samples", "{train: 2}"), ("--mask-questions", "{train: 2}")
+    assert "24 question-conditions, 24 of them now" in scripted(run, "[llm, rag]", *numbers)
+    assert "14 question-conditions, 2 of them now" in scripted(run, "[llm, mask]", *numbers, *mask)
+    assert "all 14 question-conditions are in" in scripted(run, "[llm, mask]", *numbers, *mask)
+    assert "12 question-conditions, 10 of them now" in scripted(run, "[mask]", *numbers)
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        assert store.counts("main") == {"llm": 12, "rag": 12, "mask": 12}
+
+
+def test_a_split_without_answers_may_be_named_or_left_out(run):
+    scripted(run, "[llm]", "--samples", "{train: 2}")
+    assert "12 of them now" in scripted(run, "[rag]", "--samples", "{train: 2, dev: 0, test: 0}")
+    other = sample("--run", str(run), "--backend", "scripted", "--samples", "{train: 2, test: 1}")
+    assert other.returncode == 2 and "was begun with samples.test = null, now it is 1" in other.stderr
+
+
 def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model):
     assert sample(*arguments(run, tiny_model, "--conditions", "[llm]")).returncode == 0
     for more in (("--conditions", "[llm]"), ("--conditions", "[llm, rag]")):
@@ -144,6 +168,9 @@ def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model)
         (("--model", "./no/such/folder"), "error: model './no/such/folder': no such folder"),
         (("--temprature", "2"), "unknown argument '--temprature'; did you mean '--temperature'?"),
         (("--temperature", "warm"), "key 'temperature'"),
+        (("--conditions", "[]"), "key 'conditions': tuple should have at least 1 item"),
+        (("--conditions", "[llm, rag, llm]"), "key 'conditions': name each condition once"),
+        (("--samples", "{train: -1}"), "key 'samples': input should be greater than or equal to 0"),
         (("--dtype", "fp8"), "key 'dtype': input should be 'auto', 'bf16', 'fp32'"),
     ],
 )
