@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
@@ -36,7 +36,7 @@ PAPER_TAU = 0.8
 
 
 class AnalyseConfig(Config):
-    runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders with samples.db")
+    runs: DifferentPaths = Field((Path("runs/demo"),), min_length=1, description="run folders with samples.db")
     sampling_runs: tuple[str, ...] | None = Field(None, description="names in the stores; null: all that are there")
     split: Literal["all", "train", "dev", "test"] = Field("all", description="which questions")
     out: Path | None = Field(None, description="folder of the results; null: the first run folder")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
 from kbtrain.evaluation.seen import Seen
@@ -33,7 +33,7 @@ from kbtrain.text_table import aligned, number
 class SeedsConfig(Config):
     """Settings of this script."""
 
-    runs: tuple[Path, ...] = Field(description="two or more run folders, one for each seed")
+    runs: DifferentPaths = Field(description="two or more run folders, one for each seed")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples")
     out: Path = Field(Path("runs/seeds.json"), description="the result")
 

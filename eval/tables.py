@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import check_counts, run_script
+from kbtrain.config import DifferentPaths, check_counts, run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run
@@ -33,8 +33,8 @@ class TablesConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     """Settings of this script."""
 
     layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
-    runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders with the answers")
-    gate_runs: tuple[Path, ...] = Field((), description="table4: run folders of the model whose gates decide")
+    runs: DifferentPaths = Field((Path("runs/demo"),), min_length=1, description="run folders with the answers")
+    gate_runs: DifferentPaths = Field((), description="table4: run folders of the model whose gates decide")
     gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
     threshold_rule: Rule = Field("0.5", description=ThresholdConfig.model_fields["threshold_rule"].description)
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain.config import run_script
+from kbtrain.config import DifferentPaths, run_script
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
@@ -31,9 +31,11 @@ from kbtrain.report.tables import Column, Table, as_markdown, as_text
 class TransferConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
     """Settings of this script."""
 
-    runs: tuple[Path, ...] = Field((Path("runs/demo"),), min_length=1, description="run folders")
+    runs: DifferentPaths = Field((Path("runs/demo"),), min_length=1, description="run folders")
     by: By = Field("dataset", description="dataset or model")
-    gates: tuple[str, ...] = Field(("kbm_mastery", "kbm_certainty", "prompt"), description="in this order")
+    gates: tuple[str, ...] = Field(
+        ("kbm_mastery", "kbm_certainty", "prompt"), min_length=1, description="in this order"
+    )
     accuracy: AccuracyKind = Field("greedy", description="greedy answers, or expected (samples)")
     out: Path = Field(Path("runs/transfer"), description="name of the two files, without their ends")
 

@@ -18,7 +18,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
 from kbtrain.cores import share_cores
@@ -256,6 +256,18 @@ def check_counts(config: Config, key: str, value: str, *names: str) -> None:
     for name in names:
         if name in config.model_fields_set and getattr(config, name) not in (None, {}):
             raise ValueError(f"key '{name}': counts with {key}: {value} alone; give that, or leave it out")
+
+
+def _each_once(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Raise ValueError for a folder or file that is named twice: its records would count twice."""
+    places = [os.path.realpath(path) for path in paths]  # Path.resolve() raises at links that lead in a circle
+    twice = next((path for i, path in enumerate(paths) if places[i] in places[:i]), None)
+    if twice is not None:
+        raise ValueError(f"'{twice}' stands there twice; name it once")
+    return paths
+
+
+DifferentPaths = Annotated[tuple[Path, ...], AfterValidator(_each_once)]  # of a key whose records are taken together
 
 
 def unknown_keys(kind: type[Config], path: Path, lines: Mapping[str, int]) -> list[str]:

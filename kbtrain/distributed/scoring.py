@@ -78,7 +78,7 @@ def _with_dtype(opening: Opening) -> Opening:
 class ScoringConfig(EngineConfig):
     """Splits, chunk size and engine of a scoring; base class of the scripts' configs."""
 
-    splits: tuple[Split, ...] = Field(("dev", "test"), description="which questions to score")
+    splits: tuple[Split, ...] = Field(("dev", "test"), min_length=1, description="which questions to score")
     chunk: int = Field(128, ge=1, description="questions per step of the progress bar, kept together when resuming")
     dtype: DtypeName = Field("auto", description="auto: as the gate was saved, else by the processor")
     device: str = Field("auto", description="auto, cpu or cuda")

@@ -132,6 +132,26 @@ def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Scr
     assert (run_folder / "cost.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("tables", "TablesConfig"), ("transfer", "TransferConfig"), ("seeds", "SeedsConfig")],
+)
+def test_a_run_that_is_named_twice_does_not_count_twice(script: Script, tmp_path: Path, name: str, kind: str) -> None:
+    """Twice the questions made intervals narrower, and two equal seeds no spread."""
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for other in ("run/", "link"):
+        with pytest.raises(UserError, match=f"key 'runs': '.*{other.rstrip('/')}' stands there twice; name it once"):
+            build(getattr(script(name), kind), None, {"runs": [f"{tmp_path}/run", f"{tmp_path}/{other}"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key"), [("transfer", "TransferConfig", "gates"), ("score", "ScoreConfig", "splits")]
+)
+def test_a_list_of_nothing_is_one_line(script: Script, name: str, kind: str, key: str) -> None:
+    with pytest.raises(UserError, match=f"key '{key}': tuple should have at least 1 item"):
+        build(getattr(script(name), kind), None, {key: []})
+
+
 def test_thresholds_are_carried_between_data_sets(script: Script, run_folder: Path, tmp_path: Path) -> None:
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     halves = [dataclasses.replace(q, dataset=("one", "two")[i % 2]) for i, q in enumerate(questions)]
