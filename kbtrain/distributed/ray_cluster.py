@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError
@@ -32,6 +32,13 @@ class EngineConfig(Config):
     ray_address: str | None = Field(None, description="ray: the cluster; null: $RAY_ADDRESS, or this machine alone")
     ray_actors: int = Field(0, ge=0, description="ray: models open at once; 0: one per GPU, or per node without GPUs")
     ray_cpus: float = Field(0, ge=0, description="ray: CPUs of each; 0: those of a node (with GPUs: 1)")
+
+    @model_validator(mode="after")
+    def _of_ray(self) -> EngineConfig:
+        given = next((key for key in ("ray_address", "ray_actors", "ray_cpus") if getattr(self, key)), None)
+        if given is not None and self.engine != "ray":
+            raise ValueError(f"key '{given}': counts with engine: ray alone; give that, or leave it out")
+        return self
 
 
 class RowWorker(ABC):

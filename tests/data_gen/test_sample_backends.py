@@ -166,6 +166,14 @@ def test_a_server_that_the_back_end_would_not_ask_is_refused(changes: dict[str, 
         assert LLMConfig.model_validate_json(config.model_dump_json()) == config
 
 
+@pytest.mark.parametrize("given", [["--ray-actors", "8"], ["--ray-address", "auto"], ["--ray-cpus", "2"]])
+def test_a_cluster_is_not_named_for_work_in_this_process(given: list[str]) -> None:
+    config = scripts.load("data_gen/sample.py").SampleConfig
+    with pytest.raises(UserError, match=f"key '{given[0][2:].replace('-', '_')}': counts with engine: ray alone"):
+        parse_args(config, given)
+    assert parse_args(config, [*given, "--engine", "ray"]).engine == "ray"
+
+
 def test_keys_that_came_later_do_not_shut_out_older_stores():
     assert LLMConfig().run_settings().keys() == {"model", "batch_rows", "batch_prompt_tokens", "sampling"}
     changed = LLMConfig(backend="openai", window=64, server_extra={"min_p": 0.1}, server_concurrency=7)

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import torch
 from support.recipes import Recipe
+from support.scripts import load
 from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 
 import kbtrain
+from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.draft_states import DraftStateSampler, draft_states
 from kbtrain.gates.probe.gate import WEIGHTS, DraftReader, state_facts, state_folder
@@ -195,3 +197,11 @@ def test_bad_input_is_one_line(trained, tmp_path):
         next(gate.reader.model.model.layers[0].parameters()).fill_(float("nan"))
     with pytest.raises(UserError, match=r"are not? numbers"):
         gate.score(["Which bay?"])
+
+
+def test_a_draft_s_length_without_a_draft_is_refused():
+    with pytest.raises(UserError, match="key 'tokens': counts with condition: draft alone"):
+        parse_args(
+            load("recipes/train_probe.py").TrainProbeConfig,
+            ["--model", "m", "--train", "t", "--output", "o", "--tokens", "4"],
+        )
