@@ -83,6 +83,8 @@ class LearningCurveConfig(StoredAnswersConfig):
 
     @model_validator(mode="after")
     def _read(self) -> LearningCurveConfig:
+        if len(set(self.keys)) < len(self.keys):
+            raise ValueError("keys must name one key or more, each once")
         for key, gates in READ_BY.items():
             if key in self.model_fields_set and getattr(self, key) is not None and not set(gates) & set(self.gates):
                 raise ValueError(f"key '{key}': counts for {' and '.join(gates)} alone; name one in gates")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError, require
@@ -55,6 +55,12 @@ class KeyedFitConfig(FittedConfig):
 
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
     seed: int = Field(0, ge=0, lt=2**31, description="of the folds")
+
+    @model_validator(mode="after")
+    def _each_once(self) -> KeyedFitConfig:
+        if len(set(self.keys)) < len(self.keys):
+            raise ValueError("keys must name one key or more, each once")
+        return self
 
 
 class TrainingConfig(FitConfig):

@@ -181,6 +181,8 @@ def test_bad_input_is_one_line(labelled_run, script):
     def run(**settings):
         module.main(build(module.LearningCurveConfig, None, {"run": labelled_run, **settings}))
 
+    with pytest.raises(UserError, match="keys must name one key or more, each once"):  # its draws counted twice
+        run(keys=("mastery", "mastery"))
     with pytest.raises(UserError, match="key 'sizes': 10 questions; 20 at least"):
         run(sizes=(10, 50))
     with pytest.raises(UserError, match="key 'model': the gate 'probe' reads the answering model"):

@@ -12,8 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.preprocessing import SplineTransformer
 from support.recipes import Recipe
+from support.scripts import load
 
 import kbtrain
+from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.features.additive import Additive, Curve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.evidence import evidence_features
@@ -323,3 +325,12 @@ def test_evidence_binds_the_folder_but_its_place_does_not(folder, tmp_path):
     assert kbtrain.load_gate(tmp_path / "features").needs_evidence
     with pytest.raises(UserError, match=r"another training is in this folder \(evidence was .*jsonl, is None\)"):
         fit(folder, tmp_path / "features")
+
+
+@pytest.mark.parametrize("name", ["features", "stack"])
+def test_a_label_that_is_named_twice_is_refused_as_in_other_trainings(name):
+    module = load(f"recipes/train_{name}.py")
+    config = module.TrainFeaturesConfig if name == "features" else module.TrainStackConfig
+    own = ["--index", "i"] if name == "features" else ["--run", "r", "--members", "[a, b]"]
+    with pytest.raises(UserError, match="keys must name one key or more, each once"):
+        parse_args(config, ["--keys", "[mastery, mastery]", "--train", "t", "--dev", "d", "--output", "o", *own])
