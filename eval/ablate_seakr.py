@@ -68,7 +68,7 @@ class AblateSeakrConfig(SeakrPipelineConfig):
 
     @model_validator(mode="after")
     def _varied(self) -> AblateSeakrConfig:
-        """What an ablation varies is set by its variants: another value would be lost, or stand under their names."""
+        """Refuse values of what variants set themselves: they would be lost, or stand under the variants' names."""
         for ablation in self.ablations:
             for key in VARIED[ablation]:
                 if getattr(self, key) != FULL[key]:
