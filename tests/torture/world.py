@@ -37,7 +37,7 @@ KEYS = ("--keys", "[mastery, benefit]")  # of which the made-up labels have both
 TRAINED = ("--model", "model", *TINY, *DATA, "--output", "out", *KEYS)
 SEAKR = (
     *("--run", "qa2", "--method", "single_hop", "--limit", "2", "--threshold", "0", "--demonstrations", "1"),
-    *("--max-new-tokens", "2", "--documents", "1", "--chain-tokens", "2"),
+    *("--max-new-tokens", "2", "--chain-tokens", "2"),
 )  # fmt: skip
 TURNS = ("--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out", *TINY, "--epochs", "1")
 
@@ -229,7 +229,7 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--gates", "[features]", "--sizes", "[20]", "--draws", "1", after=("data_gen/retrieve.py",)
     ),
     "eval/pipelines.py": _sound("--run", "talked"),
-    "eval/run_seakr.py": _sound(*SEAKR, after=("recipes/make_seakr.py",)),
+    "eval/run_seakr.py": _sound(*SEAKR, "--documents", "1", after=("recipes/make_seakr.py",)),
     "eval/score.py": _sound("--run", "qa", "--only", "[prompt, draft]", "--model", "model", *TINY, after=("draft",)),
     "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
     "eval/seeds.py": _sound("--runs", "[qa, qa3]", "--out", "seeds.json", after=("eval/end_to_end.py", "second")),
