@@ -64,7 +64,7 @@ def test_the_configuration_fits_the_server(case, tmp_path, capsys, question):
     said = capsys.readouterr().out
     assert "kbtrain run sample --config" in said and all(word in said for word in ("logprobs", "seeds", "usage"))
     assert build(scripts.load("data_gen/sample.py").SampleConfig, path, {"run": tmp_path}).conditions == ("llm", "rag")
-    build(scripts.load("data_gen/judge.py").JudgeConfig, path, {"run": tmp_path})  # the same file for a judge
+    build(scripts.load("data_gen/judge.py").JudgeConfig, path, {"run": tmp_path, "judge": "llm"})  # the same file
 
 
 def test_the_written_file_passes_the_check_of_configurations(tmp_path, capsys):
