@@ -119,14 +119,14 @@ def start(
 
 
 class Server:
-    """The process of fork_server.py."""
+    """The process of fork_server.py; ``python`` is its interpreter, with the environment variables ``env``."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> None:
         self.made = tempfile.TemporaryDirectory(prefix="scripts-")
         self.folder, here = Path(self.made.name), Path(__file__).parent
         self.process = subprocess.Popen(
-            [sys.executable, str(here / "fork_server.py"), str(self.folder / "socket")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            [str(python), str(here / "fork_server.py"), str(self.folder / "socket")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env,
         )  # fmt: skip
         forked = self.folder / "python"
         forked.write_text(f"#!{sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
