@@ -29,6 +29,7 @@ from support.small_smollm2 import NAME, make_small_smollm2
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = "server"  # file that names the folder of the environment's fork server; it is written last
+FAILED = "failed"  # file that says that it could not be made
 
 
 shared: Path | None = None  # folder of the suite's one, in its processes (conftest.py)
@@ -51,7 +52,11 @@ class Making:
 
 def serve(folder: str) -> None:
     """Make the environment, start its server, and stay until the input ends."""
-    server = Server(make(Path(folder)) / "bin" / "python", clean())
+    try:
+        server = Server(make(Path(folder)) / "bin" / "python", clean())
+    except BaseException:
+        (Path(folder) / FAILED).touch()
+        raise
     part = Path(folder) / f"{SERVER}.part"
     part.write_text(str(server.folder))
     part.rename(part.with_suffix(""))
@@ -97,7 +102,8 @@ def _folder() -> Path:
         atexit.register(Making(folder).close)
     until = time.monotonic() + 300.0
     while not (folder / SERVER).exists():
-        assert time.monotonic() < until, "the wheel's environment could not be made; the reason is above"
+        failed = time.monotonic() > until or (folder / FAILED).exists()
+        assert not failed, "the wheel's environment could not be made; the reason is above"
         time.sleep(0.05)
     return folder
 
