@@ -17,7 +17,7 @@ from kbtrain.kernels.memory import FreedMemory, machine_memory, warn_if_short
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
-from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
+from kbtrain.llm.sampler.shared_prefix_check import sharing
 from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.models.load import load_model, name_of
 from kbtrain.models.shapes import mlp_width
@@ -54,15 +54,9 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        longest, self.window = sampling.max_prompt_tokens + sampling.max_new_tokens, sliding_window(model)
-        problem = problem_within_window(model, longest)
-        self.shared_prefix = problem is None
-        which = "prompts"
-        if self.window is not None and self.window < longest and not problem:
-            which = f"prompts of more than {max(0, self.window - sampling.max_new_tokens)} tokens"
-            problem = f"its sliding window of {self.window} tokens"
-        if problem:
-            warnings.warn(f"{name}: {which} are copied for every answer (slow): {problem}", stacklevel=2)
+        self.shared_prefix, self.window, told = sharing(model, sampling.max_prompt_tokens, sampling.max_new_tokens)
+        if told:
+            warnings.warn(f"{name}: {told}", stacklevel=2)
         self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, self.window)
         self._replicas: list[BatchSampler] = []
 

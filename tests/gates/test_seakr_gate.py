@@ -24,6 +24,9 @@ from kbtrain.gates.seakr.gate import (
 )
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
+from kbtrain.llm.sampler import sampler
+from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
+from kbtrain.llm.sampler.state_sampler import StateSampler
 from kbtrain.models.batching import BatchLimits
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.prompts.own import asked_text
@@ -193,6 +196,35 @@ def test_a_common_head_longer_than_a_sliding_window_changes_nothing(kind, parts)
     plain = engine.think(asked)
     engine.set_prefix(head)
     assert len(head) > 16 and engine.think(asked) == plain
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
+def test_prompts_that_fit_into_a_sliding_window_share_theirs_and_longer_ones_are_copied(kind, parts, monkeypatch):
+    """Before, all were copied where the longest possible prompt would not fit."""
+    tokenizer, used = parts[1], []
+    for name in ("SharedPrefixDecoder", "CopiedPrefixDecoder"):
+        made = getattr(sampler, name)
+        monkeypatch.setattr(sampler, name, lambda *args, made=made, **more: used.append(made) or made(*args, **more))
+    head = tokenizer("Answer: ")["input_ids"]
+    short, long = ([*head, *tokenizer("question 1 " * n)["input_ids"]] for n in (1, 8))
+    room = SETTINGS.max_new_tokens + StateSampler.tail_tokens
+    model = make_model(kind, len(tokenizer), sliding_window=len(short) + room)
+    with pytest.warns(UserWarning, match=f"prompts of more than {len(short)} tokens are copied for every answer"):
+        engine = Uncertainty(model, tokenizer, SETTINGS)
+    used.clear()
+    engine.set_prefix(head)
+    asked = [("q0", short), ("q1", long)]
+    found = engine.think(asked)
+    assert used == [SharedPrefixDecoder, CopiedPrefixDecoder]
+    engine._sampler.shared = False
+    engine.set_prefix([])
+    copied = engine.think(asked)
+    assert used[2:] == [CopiedPrefixDecoder] * 2
+    for one, other in zip(found, copied, strict=True):
+        assert one.text == other.text
+        np.testing.assert_allclose(list(one.signals.values()), list(other.signals.values()), atol=1e-3)
+    engine.complete(asked, 8, ())
+    assert used[4:] == [SharedPrefixDecoder, CopiedPrefixDecoder]
 
 
 def test_what_closes_an_answer_has_room_in_the_window_too(parts):

@@ -82,7 +82,7 @@ class Uncertainty:
         limits: BatchLimits | None = None,
     ) -> None:
         from kbtrain.llm.hidden_states import StateTap
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+        from kbtrain.llm.sampler.shared_prefix_check import sharing
         from kbtrain.llm.sampler.state_sampler import StateSampler
         from kbtrain.models.batching import BatchLimits
 
@@ -94,19 +94,19 @@ class Uncertainty:
         self.tokenizer = tokenizer
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
-        longest = sampling.max_prompt_tokens + sampling.max_new_tokens + StateSampler.tail_tokens
-        problem = prefix_problem(model, longest)
-        if problem:
-            warnings.warn(f"prompts are copied for every answer (slow): {problem}", stacklevel=2)
+        room = sampling.max_new_tokens + StateSampler.tail_tokens
+        shared, window, told = sharing(model, sampling.max_prompt_tokens, room)
+        if told:
+            warnings.warn(told, stacklevel=2)
         self._completer: BatchSampler | None = None
         self._most = 0.0
-        self._sampler = StateSampler(model, tokenizer, sampling, tap, shared=problem is None)
+        self._sampler = StateSampler(model, tokenizer, sampling, tap, shared, window)
         self._stopper = self._sampler.stopper
 
     def set_prefix(self, ids: Sequence[int]) -> None:
         """Tokens with which prompts to come begin: they are read once, and not again for each prompt.
 
-        Of a model whose sliding window a prompt may exceed they are read with each.
+        Of a model with a sliding window they are read with each prompt that exceeds it.
         """
         from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 
@@ -142,14 +142,14 @@ class Uncertainty:
     def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
         from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
-        from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
+        from kbtrain.llm.sampler.shared_prefix_check import sharing
         from kbtrain.models.batching import batches
 
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
         sampling = replace(self.settings.sampling(), max_new_tokens=tokens, stop=tuple(stop))
         if self._completer is None or self._completer.sampling != sampling:
-            shared = prefix_problem(self.model, sampling.max_prompt_tokens + tokens) is None
-            self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared)
+            shared, window, _ = sharing(self.model, sampling.max_prompt_tokens, tokens)
+            self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared, window)
         found: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
         self._warn_if_short(list(batches(rows, self.limits)), sampling)

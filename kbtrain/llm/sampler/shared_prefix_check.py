@@ -40,6 +40,18 @@ def problem_within_window(model: PreTrainedModel, longest: int) -> str | None:
     return prefix_problem(model, longest if window is None else min(longest, window))
 
 
+def sharing(model: PreTrainedModel, prompt_tokens: int, answer_tokens: int) -> tuple[bool, int | None, str | None]:
+    """True if the answers to a prompt share it, the sliding window that both must fit into for that, and what a user is
+    to be told where prompts of up to ``prompt_tokens`` tokens are copied, with answers of ``answer_tokens``."""
+    longest, window = prompt_tokens + answer_tokens, sliding_window(model)
+    problem, which = problem_within_window(model, longest), "prompts"
+    shared = problem is None
+    if shared and window is not None and window < longest:
+        which = f"prompts of more than {max(0, window - answer_tokens)} tokens"
+        problem = f"its sliding window of {window} tokens"
+    return shared, window, problem and f"{which} are copied for every answer (slow): {problem}"
+
+
 _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 _CANNOT = (KeyError, ValueError, TypeError, AttributeError, RuntimeError)
 _HOLD: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()

@@ -21,7 +21,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import Reading, StateTap
 from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, draw_top
-from kbtrain.llm.sampler.prefill import SharedPrefixCache
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 from kbtrain.llm.sampler.sampler import LockstepSampler, Row, Stopper
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.records import GREEDY, Sample
@@ -77,16 +77,19 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
         sampling: Sampling,
         tap: StateTap,
         shared: bool = True,
+        window: int | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, sampling, shared)
+        super().__init__(model, tokenizer, sampling, shared, window)
         self.tap = tap
         self.end = end_token(self.stopper, tokenizer)
         self.prefix: SharedPrefixCache | None = None
         self._reading = Reading()
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
-        """``prefix`` where all of these prompts begin with it."""
-        return self.prefix if self.prefix is not None and self.prefix.fits(prompts) else None
+        """``prefix`` where all of these prompts begin with it, and no layer's cache loses a part of it."""
+        if self.prefix is None or not self.prefix.fits(prompts):
+            return None
+        return self.prefix if self._fits(*prompts) or keeps_all(self.model) else None
 
     def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
         decoder.weigh(self.tap.layer)
