@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.evaluation.decisions_file import added_gates
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.files import there
 from kbtrain.labeling.imported import Imported
@@ -106,8 +107,7 @@ def scores_there(config: ImportConfig, options: Mapping[str, Any], path: Path) -
 
 def added(path: Path, own: Collection[str]) -> list[GateScore]:
     """Scores that eval/import_decisions.py added, which no import makes again; those of ``own`` gates are replaced."""
-    meta = meta_of(path) if there(path) else {}
-    gates = meta.get("added", [meta.get("gate")] if meta.get("stage") == "import_decisions" else [])
+    gates = added_gates(path) if there(path) else []
     found = read_scores(path) if gates else {}
     return [
         GateScore(name, gate, score)

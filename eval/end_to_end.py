@@ -107,8 +107,8 @@ def main(config: EndToEndConfig) -> None:
     jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)
     rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
+    options = config.model_dump(mode="json")
     for path in (outcomes, out):
-        options = config.model_dump(mode="json")
         write_meta(path, stage="end_to_end", config=options, inputs=files, extra=rules, started=started)
     texts = [question.text for question in dev.questions]
     noted = note_thresholds(config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, texts)

@@ -22,10 +22,10 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.decisions_file import read_decisions
+from kbtrain.evaluation.decisions_file import added_gates, read_decisions
 from kbtrain.evaluation.run_folder import check_gate_name, read_scores
 from kbtrain.files import there
-from kbtrain.provenance import check_unchanged, meta_of, write_meta
+from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.records import GateScore, Question
 
 
@@ -61,9 +61,7 @@ def main(config: ImportDecisionsConfig) -> None:
     before = read_scores(out) if there(out) else {}
     others = [GateScore(id_, gate, score) for gate, scores in before.items() for id_, score in scores.items()]
     jsonl.write(out, [*(one for one in others if one.gate != config.gate), *made])
-    noted = meta_of(out)
-    earlier = noted.get("added", [noted["gate"]] if noted.get("stage") == "import_decisions" else [])
-    facts = {"gate": config.gate, "added": sorted({*earlier, config.gate}), "scores": len(made),
+    facts = {"gate": config.gate, "added": sorted({*added_gates(out), config.gate}), "scores": len(made),
              "other_questions": len(found.rows) - len(made), "without_column": found.without}  # fmt: skip
     write_meta(
         out,

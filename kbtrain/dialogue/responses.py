@@ -77,7 +77,7 @@ def _is_begun(path: Path, key: Mapping[str, Any], remedy: str) -> bool:
     check_regular_or_absent(path)
     if path.exists() and cut_torn_line(path):
         unknown = "responses of an unknown model, their settings"
-        check_begun(path, _note(path), json.loads(json.dumps(dict(key))), unknown, remedy)
+        check_begun(path, _note(path), key, unknown, remedy)
         return True
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("", encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.provenance import meta_of
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.json_stream import json_rows
@@ -52,6 +53,14 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
     if not rows:
         raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)
+
+
+def added_gates(scores: Path) -> list[str]:
+    """Gates whose scores eval/import_decisions.py added to a file, as its meta data note them."""
+    meta = meta_of(scores)
+    only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
+    found: list[str] = meta.get("added", only)
+    return found
 
 
 def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -77,7 +76,7 @@ def check_judged_so_far(path: Path, key: Mapping[str, Any]) -> None:
     partial, note = begun_files(path)
     if there(partial) and partial.stat().st_size:
         unknown, remedy = "verdicts of an unknown judge, their settings", "move or delete this file to judge anew"
-        check_begun(partial, note, json.loads(json.dumps(dict(key))), unknown, remedy)
+        check_begun(partial, note, key, unknown, remedy)
 
 
 def _prompts(kind: ModelJudge, config: ModelJudgeConfig) -> str:

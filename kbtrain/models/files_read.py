@@ -104,7 +104,7 @@ def check_begun(path: Path, note: Path, key: Mapping[str, Any], unknown: str, re
     gone: then they are ``unknown``. What cost hours is not thrown away for an option."""
     if not there(note):
         raise UserError(f"{at(path)}: {unknown} ({note.name}) are gone; {remedy}")
-    for setting in differing(read_json(note), key):
+    for setting in differing(read_json(note), json.loads(json.dumps(dict(key)))):  # as the note has them
         raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
 
 

@@ -136,7 +136,7 @@ class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
         begun = there(path) and cut_torn_line(path)  # what was being written when the process was killed
         if begun:
             remedy = "name another --name, or move or delete this file"
-            check_begun(path, note, json.loads(wanted), "traces by unknown settings, those noted", remedy)
+            check_begun(path, note, key, "traces by unknown settings, those noted", remedy)
         else:
             path.write_text("", encoding="utf-8")
             write_atomically(note, wanted)
