@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +57,7 @@ def main(config: ClosedBookConfig) -> None:
     """Read, fit, measure, write, say."""
     started = time.monotonic()
     rows = list(read_closed_book(config.path))
-    models = [model for model in rows[0].right if all(model in row.right for row in rows)]
+    models = judged_everywhere(config.path, rows)
     for model in models:
         right = sum(row.right[model] for row in rows)
         if min(right, len(rows) - right) < LEAST:
@@ -76,6 +78,19 @@ def main(config: ClosedBookConfig) -> None:
     write_result(out, document, stage="closed_book", config=config, inputs=inputs, started=started)
     print(closed_book_markdown(document))
     print(f"{len(rows)} questions, {len(models)} models in {time.monotonic() - started:.0f} s -> {config.out}")
+
+
+def judged_everywhere(path: Path, rows: Sequence[ClosedBook]) -> list[str]:
+    """Models with a verdict in every row; of the others a warning. Raises :class:`UserError` where there is none."""
+    judged = Counter(model for row in rows for model in row.right)
+    kept = [model for model in judged if judged[model] == len(rows)]
+    left_out = ", ".join(f"{model} {n}" for model, n in judged.items() if model not in kept)
+    if not kept:
+        raise UserError(f"{at(path, field='llms')}: no model has a verdict in each of the {len(rows)} rows: {left_out}")
+    if left_out:
+        told = f"left out, no verdict in some of {len(rows)} rows: {left_out}"
+        warnings.warn(f"{at(path, field='llms')}: {told}", stacklevel=2)
+    return kept
 
 
 def fits_of(config: ClosedBookConfig, rows: Sequence[ClosedBook]) -> dict[str, ev.Fit]:

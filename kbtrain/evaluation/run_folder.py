@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import maker, there
+from kbtrain.gates.noted import holds_another, missing_reason, source_of
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import check_made_from, check_unchanged, meta_of
 from kbtrain.questions.checks import leak_key
@@ -199,7 +201,8 @@ class StoredScores:
 def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """The scores of ``RUN/scores/*.jsonl``; those in ``RUN/scores.jsonl`` of version 0.1 that are not there are added.
 
-    Raises :class:`UserError` if there are none (and ``required``), or if a gate stands in two files.
+    Warns of scores whose gate was trained anew since. Raises :class:`UserError` if there are none (and ``required``),
+    or if a gate stands in two files.
     """
     folder, old = run / "scores", run / "scores.jsonl"
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
@@ -217,7 +220,17 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
             found |= noted.get(key, {})
     if not by_gate and required:
         raise UserError(f"{at(folder)}: no scores in it; run eval/score.py first")
+    _warn_of_other_gates(run, meta)
     return StoredScores(folder, tuple(files), by_gate, meta)
+
+
+def _warn_of_other_gates(run: Path, meta: Mapping[str, Any]) -> None:
+    sources = {gate: source_of(run, meta, gate) for gate in meta["gates"]}
+    others = [(gate, source) for gate, source in sources.items() if source is not None and holds_another(source)]
+    for folder in dict.fromkeys(source.folder for _, source in others):
+        gates = ", ".join(gate for gate, source in others if source.folder == folder)
+        reason = missing_reason(next(source for _, source in others if source.folder == folder))
+        warnings.warn(f"{run}: {reason} ({gates}); run eval/score.py --run {run} again", stacklevel=3)
 
 
 def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:

@@ -12,8 +12,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import there
-from kbtrain.gate_folder import CARD
-from kbtrain.gates.noted import missing_reason, source_of
+from kbtrain.gates.noted import holds_another, missing_reason, source_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
 from kbtrain.provenance import check_made_from, check_unchanged, meta_of
@@ -52,8 +51,8 @@ def _check_current(path: Path, run: Path) -> None:
     noted = meta_of(path)
     for name in noted.get("gates", {}):
         gate = source_of(run, noted, name)
-        if gate and there(gate.folder / CARD) and (reason := missing_reason(gate)):
-            raise UserError(f"{at(path)}: {reason}; run {command} again")
+        if gate and holds_another(gate):
+            raise UserError(f"{at(path)}: {missing_reason(gate)}; run {command} again")
 
 
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:

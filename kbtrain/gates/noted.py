@@ -56,11 +56,16 @@ def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
     return Source(run / said["folder"], said["name"], said["card"])
 
 
+def holds_another(source: Source) -> bool:
+    """True if the folder holds a gate, but not the one that made the scores: it was trained anew since."""
+    return (source.folder / CARD).exists() and card_hash(source.folder) != source.card
+
+
 def missing_reason(source: Source) -> str:
     """Reason why no threshold can be noted for scores of this gate; empty if it is there as it was."""
     if not (source.folder / CARD).exists():
         return f"{source.folder} is not there any more"
-    if card_hash(source.folder) != source.card:
+    if holds_another(source):
         return f"{source.folder} holds another gate than the one that made the scores"
     return ""
 

@@ -21,7 +21,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation import run_folder as folder_module
 from kbtrain.evaluation.results import check, load
-from kbtrain.evaluation.run_folder import read_outcomes, read_scores
+from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.evaluation.savings import savings
 from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
@@ -385,6 +385,8 @@ def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
     assert KBMCard.read(theirs).thresholds == {}
     said = capsys.readouterr().out
     assert f"kbm_benefit: its threshold is not noted, {theirs} holds another gate than the one that made" in said
+    with pytest.warns(UserWarning, match=r"elsewhere holds another gate than .* \(kbm_benefit\); run eval/score.py"):
+        stored_scores(run_folder)  # as every other evaluation reads them
 
 
 def test_a_calibrated_threshold_stays_unless_asked(
