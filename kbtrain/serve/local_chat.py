@@ -27,11 +27,16 @@ Turn = dict[str, Any]
 def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> str:
     """The chat template's text of messages of OpenAI's protocol, their joined texts where the model has no template.
 
-    Arguments of tools' calls are given to it as objects, as templates expect them. Raises :class:`Refused` for what is
-    no text, and for a message that the template fails on or leaves out, in whole or in part.
+    Arguments of tools' calls are given to it as objects, as most templates expect them, or, where it fails on those, as
+    JSON's text, which others join to their own. Raises :class:`Refused` for what is no text, and for a message that the
+    template fails on or leaves out, in whole or in part.
     """
     turns = [_turn(place, message) for place, message in enumerate(messages)]
-    rendered = _rendered(tokenizer, turns)
+    try:
+        rendered = _rendered(tokenizer, turns)
+    except Refused:
+        turns = [_with_texts(turn) for turn in turns]
+        rendered = _rendered(tokenizer, turns)
     marks: dict[str, tuple[int, str]] = {}
     marked = _rendered(tokenizer, [_marked(place, turn, marks) for place, turn in enumerate(turns)])
     for mark, (place, field) in marks.items():
@@ -77,6 +82,15 @@ def _arguments(call: Mapping[str, Any]) -> Any:
     except (ValueError, RecursionError):
         return given
     return value if isinstance(value, dict) else given
+
+
+def _with_texts(turn: Turn) -> Turn:
+    calls = [_called(call, _json(call["function"]["arguments"])) for call in turn.get("tool_calls", ())]
+    return {**turn, "tool_calls": calls} if calls else turn
+
+
+def _json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _marked(place: int, turn: Turn, marks: dict[str, tuple[int, str]]) -> Turn:

@@ -224,6 +224,19 @@ def test_calls_of_tools_and_their_answers_reach_a_template_that_shows_them():
     assert "\ufffd" in chat_text(tokenizer, called('{"query": "\\ud800"}'))
 
 
+def test_a_template_that_joins_a_call_s_arguments_to_its_own_words_is_given_their_text():
+    from kbtrain.serve.local_chat import chat_text
+
+    joined = with_template(
+        "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}"
+        "{{ c.function.name + ':' + c.function.arguments }}{% endfor %}{% else %}{{ m.content }}{% endif %};"
+        "{% endfor %}"
+    )
+    for given in ('{"query": "Wer?"}', {"query": "Wer?"}):
+        assert 'search:{"query": "Wer?"};' in chat_text(joined, called(given))
+    assert "search:{};" in chat_text(joined, called(""))
+
+
 @pytest.mark.parametrize(
     ("template", "messages", "told"),
     [
