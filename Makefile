@@ -23,7 +23,7 @@ help:  ## this list
 setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model (again: nothing to do)
 	@$(PY) -m kbtrain.cli models get $(MODEL)
 
-demo: setup  ## the whole chain on part of the atlas, about 20 minutes on 2 cores
+demo: setup  ## the whole chain on part of the atlas, 15 minutes to an hour on 2 cores
 	@$(PY) -m kbtrain.cli demo
 
 demo-full: setup  ## the same on the whole atlas, more than an hour

@@ -2,7 +2,7 @@
 
 Examples:
   kbtrain ls                                   stages, recipes, configurations and launch files
-  kbtrain demo                                 the whole chain on a small model, about 20 minutes
+  kbtrain demo                                 the whole chain on a small model, 15 minutes to an hour
   kbtrain run collect --dataset jsonl --path questions.jsonl --run runs/mine
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
   kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
@@ -165,9 +165,9 @@ def _add_scripts(parsers: Parsers) -> None:
 
 
 def _add_demo(parsers: Parsers) -> None:
-    demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, about 20 minutes on 2 cores")
+    demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, 15 to 60 minutes on 2 cores")
     size = demo.add_mutually_exclusive_group()
-    size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: about an hour")
+    size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: an hour or more")
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="32 questions: does it run here?")
     demo.set_defaults(run=commands.demo, size="demo")
 
