@@ -25,3 +25,10 @@ def test_every_set_of_the_paper_has_its_command_and_its_hours() -> None:
         assert float(alone) == pytest.approx(n * (1_700 / 10_000 + 2 * int(tokens) / 2_000) / 3_600, abs=0.0051)
         whole = n * ((100 + 2 * 1_600) / 10_000 + 3 * 31 * int(tokens) / 2_000) / 3_600
         assert float(labels) == pytest.approx(whole, abs=0.051)
+
+
+def test_gates_score_the_splits_that_were_collected() -> None:
+    collected = set(re.findall(r"collect\.py --run .* --split (\w+)", PAGE))
+    scored = re.findall(r"^python eval/score\.py .*$", PAGE, re.MULTILINE)
+    assert collected == {"test"} and [re.findall(r'--splits "\[(.*?)\]"', line) for line in scored] == [["test"]]
+    assert "`--by greedy` for `label.py`" in PAGE  # without sampled answers there are no others to label by
