@@ -107,7 +107,8 @@ def main(config: CollectConfig) -> None:
     write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
-    for line in warnings(tally.splits, near, config.near_duplicates != "ignore"):
+    chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language
+    for line in warnings(tally.splits, near, config.near_duplicates != "ignore", chinese):
         print(f"warning: {line}")
 
 

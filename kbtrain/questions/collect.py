@@ -18,6 +18,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
+from kbtrain.answers.chinese import has_chinese
 from kbtrain.errors import UserError
 from kbtrain.files import beside, errors_of, put_in_place
 from kbtrain.provenance import meta_path, read_meta
@@ -111,6 +112,7 @@ class CollectCounts:
 
     splits: Counter[str] = field(default_factory=Counter)
     impossible: int = 0  # taken, and without an answer
+    chinese: int = 0  # taken as English, and with Chinese characters in them
     dropped: Counter[str] = field(default_factory=Counter)  # by ``gold``, and "beyond" the limits
 
     def __str__(self) -> str:
@@ -136,6 +138,7 @@ def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: Coll
         else:
             tally.splits[question.split] += 1
             tally.impossible += question.gold == "none"
+            tally.chinese += question.language == "en" and has_chinese(question.text)
             yield loaded
 
 
@@ -230,9 +233,9 @@ def write_questions(
     return n, passages.n
 
 
-def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True) -> list[str]:
+def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True, chinese: int = 0) -> list[str]:
     """Lines on faults that will hurt later: splits without questions, questions in two splits (None: not compared
-    though ``looked`` for)."""
+    though ``looked`` for), ``chinese`` questions that are taken for English."""
     needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
              "test": "nothing is tested without them"}  # fmt: skip
     found = [
@@ -250,5 +253,10 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
         found.append(
             f"{len(near)} questions nearly stand in two splits ('{one.id}' in {one.split}, '{one.other_id}' in "
             f"{one.other_split}, ...): figures on test will flatter; keep them together by --group-by"
+        )
+    if chinese:  # in use a question's language is told by its characters
+        found.append(
+            f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
+            "use; give --language zh, or a column 'language'"
         )
     return found

@@ -306,6 +306,17 @@ def test_empty_splits_are_warned_of(tmp_path: Path) -> None:
     assert len(warned) == 2 and "no train questions" in warned[0] and "no dev questions" in warned[1]
 
 
+def test_chinese_questions_that_are_taken_for_english_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows = [("法国的首都是哪里？", "巴黎"), ("谁画了蒙娜丽莎？", "达芬奇"), ("Who wrote Faust?", "Goethe")]
+    path.write_text("".join(json.dumps({"question": text, "answer": gold}) + "\n" for text, gold in rows))
+    options = ("--dataset", "jsonl", "--path", path)
+    done = collect("--run", tmp_path / "run", *options)
+    assert done.returncode == 0 and "warning: 2 questions with Chinese characters" in done.stdout, done.stdout
+    done = collect("--run", tmp_path / "zh", *options, "--language", "zh")
+    assert done.returncode == 0 and "Chinese" not in done.stdout, done.stdout
+
+
 def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) -> None:
     rows = [
         ("train", "How do I reset the password of my account?"),
