@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -54,7 +54,7 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
     renamed = {**parts, **({card.base_model: named} if card.base_model and named else {})}
     target.mkdir(parents=True, exist_ok=True)
     files, left, names = [], [], (*FILES, *kind_of(folder)[1].files)
-    for path in _own_files(folder):
+    for path in _own_files(folder, parts):
         place = path.relative_to(folder)
         hashed = place.name in (TRAINED_ON, TRAINED_ENTITIES)
         if not _is_sent(place, names) or place.as_posix() == README or (hashed and not hashes):
@@ -67,6 +67,7 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
         inner = stage(folder / part, target / name, model, hashes, here)
         named = named or inner.model
         files += [f"{name}/{file}" for file in inner.files]
+        left += [f"{name}/{file}" for file in inner.left]
     return Staged(target, tuple(sorted(files)), tuple(left), named)
 
 
@@ -83,12 +84,16 @@ def _check(folder: Path, card: GateCard) -> None:
     card.check_weights(folder, full=True)
 
 
-def _own_files(folder: Path) -> Iterator[Path]:
-    """Files of a gate's folder and of the folders in it, but for checkpoints and hidden ones."""
+def _own_files(folder: Path, parts: Iterable[str] = ()) -> Iterator[Path]:
+    """Files of a gate's folder and of the folders in it, but for checkpoints, hidden ones, and those of its ``parts``,
+    which may lie inside it: a pair's do, and all that came from the hub."""
+    others = {(folder / part).resolve() for part in parts}
     for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        hidden = any(part.startswith(".") for part in parts)
-        if path.is_file() and not hidden and not parts[0].startswith(("checkpoint", "saving")):
+        names = path.relative_to(folder).parts
+        hidden = any(name.startswith(".") for name in names)
+        place = path.parent.resolve()  # not the file's: in the hub's cache that is a link to elsewhere
+        own = not hidden and not names[0].startswith(("checkpoint", "saving"))
+        if own and path.is_file() and others.isdisjoint((place, *place.parents)):
             yield path
 
 

@@ -193,6 +193,23 @@ def test_a_gate_made_of_others_is_sent_with_them(hub, tmp_path):
     assert kbtrain.load_gate(NAME).score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
 
 
+def test_a_gate_whose_members_lie_inside_it_is_sent_with_them(hub, tmp_path):
+    """A pair that one recipe trains, and a stack that came from the hub: the members' files were taken for its own."""
+    folder = tmp_path / "pair"
+    for name, steep in (("tuned", 1.0), ("probe", 3.0)):
+        (long_question_gate(folder / name, steep=steep) / "trained_on.txt").write_text("a" * 16 + "\n")
+    AverageCard(members=("tuned", "probe")).write(folder)
+    said = lines(folder, hashes=False)
+    of_each = ("gate.json", "tokens.json", "words.safetensors")
+    wanted = {"README.md", "gate.json", *(f"{member}/{file}" for member in ("tuned", "probe") for file in of_each)}
+    assert set(hub.repositories[NAME].files) - {".gitattributes"} == wanted
+    assert "probe/trained_on.txt" in next(line for line in said if line.startswith("not sent: "))
+    fetched = kbtrain.load_gate(NAME)
+    assert fetched.score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
+    lines(local_folder(NAME), "someone/other-gate")
+    assert kbtrain.load_gate("someone/other-gate").score(["Who came?"]) == fetched.score(["Who came?"])
+
+
 def test_what_is_in_the_cache_opens_without_the_hub(hub, gate, monkeypatch):
     from huggingface_hub import constants
 
